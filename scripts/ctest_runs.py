@@ -1,11 +1,11 @@
-"""Runs CTest and says of each entry how it ended: passed, skipped, by waiting, or by a fault.
+"""Runs CTest and returns the outcome of each entry: passed, skipped, failed by waiting, or fault.
 
-A wait that reaches its limit on a busy machine is noise; all else that an entry can fail by is not.
-So an entry fails *by waiting* only if it says so itself: its last line begins with WAITED, which
+A wait that reaches its limit on a busy machine is noise; no other failure is. So an entry fails
+*by waiting* only if it reports that itself: its last line begins with WAITED, which
 tests/waiting.h and tests/e2e/runner.py print when each of its failures is a wait (a limit that was
-reached, or the exit code 6 where another one was expected). CTest's own Timeout counts as one where
+reached, or the exit code 6 instead of the expected one). CTest's own Timeout counts as a wait if
 the output shows no failed assertion. A signal, a report of a sanitizer and every other failure are
-faults, whatever the entry says."""
+faults, whatever the entry reports."""
 import ctypes
 import dataclasses
 import os
@@ -23,7 +23,7 @@ WAITED = "waited: "
 SKIPPED = "skipped: "
 # Texts that show a fault, not a wait: reports of sanitizers, of the C++ runtime at a crash, and of
 # Catch2 after a signal.
-BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: "
+CRASHED = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: "
                     r"|terminate called|"
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
@@ -40,10 +40,12 @@ class CTestError(UserError):
 
 @dataclasses.dataclass
 class Entry:
+    """An entry of CTest with the outcome of one run."""
+
     name: str
     seconds: float
-    verdict: str  # "passed", "skipped", "waited", "fault"
-    why: str  # "" where it passed
+    outcome: str  # "passed", "skipped", "waited", "fault"
+    reason: str  # "" if it passed
     output: str
 
 
@@ -52,54 +54,54 @@ def skip_reason(output):
     for line in output.splitlines():
         if line.startswith(SKIPPED):
             return line.removeprefix(SKIPPED)
-    return "it does not say why"
+    return "the entry printed no reason"
 
 
-def verdict(ended, output):
-    """Returns (verdict, why) of an entry that failed; `ended` is CTest's word for how it ended,
-    such as Failed, Timeout or SEGFAULT."""
-    if ended not in ("Failed", "Timeout"):
-        return "fault", ended
-    if broken := BROKEN.search(output):
-        return "fault", broken.group(0).strip(": ")
-    if ended == "Timeout":
-        return ("fault",
-                "a failed assertion, then CTest's time limit") if ASSERTED.search(output) else (
-                    "waited", "CTest's time limit")
-    last = output.rstrip().rsplit("\n", 1)[-1]
-    if last.startswith(WAITED):
-        return "waited", last.removeprefix(WAITED)
+def classify_failure(status, output):
+    """Returns (outcome, reason) of an entry that failed; `status` is CTest's word for its end, such
+    as Failed, Timeout or SEGFAULT."""
+    if status not in ("Failed", "Timeout"):
+        return "fault", status
+    if crash := CRASHED.search(output):
+        return "fault", crash.group(0).strip(": ")
+    if status == "Timeout":
+        if ASSERTED.search(output):
+            return "fault", "a failed assertion, then CTest's time limit"
+        return "waited", "CTest's time limit"
+    last_line = output.rstrip().rsplit("\n", 1)[-1]
+    if last_line.startswith(WAITED):
+        return "waited", last_line.removeprefix(WAITED)
     return "fault", "a failed assertion or check"
 
 
-def parse_endings(text):
-    """Returns CTest's word for how each failed entry ended, by name, from CTest's closing list."""
+def parse_statuses(text):
+    """Returns CTest's word for the end of each failed entry, by name, from CTest's closing list."""
     _, _, closing = text.rpartition("The following tests FAILED:")
-    return {found.group(1): found.group(2) for line in closing.splitlines()
-            if (found := FAILED_LINE.match(line))}
+    return {match.group(1): match.group(2) for line in closing.splitlines()
+            if (match := FAILED_LINE.match(line))}
 
 
 def parse_entries(results, text):
     """Returns the entries of a run, from its JUnit file and from CTest's output."""
-    ended, found = parse_endings(text), []
+    statuses, entries = parse_statuses(text), []
     for case in xml.parse(results).getroot().iter("testcase"):
         name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find(
             "skipped")
         # An entry that could not be started has the element <skipped>, too, but CTest counts it as
         # failed.
         if case.get("status") == "run":
-            how = "passed", ""
+            outcome, reason = "passed", ""
         elif skipped is not None and "SKIP_RETURN_CODE" in skipped.get("message", ""):
-            how = "skipped", skip_reason(output)
+            outcome, reason = "skipped", skip_reason(output)
         else:
-            how = verdict(ended.get(name, "Not Run"), output)
-        found.append(Entry(name, float(case.get("time") or 0), *how, output))
-    return found
+            outcome, reason = classify_failure(statuses.get(name, "Not Run"), output)
+        entries.append(Entry(name, float(case.get("time") or 0), outcome, reason, output))
+    return entries
 
 
-def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
+def run(folder, results, names=None, parallel=1, stream=sys.stdout, log=None):
     """Runs the entries of a folder (all entries, or those in `names`) and returns them. CTest's
-    output is written to `shown` and to the file `log` while it runs."""
+    output is written to `stream` and to the file `log` while it runs."""
     command = ["ctest", "--test-dir", folder, "--parallel", str(parallel), "--output-on-failure",
                "--output-junit", results,
                "--test-output-size-passed", str(OUTPUT_BYTES), "--test-output-size-failed",
@@ -116,34 +118,39 @@ def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
         try:
             for line in ctest.stdout:
                 lines.append(line)
-                for to in filter(None, (shown, file)):
-                    to.write(line)
-                    to.flush()
+                for target in filter(None, (stream, file)):
+                    target.write(line)
+                    target.flush()
         except BaseException:
             ctest.kill()
             raise
     if ctest.returncode not in (0, 8) or not os.path.exists(results):  # 8: entries failed
-        raise CTestError(f"ctest ended with {ctest.returncode}: {''.join(lines[-3:]).strip()}")
-    found = parse_entries(results, "".join(lines))
-    if (ctest.returncode == 8) != any(entry.verdict in ("waited", "fault") for entry in found):
-        raise CTestError(f"ctest ended with {ctest.returncode}, which its results ({results}) do "
-                         "not show")
-    return found
+        raise CTestError(f"ctest ended with exit code {ctest.returncode}: "
+                         f"{''.join(lines[-3:]).strip()}")
+    entries = parse_entries(results, "".join(lines))
+    if (ctest.returncode == 8) != any(has_failed(entry) for entry in entries):
+        raise CTestError(f"ctest ended with exit code {ctest.returncode}, but its results "
+                         f"({results}) do not agree with that")
+    return entries
 
 
-def closing_line(entries_of_run):
+def has_failed(entry):
+    """Returns whether an entry failed, by waiting or by a fault."""
+    return entry.outcome in ("waited", "fault")
+
+
+def closing_line(entries):
     """Returns CTest's summary line, "... tests passed". Skipped entries count as passed. If an
     entry failed, the percentage is never rounded up to 100."""
-    total = len(entries_of_run)
-    failed = sum(entry.verdict in ("waited", "fault") for entry in entries_of_run)
+    total = len(entries)
+    failed = sum(has_failed(entry) for entry in entries)
     percent = 100 * (total - failed) / total if total else 100
     if failed:
         percent = min(percent, 99)
     return f"{percent:.0f}% tests passed, {failed} tests failed out of {total}"
 
 
-# --- processes
-# -------------------------------------------------------------------------------------
+# ---- processes ----
 
 
 def adopt_orphans():
@@ -161,27 +168,27 @@ def descendants():
             parents[int(folder.name)] = int(fields[1])
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
+    pids = {os.getpid()}
+    while children := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids |= children
+    return pids - {os.getpid()}
 
 
 def end_descendants(spared=(), seconds=20):
     """Kills the processes that entries left running, and returns their number. `spared` are
     children that may continue."""
-    ended, until = set(), time.monotonic() + seconds
-    while (left := descendants() - set(spared)) and time.monotonic() < until:
-        for pid in left:
+    killed, deadline = set(), time.monotonic() + seconds
+    while (remaining := descendants() - set(spared)) and time.monotonic() < deadline:
+        for pid in remaining:
             try:
-                gone, _ = os.waitpid(pid, os.WNOHANG)
+                reaped, _ = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:  # a grandchild, which becomes our child later
-                gone = 0
-            if not gone:
+                reaped = 0
+            if not reaped:
                 try:
                     os.kill(pid, signal.SIGKILL)
-                    ended.add(pid)
+                    killed.add(pid)
                 except ProcessLookupError:
                     pass
         time.sleep(0.01)
-    return len(ended)
+    return len(killed)

@@ -1,5 +1,5 @@
-"""Gives the scripts of this folder the Python of the repository's .venv, which has their packages,
-and output that does not fail. Imported before anything else."""
+"""Restarts a script in the repository's .venv if the script needs its packages, and prepares the
+output streams. A script imports this module before all others."""
 import importlib.util
 import os
 import sys

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Writes a trained model as a GGUF file, for llama.cpp, Ollama and others that read it.
+"""Writes a trained model as a GGUF file, for llama.cpp, Ollama and other programs that read GGUF.
 
   scripts/export_gguf.py runs/mine --out mine.gguf
   scripts/export_gguf.py MODEL_FOLDER --out mine-q8.gguf --type q8_0
 
-Reads a run's exported model (RUN/export/model) or any model folder of a supported family. These are
-all families that ftrun trains except opt, with the settings that llama.cpp computes
-(docs/checkpoint.md). The file contains the weights, the tokenizer, its special tokens and the chat
-template; a Modelfile for Ollama is written beside it.
+The script reads a run's exported model (RUN/export/model) or any model folder of a supported
+family. These are all families that ftrun trains except opt, with the settings that llama.cpp
+supports (docs/checkpoint.md). The file contains the weights, the tokenizer, its special tokens and
+the chat template. A Modelfile for Ollama is written next to the file.
 
 An adapter becomes a separate file, to be used with the file of its base model (llama-server
 --lora), if llama.cpp applies everything that the adapter holds. Otherwise merge it first
 (ftrun convert RUN --merge --out FOLDER).
 
 The file is checked before it gets its name: the package gguf reads every tensor back, and llama.cpp
-(the package xllamacpp, which scripts/setup.sh installs) must give the model's own token ids, chat
-layout and next-token probabilities. If xllamacpp, or peft for an adapter, is not installed, the
+(the package xllamacpp, which scripts/setup.sh installs) must give the model's own token ids, text
+of a chat and next-token probabilities. If xllamacpp, or peft for an adapter, is not installed, the
 last line says that llama.cpp did not check the file. A file that fails a check is not written.
 Existing files are never replaced.
 """
@@ -46,49 +46,50 @@ from script_errors import UserError
 from text_files import refuse_pointers
 from training_data import hub
 
-NOT_TRIED = ("llama.cpp did not read it: the package xllamacpp, or for an adapter peft, is not "
-             "installed (scripts/setup.sh)")
+NOT_CHECKED = ("llama.cpp did not check the file: the package xllamacpp, or for an adapter peft, "
+               "is not installed (scripts/setup.sh installs both)")
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
 
 
 def find_export(path):
     """Returns (the folder to read, whether it holds an adapter); for a run's folder, its export."""
-    places = ((path, "config.json", False), (os.path.join(path, "export", "model"), "config.json",
-                                             False),
-              (path, adapter.CONFIG, True), (os.path.join(path, "export", "adapter"),
-                                             adapter.CONFIG, True))
-    for folder, name, is_adapter in places:
+    candidates = ((path, "config.json", False),
+                  (os.path.join(path, "export", "model"), "config.json", False),
+                  (path, adapter.CONFIG, True),
+                  (os.path.join(path, "export", "adapter"), adapter.CONFIG, True))
+    for folder, name, is_adapter in candidates:
         if os.path.isfile(os.path.join(folder, name)):
             return folder, is_adapter
     raise UserError(f"{path}: is neither a model folder nor a run that exported one"
                     if os.path.isdir(path) else f"{path}: no such folder")
 
 
-def tensor_type(name, shape, wanted):
+def tensor_type(name, shape, file_type):
     """Returns the GGUF type of a tensor. Vectors, norms of heads and position embeddings stay fp32,
     because llama.cpp computes with them in fp32. A matrix whose rows cannot be divided into blocks
     of 32 is stored as f16."""
     import gguf
     if len(shape) == 1 or name.endswith("_norm.weight") or name == "position_embd.weight":
         return gguf.GGMLQuantizationType.F32
-    if wanted == "q8_0" and shape[-1] % 32 != 0:
+    if file_type == "q8_0" and shape[-1] % 32 != 0:
         return gguf.GGMLQuantizationType.F16
-    return gguf.GGMLQuantizationType[wanted.upper()]
+    return gguf.GGMLQuantizationType[file_type.upper()]
 
 
 def check_range(name, values, kind):
+    """Raises an error if a value exceeds the range of its type."""
     if kind.name in ("F16", "Q8_0") and np.abs(values).max() > 65504:
         raise UserError(f"tensor {name} holds a value above 65504, the largest f16 "
                         "number; use --type bf16 or f32")
 
 
-def add_tensor_infos(writer, tensors, wanted):
-    """Announces every tensor; returns the bytes that they take."""
+def add_tensor_infos(writer, tensors, file_type):
+    """Adds the name, shape and type of every tensor; returns the bytes of all tensors."""
     import gguf
     total = 0
     for name in tensors.names():
         shape = tensors.shape(name)
-        kind = tensor_type(name, shape, wanted)
+        kind = tensor_type(name, shape, file_type)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         size = int(np.prod(shape)) // block * block_bytes
         if kind == gguf.GGMLQuantizationType.F32:
@@ -101,24 +102,24 @@ def add_tensor_infos(writer, tensors, wanted):
     return total
 
 
-def write_tensors(writer, tensors, wanted):
+def write_tensors(writer, tensors, file_type):
     """Writes the tensors; only one at a time is in memory."""
     import gguf
     for name in tensors.names():
         values = tensors.values(name)
-        kind = tensor_type(name, values.shape, wanted)
+        kind = tensor_type(name, values.shape, file_type)
         check_range(name, values, kind)
         writer.write_tensor_data(np.ascontiguousarray(gguf.quants.quantize(values, kind)))
 
 
-def write_model(path, folder, config, tensors, kinds):
+def write_model(path, folder, config, tensors, file_type):
     """Writes the file of a model; returns its special tokens."""
     with open_writer(path, tensors.architecture) as writer:
         writer.add_name(os.path.basename(os.path.realpath(folder)))
-        add_kind(writer, kinds)
+        add_file_type(writer, file_type)
         write_settings(writer, config, os.path.join(folder, "config.json"))
         special = write_vocabulary(writer, folder, config["vocab_size"])
-        write_all(writer, path, tensors, kinds)
+        write_contents(writer, path, tensors, file_type)
     return special
 
 
@@ -128,26 +129,29 @@ def write_adapter(path, tensors):
         writer.add_type("adapter")
         writer.add_string("adapter.type", "lora")
         writer.add_float32("adapter.lora.alpha", tensors.alpha)
-        add_kind(writer, "f32")
-        write_all(writer, path, tensors, "f32")
+        add_file_type(writer, "f32")
+        write_contents(writer, path, tensors, "f32")
 
 
-def add_kind(writer, kinds):
+def add_file_type(writer, file_type):
+    """Writes the keys that name the type of matrices."""
     import gguf
-    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[kinds]])
+    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[file_type]])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
-def write_all(writer, path, tensors, kinds):
-    require_space(path, add_tensor_infos(writer, tensors, kinds))
+def write_contents(writer, path, tensors, file_type):
+    """Writes the header, the keys and the tensors."""
+    require_space(path, add_tensor_infos(writer, tensors, file_type))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    write_tensors(writer, tensors, kinds)
+    write_tensors(writer, tensors, file_type)
 
 
 @contextlib.contextmanager
 def open_writer(path, architecture):
+    """Yields a writer of a GGUF file; a failed write raises OSError with its number."""
     import gguf
     writer = gguf.GGUFWriter(path, architecture)
     try:
@@ -161,6 +165,7 @@ def open_writer(path, architecture):
 
 
 def require_space(path, size):
+    """Raises OSError if the disk of a path has less than `size` free bytes."""
     free = shutil.disk_usage(os.path.dirname(path)).free
     if free < size:
         raise OSError(errno.ENOSPC, f"{size / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free",
@@ -183,27 +188,31 @@ def modelfile_parameters(folder, special, config):
 
 
 def end_token(folder, special):
+    """Returns the end-of-text token as JSON; "" if the file names none."""
     token = load_tokenizer(folder).eos_token
     known = token and "eos" in special.special_token_ids
     return json.dumps(token, ensure_ascii=False) if known else ""
 
 
 def refuse_existing(*paths):
+    """Raises an error if one of the paths exists."""
     for path in paths:
         if os.path.lexists(path):
-            raise UserError(f"{path}: is there already, and is not replaced; name another file, or "
+            raise UserError(f"{path}: exists already and is not replaced; name another file, or "
                             "move it away")
 
 
-def quiet_transformers():
+def silence_transformers():
+    """Turns off transformers' warnings and progress bars."""
     import transformers
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
 
 def export(options):
+    """Runs the command for a model or an adapter."""
     folder, is_adapter = find_export(hub.find(options.model, "model", print))
-    quiet_transformers()
+    silence_transformers()
     if is_adapter:
         export_adapter(options, folder)
     else:
@@ -211,21 +220,23 @@ def export(options):
 
 
 def export_model(options, folder):
+    """Exports a model folder."""
     config = read_config(folder)
-    with Publication(options.out) as made:
+    with Publication(options.out) as output:
         tensors = Tensors(folder, config)
         refuse_pointers([os.path.join(folder, "tokenizer.json")])
-        special = write_model(made.part, folder, config, tensors, options.type)
-        proof.compare_tensors(made.part, tensors,
+        special = write_model(output.part, folder, config, tensors, options.type)
+        proof.compare_tensors(output.part, tensors,
                               lambda name: tensor_type(name, tensors.shape(name), options.type))
-        result = (proof.compare_with_llama_cpp(made.part, folder, options.type)
-                  if proof.has_llama_cpp() else NOT_TRIED)
-        made.modelfile = modelfile(made.name, f"./{made.name}",
-                                   modelfile_parameters(folder, special, config))
-    made.print_summary(options.type, tensors)
+        result = (proof.compare_with_llama_cpp(output.part, folder, options.type)
+                  if proof.has_llama_cpp() else NOT_CHECKED)
+        output.modelfile = modelfile(output.name, f"./{output.name}",
+                                     modelfile_parameters(folder, special, config))
+    output.print_summary(options.type, tensors)
     if tensors.left_out:
-        print(f"it holds the decoder, without {tensors.left_out} tensors of other parts; "
-              f"llama.cpp's convert_hf_to_gguf.py --mmproj {shlex.quote(folder)} writes those")
+        print(f"the file holds only the decoder, without {tensors.left_out} tensors of other "
+              "parts; to convert those, use llama.cpp's convert_hf_to_gguf.py --mmproj "
+              f"{shlex.quote(folder)}")
     print(result)
 
 
@@ -234,29 +245,30 @@ def export_adapter(options, folder):
     the adapter with it, and then removed."""
     base = find_base(options, folder)
     config = read_config(base)
-    with Publication(options.out) as made:
+    with Publication(options.out) as output:
         tensors = adapter.AdapterTensors(folder, config)
-        write_adapter(made.part, tensors)
-        proof.compare_tensors(made.part, tensors,
+        write_adapter(output.part, tensors)
+        proof.compare_tensors(output.part, tensors,
                               lambda name: tensor_type(name, tensors.shape(name), "f32"))
-        result = NOT_TRIED
+        result = NOT_CHECKED
         if proof.has_llama_cpp() and proof.has_peft():
-            base_part = made.another_part()
+            base_part = output.another_part()
             write_model(base_part, base, config, Tensors(base, config), options.type)
             result = proof.compare_with_llama_cpp(base_part, base, options.type,
-                                                  (made.part, folder))
-        made.modelfile = modelfile(made.name, "BASE.gguf", [f"ADAPTER ./{made.name}"])
-    made.print_summary("f32", tensors)
-    print(f"its base: scripts/export_gguf.py {shlex.quote(base)} --out BASE.gguf; llama-server -m "
-          f"BASE.gguf --lora {shlex.quote(options.out)}")
+                                                  (output.part, folder))
+        output.modelfile = modelfile(output.name, "BASE.gguf", [f"ADAPTER ./{output.name}"])
+    output.print_summary("f32", tensors)
+    print(f"to export its base: scripts/export_gguf.py {shlex.quote(base)} --out BASE.gguf; to "
+          f"serve both: llama-server -m BASE.gguf --lora {shlex.quote(options.out)}")
     print(result)
 
 
 def find_base(options, folder):
+    """Returns the folder of an adapter's base model."""
     base = hub.find(options.base or adapter.base_of(folder), "model", print)
     if not os.path.isfile(os.path.join(base, "config.json")):
-        raise UserError(f"{base}: the model that {folder} was trained on is not there; give --base "
-                        "FOLDER")
+        raise UserError(f"{base}: is not a model folder, but the adapter {folder} names it as its "
+                        "base model; give --base FOLDER")
     return base
 
 
@@ -326,20 +338,21 @@ class Publication:
             sync(file)
         with open(self.part, "rb") as file:
             os.fsync(file.fileno())
-        named = []
+        published = []
         try:
             for part, name in ((modelfile_part, self.modelfile_path), (self.part, self.out)):
                 move_into_place(part, name)
-                named.append(name)
+                published.append(name)
             sync_folder(self.folder)
         except BaseException as error:
-            for name in named:
+            for name in published:
                 os.remove(name)
             if isinstance(error, FileExistsError):  # another process has made a file of that name
                 refuse_existing(self.out, self.modelfile_path)
             raise
 
     def print_summary(self, kind, tensors):
+        """Prints the size of the file, and how to use the Modelfile."""
         print(f"{self.out}: {os.path.getsize(self.out) / 1e6:.1f} MB, {kind}, "
               f"{len(tensors.names())} tensors, each read back")
         print(f"{self.modelfile_path}: ollama create NAME -f "
@@ -347,13 +360,15 @@ class Publication:
 
 
 def main(arguments=None):
+    """Runs the script; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a run, a model folder or an adapter")
     parser.add_argument("--out", required=True, help="the file to write")
-    parser.add_argument("--base", help="the model folder of an adapter (default: what it names)")
+    parser.add_argument("--base", help="the folder of an adapter's base model (default: the one "
+                                       "that the adapter names)")
     parser.add_argument("--type", choices=list(FILE_TYPES), default="f16",
-                        help="how matrices are stored (default: f16)")
+                        help="the type in which matrices are stored (default: f16)")
     script_errors.add_debug(parser)
     options = parser.parse_args(arguments)
     return script_errors.run("export_gguf", lambda: export(options))

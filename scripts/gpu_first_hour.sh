@@ -43,7 +43,7 @@ again=no
 minutes=''
 torch=''
 step_limit=540
-most_bytes=$((64 << 20))
+max_bytes=$((64 << 20))
 binaries=(ftrun test_cuda test_engine_cuda test_nccl_gpu gpu_kernel_bench)
 modules=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
 # The entries of a packed folder. The last one is the file that marks a folder as packed.
@@ -57,7 +57,7 @@ die() { printf '[gpu] error: %s\n' "$*" >&2; exit 5; }
 pack_files() {
   [ $# -gt 0 ] && pack=$1
   if [ -e "$pack" ] && [ ! -e "$pack/$pack_mark" ] && { [ ! -d "$pack" ] || [ -n "$(ls -A "$pack")" ]; }; then
-    die "$pack holds what this script did not pack: give a folder that is empty or not there"
+    die "$pack holds what this script did not pack: give a folder that is empty or does not exist"
   fi
   (cd "$root" && cmake --preset release -DFTRUN_BENCH=ON >/dev/null &&
     cmake --build --preset release -- "${binaries[@]}" ftrun_engine_module ftrun_cuda ftrun_nccl) || die "the build failed"
@@ -73,7 +73,7 @@ pack_files() {
   local bytes
   bytes=$(du -sb "$pack" | cut -f1)
   say "$pack: $((bytes / 1024)) KiB in $(find "$pack" -type f | wc -l) files"
-  [ "$bytes" -le "$most_bytes" ] || die "more than $((most_bytes >> 20)) MiB"
+  [ "$bytes" -le "$max_bytes" ] || die "more than $((max_bytes >> 20)) MiB"
 }
 
 # Lists the libraries that a machine with LibTorch may lack: all except those of glibc, gcc,
@@ -155,8 +155,8 @@ step() {
 
 # Runs a tool of the machine, or prints that the machine lacks it.
 with_tool() {
-  has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
-  command -v "$1" >/dev/null || { echo "$1 is not on this machine"; return 126; }
+  has_driver || { echo "no GPU: this machine has no driver"; return "$skipped"; }
+  command -v "$1" >/dev/null || { echo "$1 is not installed on this machine"; return 126; }
   "$@"
 }
 
@@ -189,7 +189,7 @@ start() {
   bin/ftrun --version || return
   local file missing
   missing=$(for file in bin/* lib/libftrun_*; do ldd "$file" | grep 'not found' | sed "s|^|$file: |"; done)
-  echo "${missing:-all libraries are there}"
+  echo "${missing:-all libraries found}"
   [ -z "$missing" ] || return 1
   bin/gpu_kernel_bench --only "rms_norm 135M" --rounds 1
 }
@@ -214,7 +214,7 @@ check_training() { python_with tests/bench/gpu_checks.py "$1" --binary bin/ftrun
 
 # whole_steps SHAPE OPTIONS...: measures tokens/s of complete training runs.
 whole_steps() {
-  has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
+  has_driver || { echo "no GPU: this machine has no driver"; return "$skipped"; }
   local model=$results/scratch/model-$1
   python_with tests/bench/random_model.py --shape "$1" --out "$model" || return
   shift
@@ -235,7 +235,7 @@ all_steps() {
   step kernels pass bin/test_cuda
   step trainings pass bin/test_engine_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
-  for check in repeat recorded processor cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
+  for check in repeat recorded cpu cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
   step timings-cudnn figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench --attention cudnn --only attention
   step steps-smollm2 figure whole_steps smollm2 --peer --way "ZeRO 0" --way "own attention" --way recorded --way cuDNN --way "cuDNN, recorded" \
@@ -302,7 +302,7 @@ run_steps() {
 }
 
 # Prints the value of an option; ends the script if there is none.
-value_of() { [ $# -ge 2 ] || die "$1 wants a value"; printf '%s' "$2"; }
+value_of() { [ $# -ge 2 ] || die "$1 needs a value"; printf '%s' "$2"; }
 
 mode=${1:-}
 [ $# -gt 0 ] && shift
@@ -322,9 +322,9 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[[ $minutes =~ ^[0-9]*$ ]] || die "--minutes wants a whole number, not $minutes"
+[[ $minutes =~ ^[0-9]*$ ]] || die "--minutes needs a whole number, found $minutes"
 case $mode in
   run) run_steps ;;
   table) : "${results:=$(dirname "$pack")/gpu_results}"; step() { steps+=("$1"); }; mkdir -p "$results"; all_steps; table ;;
-  *) die "pack, run or table" ;;
+  *) die "unknown command; use pack, run or table" ;;
 esac

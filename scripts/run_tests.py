@@ -5,11 +5,11 @@
 
 An entry that failed by waiting (scripts/ctest_runs.py) is rerun once, alone, after all others. If
 it passes, it is *unsteady* (flaky): the line before the last one and FOLDER/unsteady.tsv name it,
-and both of its outputs are kept in FOLDER/unsteady/. If more than MOST entries failed by waiting,
-they are too many to be noise, and none is rerun. An entry that failed in any other way is not
-rerun. At the end the script prints the summary (scripts/test_summary.py), the entries that failed
-and, as the last line, CTest's closing line of the final state. It exits with 0 if neither that line
-nor the summary reports a failure."""
+and both of its outputs are kept in FOLDER/unsteady/. If more than MAX_RERUNS entries failed by
+waiting, they are too many to be noise, and none is rerun. An entry that failed in any other way is
+not rerun. At the end the script prints the summary (scripts/test_summary.py), the entries that
+failed and, as the last line, CTest's closing line of the final state. It exits with 0 if neither
+that line nor the summary reports a failure."""
 import argparse
 import pathlib
 import shutil
@@ -19,28 +19,29 @@ import sys
 import ctest_runs
 import test_summary
 
-MOST = 3
+MAX_RERUNS = 3
 PASSED = ("passed", "skipped")
 
 
 def rerun_waited(folder, first):
     """Runs the entries that failed by waiting once more. Returns pairs (entry of the first run,
     entry of the second run)."""
-    waited = [entry for entry in first if entry.verdict == "waited"]
+    waited = [entry for entry in first if entry.outcome == "waited"]
     if not waited:
         return []
     names = ", ".join(entry.name for entry in waited)
-    if len(waited) > MOST:
-        print(f"\n[test] {len(waited)} entries failed by waiting, more than {MOST}: none is run "
-              f"again ({names})", flush=True)
+    if len(waited) > MAX_RERUNS:
+        print(f"\n[test] {len(waited)} entries failed by waiting, more than {MAX_RERUNS}: none is "
+              f"run again ({names})", flush=True)
         return []
-    left = ctest_runs.end_descendants()
+    killed = ctest_runs.end_descendants()
     print(f"\n[test] failed by waiting, so run again alone: {names}"
-          + (f"; ended {left} processes that were left" if left else ""), flush=True)
+          + (f"; killed {killed} leftover processes" if killed else ""), flush=True)
     pairs = []
     for entry in waited:
-        again = ctest_runs.run(folder, folder / "again.xml", [entry.name], log=folder / "again.txt")
-        pairs += [(entry, second) for second in again]
+        reruns = ctest_runs.run(folder, folder / "again.xml", [entry.name],
+                                log=folder / "again.txt")
+        pairs += [(entry, second) for second in reruns]
         ctest_runs.end_descendants()
     return pairs
 
@@ -55,28 +56,28 @@ def write_unsteady(folder, unsteady):
         paths = [output_folder / f"{first.name}.{which}.txt" for which in ("first", "second")]
         for path, entry in zip(paths, (first, second)):
             path.write_text(entry.output)
-        why = " ".join(first.why.split())
-        lines.append("\t".join((first.name, why,
+        reason = " ".join(first.reason.split())
+        lines.append("\t".join((first.name, reason,
                                 *(str(path.relative_to(folder)) for path in paths))) + "\n")
     (folder / "unsteady.tsv").write_text("".join(lines))
 
 
 def report_run(folder, table, first, pairs):
     """Prints the end of the run; returns whether it passed."""
-    unsteady = [(one, two) for one, two in pairs if two.verdict == "passed"]
+    unsteady = [(entry, rerun) for entry, rerun in pairs if rerun.outcome == "passed"]
     write_unsteady(folder, unsteady)
-    second = {two.name: two for _, two in pairs}
-    final = [second.get(entry.name, entry) for entry in first]
-    good = test_summary.summarize(final, table)
+    reruns = {rerun.name: rerun for _, rerun in pairs}
+    final = [reruns.get(entry.name, entry) for entry in first]
+    is_good = test_summary.summarize(final, table)
     for entry in final:
-        if entry.verdict not in PASSED:
-            print(f"failed: {entry.name}: {entry.why}" + (" (twice, by waiting the first time)"
-                                                          if entry.name in second else ""))
+        if entry.outcome not in PASSED:
+            print(f"failed: {entry.name}: {entry.reason}" + (" (twice, by waiting the first time)"
+                                                             if entry.name in reruns else ""))
     if unsteady:
         print("unsteady, failed by waiting and passed when run again alone: "
-              f"{', '.join(one.name for one, _ in unsteady)} (outputs: {folder}/unsteady.tsv)")
+              f"{', '.join(entry.name for entry, _ in unsteady)} (outputs: {folder}/unsteady.tsv)")
     print(ctest_runs.closing_line(final), flush=True)
-    return good and all(entry.verdict in PASSED for entry in final)
+    return is_good and all(entry.outcome in PASSED for entry in final)
 
 
 def main():

@@ -36,15 +36,19 @@ class UserError(Exception):
 
 
 class UsageError(UserError):
+    """An error of the command line."""
+
     exit_code = 2
 
 
 class MissingPackage(UserError):
+    """An error of a Python package that is not installed."""
+
     exit_code = 5
 
 
 class MachineError(UserError):
-    """The machine lacks something; the input is not at fault."""
+    """An error of the machine, such as missing space; the input is not at fault."""
 
     exit_code = 5
 
@@ -146,13 +150,14 @@ def run(name, work):
     finally:
         sys.stdout.flush()
         if sys.stdout.lost:
-            print(f"{name}: warning: what it printed could not be written: {sys.stdout.lost}",
+            print(f"{name}: warning: a part of the output could not be written: {sys.stdout.lost}",
                   file=sys.stderr)
         sys.stderr.flush()
     return code
 
 
 def attempt(name, work):
+    """Runs `work` and returns its exit code; an error is printed."""
     try:
         work()
     except BaseException as error:
@@ -180,9 +185,9 @@ def explain(error):
         return f"error: {place}{error.strerror or error}" + (f"; {remedy}" if remedy else ""), 5
     if isinstance(error, ImportError):
         return f"error: {error}; run scripts/setup.sh, which installs the packages again", 5
-    what = f"{type(error).__name__}: {error}".splitlines()[0]
-    return (f"error: a defect of this script: {what}; please report it, with what {DEBUG} prints "
-            "besides", 1)
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return (f"error: a defect of this script: {line}; please report it with the output of {DEBUG}",
+            1)
 
 
 def install_excepthook(name):
@@ -202,5 +207,5 @@ def install_excepthook(name):
 
 
 def add_debug(parser):
-    parser.add_argument(DEBUG, action="store_true",
-                        help="show a stack trace where the script fails")
+    """Adds the option --debug to a command line."""
+    parser.add_argument(DEBUG, action="store_true", help="show the stack trace of an error")

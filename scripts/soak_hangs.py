@@ -25,10 +25,11 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SOURCE / "tests" / "e2e"))
 os.environ.setdefault("FTRUN_BINARY", str(SOURCE / "build" / "release" / "bin" / "ftrun"))
 
-LIMIT = 2
+TIMEOUT = 2  # seconds, comm.timeout of a run
 
 
-def inside(cases, seed):
+def run_in_one_process(cases, seed):
+    """Runs the cases of tests/comm/hang_test.cc; returns whether they passed."""
     done = subprocess.run([SOURCE / "build/release/bin/test_comm", "-s", "--filenames-as-tags",
                            "[#hang_test]"],
                           capture_output=True, text=True,
@@ -41,13 +42,15 @@ def inside(cases, seed):
     return done.returncode == 0
 
 
-def stopped_process(job, number, chance):
+def run_with_stopped_process(job, number, chance):
+    """Stops a random process of a run. Returns whether run.json names its rank, and the seconds
+    until the run ended."""
     from runner import manifest, start
     victim = chance.randrange(4)
     name = f"stopped-{number}"
     backend = chance.choice(("auto", "gloo"))
     running = start("--config", job.config(name, train={"steps": 100000},
-                                           comm={"timeout": LIMIT, "backend": backend},
+                                           comm={"timeout": TIMEOUT, "backend": backend},
                                            parallel={"data": 2, "tensor": 2}), "--restarts", 0)
     running.await_line("step 2/")
     ranks = running.ranks()
@@ -55,13 +58,13 @@ def stopped_process(job, number, chance):
     running.kill(signal.SIGSTOP, ranks[victim])
     begin = time.monotonic()
     running.wait(6)
-    took = time.monotonic() - begin
+    seconds = time.monotonic() - begin
     record = manifest(job.out(name))
-    right = record["exit_rank"] == victim and "is stopped" in record["exit_reason"]
-    if not right:
-        print(f"{name}: rank {victim} over {backend} was stopped, and this is said: "
+    is_named = record["exit_rank"] == victim and "is stopped" in record["exit_reason"]
+    if not is_named:
+        print(f"{name}: rank {victim} (backend {backend}) was stopped, but run.json has the reason "
               f"{json.dumps(record['exit_reason'])}", flush=True)
-    return right, took
+    return is_named, seconds
 
 
 def main():
@@ -71,20 +74,20 @@ def main():
     script_errors.add_debug(parser)
     options = parser.parse_args()
     stopped = options.cases // 5
-    good = inside(options.cases - stopped, options.seed)
+    passed = run_in_one_process(options.cases - stopped, options.seed)
     from runner import Job, tiny_model, tiny_weights
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212),
                            vocab_size=212)
         job = Job(scratch, model)
-        found = [stopped_process(job, number, chance) for number in range(stopped)]
-    named = sum(right for right, _ in found)
-    times = sorted(took for _, took in found)
+        results = [run_with_stopped_process(job, number, chance) for number in range(stopped)]
+    named = sum(is_named for is_named, _ in results)
+    times = sorted(seconds for _, seconds in results)
     print(f"stopped processes: {named} of {stopped} named; from the stop to the end of the run "
-          f"{times[len(times) // 2]:.1f} s in the median, {times[-1]:.1f} s at most (limit {LIMIT} "
-          "s)")
-    sys.exit(0 if good and 100 * (stopped - named) <= stopped else 1)
+          f"{times[len(times) // 2]:.1f} s in the median, {times[-1]:.1f} s at most (timeout "
+          f"{TIMEOUT} s)")
+    sys.exit(0 if passed and 100 * (stopped - named) <= stopped else 1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and runs every test: the folders that do not use tensors under
-# the address and undefined-behaviour sanitizers, and all folders in the release build.
+# the address and undefined-behavior sanitizers, and all folders in the release build.
 #
 #   scripts/test.sh [--with-launchers]
 #

@@ -1,5 +1,5 @@
-"""Checks of input files: the encoding of a text, and whether a file is only a pointer to the real
-file (Git LFS)."""
+"""Checks input files: the encoding of a text, and whether a file is only a pointer to the real file
+(Git LFS)."""
 import codecs
 import os
 import shlex
@@ -24,11 +24,13 @@ def refuse_pointer(path, head):
 
 
 def head_of(path, size=HEAD_BYTES):
+    """Returns the first bytes of a file."""
     with open(path, "rb") as file:
         return file.read(size)
 
 
 def refuse_pointers(paths):
+    """Raises an error if one of the files is a Git LFS pointer."""
     for path in paths:
         if os.path.isfile(path):
             refuse_pointer(path, head_of(path, len(LFS_HEAD)))
@@ -49,12 +51,12 @@ def wide_encoding(head):
     nuls = head.count(0)
     if not nuls or (nuls < len(head) // 5 and is_utf8(head)):
         return None  # text in an 8-bit encoding contains no NUL
-    found = [(reads_as(head, codec), name, codec) for _, name, codec in MARKS[:-1]]
-    best = max(found, key=lambda one: one[0])
+    candidates = [(count_ascii(head, codec), name, codec) for _, name, codec in MARKS[:-1]]
+    best = max(candidates, key=lambda candidate: candidate[0])
     return best[1:] if best[0] else None
 
 
-def reads_as(head, codec):
+def count_ascii(head, codec):
     """Returns the number of ASCII characters of a text in an encoding; 0 if it cannot be
     decoded."""
     width = 4 if "32" in codec else 2
@@ -62,8 +64,8 @@ def reads_as(head, codec):
         text = codecs.getincrementaldecoder(codec)().decode(head[:len(head) // width * width])
     except UnicodeDecodeError:
         return 0
-    odd = sum(not (c.isprintable() or c in "\r\n\t\f\v") for c in text)
-    return sum(c.isascii() for c in text) if 50 * odd <= len(text) else 0
+    unprintable = sum(not (c.isprintable() or c in "\r\n\t\f\v") for c in text)
+    return sum(c.isascii() for c in text) if 50 * unprintable <= len(text) else 0
 
 
 def family(encoding):
@@ -75,19 +77,19 @@ def family(encoding):
 
 def check_encoding(path, head, encoding):
     """Refuses a text whose first bytes show that its encoding is not the expected one."""
-    found, wanted = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
-    if found is None:
+    detected, expected = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
+    if detected is None:
         if family(encoding) in ("UTF-16",
                                 "UTF-32") and head and b"\0" not in head and is_utf8(head):
             raise UserError(f"{path}: is UTF-8 or ASCII, not {family(encoding)}; leave out "
                             f"--encoding {encoding}")
         return
-    name, codec = found
+    name, codec = detected
     marked = marked_encoding(head) is not None
     # without a mark Python assumes the byte order of the machine
-    by_machine = wanted == name.lower() and not marked and codec.endswith("-be")
-    if family(encoding) == name and wanted in (name.lower(), f"{name.lower()}-sig",
-                                               codec) and not by_machine:
+    by_machine = expected == name.lower() and not marked and codec.endswith("-be")
+    if family(encoding) == name and expected in (name.lower(), f"{name.lower()}-sig",
+                                                 codec) and not by_machine:
         return
     order = {"-le": "little-endian, ", "-be": "big-endian, "}.get(codec[-3:], "")
     remedy = (f"leave out --encoding {encoding}" if name == "UTF-8"
@@ -97,6 +99,7 @@ def check_encoding(path, head, encoding):
 
 
 def is_utf8(head):
+    """Returns whether bytes are the beginning of a UTF-8 text."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -104,7 +107,7 @@ def is_utf8(head):
     return True
 
 
-def decoded(raw, encoding):
+def decode_text(raw, encoding):
     """Returns the text of bytes, without a byte order mark. Raises UnicodeError."""
     return raw.decode(encoding).removeprefix("\ufeff")
 
@@ -119,7 +122,7 @@ def read_text(path):
         raise UserError(f"{path}: is {wide[0]}, expected UTF-8; write it in UTF-8, such as with: "
                         f"iconv -f {wide[1].upper()} -t UTF-8 OLD > NEW")
     try:
-        return decoded(raw, "utf-8")
+        return decode_text(raw, "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: byte {error.start} is not UTF-8; write the file in UTF-8") from None

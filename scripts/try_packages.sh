@@ -41,7 +41,7 @@ unshare -mn true 2>/dev/null || skip 'this machine allows no namespaces of mount
 if [ "${FTRUN_TRY_MOUNTS:-}" != own ]; then exec env FTRUN_TRY_MOUNTS=own unshare -m scripts/try_packages.sh "$@"; fi
 place=''
 if [ "${1:-}" = --keep ]; then
-  mkdir -p "${2:?--keep wants a folder}"
+  mkdir -p "${2:?--keep needs a folder}"
   place=$(cd "$2" && pwd -P)
   kept=yes
   shift 2
@@ -96,8 +96,8 @@ python_of_tests() {
 # those of the first run.
 compare_with_first() {
   first=${first:-$1}
-  python_of_tests 'import sys; from runner import same_run; same_run(*sys.argv[1:])' "$work/$first" "$work/$1"
-  [ "$1" = "$first" ] || say "$1: the losses and weights of $first, bit by bit"
+  python_of_tests 'import sys; from runner import require_same_run; require_same_run(*sys.argv[1:])' "$work/$first" "$work/$1"
+  [ "$1" = "$first" ] || say "$1: losses and weights equal those of $first bit for bit"
 }
 
 # bare_root ROOT SUITE [PACKAGE,...]: makes a minimal root file system of a suite, with some
@@ -178,8 +178,8 @@ gpu_pack() {
   inside "$place/$suite" read-only bash -c 'exec gpu_pack/scripts/gpu_first_hour.sh run --results "$1" \
     --torch "$(echo /opt/v/lib/python3*/site-packages/torch)" --only "^(start|kernels|trainings|nccl-one-rank|timings)$"' \
     gpu_pack "gpu-$suite" >"$place/gpu-$suite.log" 2>&1 || code=$?
-  [ "$code" -eq 77 ] || die "the pack ended with $code, not 77: $(tail -n 5 "$place/gpu-$suite.log")"
-  grep -q '^all libraries are there$' "$results/start.log" || die "libraries are missing: $(cat "$results/start.log")"
+  [ "$code" -eq 77 ] || die "the pack ended with exit code $code, expected 77: $(tail -n 5 "$place/gpu-$suite.log")"
+  grep -q '^all libraries found$' "$results/start.log" || die "libraries are missing: $(cat "$results/start.log")"
   for step in start kernels trainings nccl-one-rank timings; do
     grep -q '"verdict": "no GPU"' "$results/$step.json" || die "$step: $(cat "$results/$step.json")"
   done
@@ -291,14 +291,14 @@ stop_and_resume() {
   for _ in {1..600}; do
     seen=$(grep -c '"loss"' "$out/metrics.jsonl" 2>/dev/null || true)
     [ "${seen:-0}" -lt 3 ] || break
-    kill -0 "$running" || die "it ended before the stop signal: $(tail -n 3 "$place/stopped.log")"
+    kill -0 "$running" || die "the run ended before the stop signal: $(tail -n 3 "$place/stopped.log")"
     sleep 0.5
   done
   begin=$SECONDS
   stop_image
   wait "$running" || code=$?
   running=''
-  [ "$code" -eq 143 ] || die "the stop signal ended it with $code, not 143: $(tail -n 3 "$place/stopped.log")"
+  [ "$code" -eq 143 ] || die "the run ended with exit code $code after the stop signal, expected 143: $(tail -n 3 "$place/stopped.log")"
   next=$(python_of_tests '
 import sys
 from runner import checkpoints, manifest, steps
@@ -307,7 +307,7 @@ done = len(steps(out))
 assert manifest(out)["exit_reason"] == f"stopped by SIGTERM after step {done}", manifest(out)["exit_reason"]
 assert checkpoints(out) == [f"step-{done:08}"], checkpoints(out)
 print(done + 1)' "$out")
-  say "image: the stop signal ended it after step $((next - 1)), $((SECONDS - begin)) s later, with 143 and a checkpoint"
+  say "image: the run stopped after step $((next - 1)), $((SECONDS - begin)) s after the signal, with exit code 143 and a checkpoint"
   train_image "${train[@]}" --set output_dir=stopped --set "train.steps=$next" --resume auto | tail -n 3
 }
 

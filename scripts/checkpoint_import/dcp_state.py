@@ -4,7 +4,7 @@ import functools
 import os
 import re
 
-from .deepspeed_state import number, take_updates
+from .deepspeed_state import number, record_updates
 from .imported_state import ImportedRun, Part, State, count
 from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, read_pickle, shown_type
 
@@ -21,13 +21,15 @@ LARGEST_OBJECT = 16 << 20
 
 
 def read_dcp(folder):
+    """Returns the ImportedRun of a DCP folder."""
     path = os.path.join(folder, ".metadata")
     metadata = read_pickle(path)
     if not isinstance(metadata, Inert) or metadata.made_by.name != "Metadata":
         raise BadFile(f"{path}: holds {shown_type(metadata)} instead of DCP's Metadata")
     described, stored = metadata.field("state_dict_metadata"), metadata.field("storage_data")
     if not isinstance(described, dict) or not isinstance(stored, dict):
-        raise BadFile(f"{path}: lacks state_dict_metadata or storage_data, which say what is where")
+        raise BadFile(f"{path}: lacks state_dict_metadata or storage_data, which locate the "
+                      "tensors")
     locations = find_locations(folder, path, stored)
     run = ImportedRun("PyTorch DCP")
     steps, settings = [], {}
@@ -37,7 +39,7 @@ def read_dcp(folder):
                           "name")
         moment = MOMENT.fullmatch(key)
         if what.made_by.name == "BytesStorageMetadata":
-            take_object(run, steps, settings, key, lambda key=key: object_at(locations, key))
+            record_object(run, steps, settings, key, lambda key=key: object_at(locations, key))
             continue
         state = tensor_state(path, key, what, locations)
         if moment:
@@ -46,18 +48,18 @@ def read_dcp(folder):
             else:
                 run.states[moment[1], moment[2]] = state
         elif len(state.parts) == 1 and count(state.shape) == 1 and is_number(key):
-            take_number(run, key, state.parts[0].tensor().number())
+            record_number(run, key, state.parts[0].tensor().number())
         elif not GROUP.search(key):
             run.states[key, "param"] = state
-    take_updates(run, steps, path)
+    record_updates(run, steps, path)
     for name, values in settings.items():
         if all(value == values[0] for value in values):
             run.known[f"optimizer.params.{name}"] = values[0]
     if run.step is None:
         run.step = run.updates
         if run.step is not None:
-            run.notes.append("the folder names no step of the trainer: that of the optimizer is "
-                             "taken")
+            run.notes.append("the folder records no step of the trainer; the optimizer's step is "
+                             "used")
     return run
 
 
@@ -73,18 +75,19 @@ def find_locations(folder, path, stored):
                                                             None,) * 3
         if not isinstance(key, str) or type(offset) is not int or type(length) is not int:
             raise BadFile(f"{path}: storage_data holds {shown_type(index)} and {shown_type(info)}, "
-                          "which are not read")
+                          "which are not supported")
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in (".", ".."):
             raise BadFile(f"{path}: {printable(key)} lies in {printable(name)!r}, which is not "
                           "a plain file name")
         if info.field("transform_descriptors"):
             raise BadFile(f"{path}: {printable(key)} is stored transformed (compressed or "
-                          "encrypted), which is not read")
+                          "encrypted), which is not supported")
         locations[key, tuple(offsets or ())] = (os.path.join(folder, name), offset, length)
     return locations
 
 
 def sizes(value, path, key):
+    """Returns a shape or offsets as a tuple; raises an error for anything else."""
     if isinstance(value,
                   (tuple, list)) and len(value) <= 8 and all(type(v) is int and 0 <= v < 1 << 48
                                                              for v in value):
@@ -93,13 +96,14 @@ def sizes(value, path, key):
 
 
 def tensor_state(path, key, what, locations):
+    """Returns the State of a tensor from its metadata."""
     shape = sizes(what.field("size"), path, key)
     parts = []
     for chunk in what.field("chunks") or []:
         begin, size = ((sizes(chunk.field(f), path, key) for f in ("offsets", "sizes"))
                        if isinstance(chunk, Inert) else ((), None))
         if size is None or len(begin) != len(shape) or len(size) != len(shape) \
-                or any(b + s > most for b, s, most in zip(begin, size, shape)):
+                or any(b + s > extent for b, s, extent in zip(begin, size, shape)):
             raise BadFile(f"{path}: {printable(key)} of shape {list(shape)} has a part that is not "
                           "within it")
         if count(size) == 0:
@@ -130,6 +134,7 @@ def tensor_at(location, key, size):
 
 
 def object_at(locations, key):
+    """Returns an object of the folder; None if it is missing or too large to be a number."""
     location = locations.get((key, ()))
     return TorchFile(*location).value() if location and location[2] <= LARGEST_OBJECT else None
 
@@ -138,10 +143,12 @@ def object_at(locations, key):
 
 
 def is_number(key):
+    """Returns whether a key names one of the NUMBERS."""
     return any(key.split(".")[-1] in names for names in NUMBERS.values())
 
 
-def take_number(run, key, value):
+def record_number(run, key, value):
+    """Records a number of the run by its key."""
     if type(value) not in (int, float):
         return
     for ours, names in NUMBERS.items():
@@ -154,25 +161,27 @@ def take_number(run, key, value):
             setattr(run, ours, int(value))
 
 
-def take_object(run, steps, settings, key, read):
+def record_object(run, steps, settings, key, read):
+    """Records an object that holds a step, a setting or a number. `read` returns the object."""
     moment = MOMENT.fullmatch(key)
     if moment and moment[2] == "step":
         steps.append(number(read(), key))
     elif match := SETTING.fullmatch(key) or SETTING.search(key):
-        take_setting(settings, match[1], read())
+        record_setting(settings, match[1], read())
     elif GROUP.search(key):
         groups = read()
         for group in groups if isinstance(groups, list) else []:
             for name in ("betas", "eps", "weight_decay"):
                 if isinstance(group, dict) and name in group:
-                    take_setting(settings, name, group[name])
+                    record_setting(settings, name, group[name])
     elif is_number(key):
         value = read()
-        take_number(run, key, value.number() if isinstance(value, Tensor) and value.elements == 1
+        record_number(run, key, value.number() if isinstance(value, Tensor) and value.elements == 1
                     else value)
 
 
-def take_setting(settings, name, value):
+def record_setting(settings, name, value):
+    """Records a setting of the optimizer, if its value has the expected type."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
     if all(type(part) in (int, float)
            for part in parts) and (name == "betas") == isinstance(value, (tuple, list)):

@@ -18,7 +18,7 @@ def entry(value, key, kind, location):
         raise BadFile(f"{location}: has no {printable(key)}")
     if not isinstance(value[key], kind) or isinstance(value[key], bool):
         raise BadFile(f"{location}: {printable(key)} is {shown_type(value[key])}, which is not "
-                      "read")
+                      "supported")
     return value[key]
 
 
@@ -28,29 +28,30 @@ def number(value, location):
         value = value.number()
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value
-    raise BadFile(f"{location}: {shown_type(value)} stands where a number should")
+    raise BadFile(f"{location}: expected a number, found {shown_type(value)}")
 
 
 def shapes_of(value, location):
     """Returns one dictionary {name: shape} for each group."""
     groups = [value] if isinstance(value, dict) else value
     if not isinstance(groups, list):
-        raise BadFile(f"{location}: param_shapes is {shown_type(groups)}, which is not read")
+        raise BadFile(f"{location}: param_shapes is {shown_type(groups)}, which is not supported")
     for group in groups:
         if not isinstance(group, dict) or not all(
                 isinstance(n, str) and isinstance(s, tuple)
                 and all(type(d) is int and d >= 0 for d in s)
                 for n, s in group.items()):
-            raise BadFile(f"{location}: param_shapes holds something else than shapes by name")
+            raise BadFile(f"{location}: param_shapes does not map names to shapes")
     return groups
 
 
 def flat_tensors(value, key, location):
-    found = entry(value, key, list, location)
-    for tensor in found:
+    """Returns value[key], a list of flat tensors, one for each group."""
+    tensors = entry(value, key, list, location)
+    for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise BadFile(f"{location}: {key} holds {shown_type(tensor)}, which is not read")
-    return found
+            raise BadFile(f"{location}: {key} holds {shown_type(tensor)}, which is not supported")
+    return tensors
 
 
 # ---- the folder ----
@@ -58,23 +59,25 @@ def flat_tensors(value, key, location):
 
 def rank_files(folder):
     """Returns the optimizer files of all data-parallel ranks, in the order of ranks."""
-    found = {}
+    files = {}
     for name in sorted(os.listdir(folder)):
         if re.match(r"expp_rank_\d+|layer_\d+_expert_", name):
-            raise BadFile(f"{folder}/{name}: experts are not read")
+            raise BadFile(f"{folder}/{name}: belongs to an expert; mixture-of-experts models are "
+                          "not supported")
         if match := OPTIM_FILE.fullmatch(name):
             if int(match[2]) > 0:
-                raise BadFile(f"{folder}/{name}: is of a tensor-parallel or pipeline rank; "
+                raise BadFile(f"{folder}/{name}: belongs to a tensor-parallel or pipeline rank; "
                               f"{UNIVERSAL_HINT}")
-            found[int(match[1])] = os.path.join(folder, name)
-    missing = sorted(set(range(len(found))) - set(found))
+            files[int(match[1])] = os.path.join(folder, name)
+    missing = sorted(set(range(len(files))) - set(files))
     if missing:
-        raise BadFile(f"{folder}: the file of rank {missing[0]} is missing, that of rank "
-                      f"{max(found)} is there")
-    return [found[rank] for rank in range(len(found))]
+        raise BadFile(f"{folder}: the file of rank {missing[0]} is missing, but the file of rank "
+                      f"{max(files)} exists")
+    return [files[rank] for rank in range(len(files))]
 
 
 def model_file(folder, rank=0):
+    """Returns the file with the model's state of a rank."""
     for name in (f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", "mp_rank_00_model_states.pt"):
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -83,6 +86,7 @@ def model_file(folder, rank=0):
 
 
 def read_zero(folder):
+    """Returns the ImportedRun of a checkpoint of ZeRO stage 1, 2 or 3."""
     files = rank_files(folder)
     optimizers = [entry(TorchFile(file).value(), "optimizer_state_dict", dict, file)
                   for file in files]
@@ -115,12 +119,13 @@ def stage_of(optimizer):
 
 
 def require_ranks(optimizers, files):
+    """Raises an error if files of ranks are missing."""
     for optimizer, file in zip(optimizers, files):
         counts = optimizer.get("partition_count", len(files))
         counts = counts if isinstance(counts, list) else [counts]
         if any(c != len(files) for c in counts):
             raise BadFile(f"{file}: was saved by {max(c for c in counts if type(c) is int)} "
-                          f"data-parallel ranks, and the files of {len(files)} are there")
+                          f"data-parallel ranks, but the folder has the files of {len(files)}")
 
 
 # ---- stages 1 and 2 ----
@@ -134,25 +139,26 @@ def read_stage_one_or_two(run, model, path, optimizers, files):
     shapes = shapes_of(model.get("param_shapes"), path)
     weights = [flat_tensors(o, "single_partition_of_fp32_groups", f)
                for o, f in zip(optimizers, files)]
-    for held, file in zip(weights, files):
-        if len(held) != len(shapes):
-            raise BadFile(f"{file}: holds {len(held)} groups of parameters, {path} names "
+    for groups, file in zip(weights, files):
+        if len(groups) != len(shapes):
+            raise BadFile(f"{file}: holds {len(groups)} groups of parameters, but {path} names "
                           f"{len(shapes)}")
     moments = [group_states(o, "base_optimizer_state", f, len(shapes))
                for o, f in zip(optimizers, files)]
     for group, names in enumerate(shapes):
-        places = fragments(optimizers, files, group) or places_in_order(weights, group, names, path)
+        places = (recorded_places(optimizers, files, group)
+                  or places_in_order(weights, group, names, path))
         for name, shape in names.items():
-            held = [(rank, p[name]) for rank, p in enumerate(places) if name in p]
+            fragments = [(rank, p[name]) for rank, p in enumerate(places) if name in p]
             for kind, tensors in (("param", [w[group] for w in weights]),
                                   ("exp_avg", [m[group].get("exp_avg") for m in moments]),
                                   ("exp_avg_sq", [m[group].get("exp_avg_sq") for m in moments])):
-                if all(isinstance(tensors[rank], Tensor) for rank, _ in held):
+                if all(isinstance(tensors[rank], Tensor) for rank, _ in fragments):
                     run.states[name, kind] = flat_state(
-                        shape, [(tensors[rank], first, size) for rank, (first, size) in held],
+                        shape, [(tensors[rank], first, size) for rank, (first, size) in fragments],
                         f"{path}: {printable(name)}")
-    take_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
-    take_settings(run, optimizers[0].get("base_optimizer_state"))
+    record_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
+    record_settings(run, optimizers[0].get("base_optimizer_state"))
 
 
 def group_states(optimizer, key, file, groups):
@@ -160,22 +166,22 @@ def group_states(optimizer, key, file, groups):
     base = optimizer.get(key)
     if isinstance(base, list):
         raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), "
-                      f"which is not read; {UNIVERSAL_HINT}")
+                      f"which is not supported; {UNIVERSAL_HINT}")
     states = entry(base, "state", dict, f"{file}: {key}")
-    found = [states.get(group, {}) for group in range(groups)]
-    for state in found:
+    by_group = [states.get(group, {}) for group in range(groups)]
+    for state in by_group:
         if not isinstance(state, dict):
             raise BadFile(f"{file}: the optimizer's state is {shown_type(state)}, which is not "
-                          "read")
-        other = sorted(k for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)
-                       and k not in ("exp_avg", "exp_avg_sq", "step"))
-        if other:
-            raise BadFile(f"{file}: the optimizer keeps {printable(', '.join(other))}; what is "
-                          "read is Adam's (exp_avg, exp_avg_sq)")
-    return found
+                          "supported")
+        others = sorted(k for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)
+                        and k not in ("exp_avg", "exp_avg_sq", "step"))
+        if others:
+            raise BadFile(f"{file}: the optimizer's state holds {printable(', '.join(others))}; "
+                          "only the state of Adam is supported (exp_avg, exp_avg_sq)")
+    return by_group
 
 
-def fragments(optimizers, files, group):
+def recorded_places(optimizers, files, group):
     """Returns for each rank {name: (first element in the rank's flat part, number of elements)};
     None if the files do not record it."""
     places = []
@@ -185,20 +191,21 @@ def fragments(optimizers, files, group):
             return None
         if not isinstance(mappings[group], dict):
             raise BadFile(f"{file}: param_slice_mappings holds {shown_type(mappings[group])}, "
-                          "which is not read")
-        here = {}
+                          "which is not supported")
+        by_name = {}
         for name, address in mappings[group].items():
-            found = [address.field(f)
+            place = [address.field(f)
                      for f in ("start", "numel")] if isinstance(address, Inert) else [None]
-            if any(type(f) is not int or f < 0 for f in found):
+            if any(type(number) is not int or number < 0 for number in place):
                 raise BadFile(f"{file}: param_slice_mappings has {shown_type(address)} for "
-                              f"{printable(str(name))}, which is not read")
-            here[name] = tuple(found)
-        places.append(here)
+                              f"{printable(str(name))}, which is not supported")
+            by_name[name] = tuple(place)
+        places.append(by_name)
     return places
 
 
 def places_in_order(weights, group, names, path):
+    """Returns the places as recorded_places(), computed from the order of parameters."""
     places, rank, at = [{} for _ in weights], 0, 0
     for name, shape in names.items():
         left = count(shape)
@@ -223,15 +230,14 @@ def read_stage_three(run, model, path, optimizers, files, folder):
     parameters in the order of param_shapes, c elements for each."""
     shapes = shapes_of(model.get("param_shapes"), path)
     for rank in range(1, len(files)):
-        other = model_file(folder, rank)
-        if other != path and shapes_of(TorchFile(other).value().get("param_shapes"),
-                                       other) != shapes:
-            raise BadFile(f"{other}: names other parameters than {path}")
+        file = model_file(folder, rank)
+        if file != path and shapes_of(TorchFile(file).value().get("param_shapes"), file) != shapes:
+            raise BadFile(f"{file}: names other parameters than {path}")
     weights = [flat_tensors(o, "fp32_flat_groups", f) for o, f in zip(optimizers, files)]
     moments = [group_states(o, "optimizer_state_dict", f, len(shapes))
                for o, f in zip(optimizers, files)]
     if any(len(w) != len(shapes) for w in weights):
-        raise BadFile(f"{files[0]}: holds {len(weights[0])} groups of parameters, {path} names "
+        raise BadFile(f"{files[0]}: holds {len(weights[0])} groups of parameters, but {path} names "
                       f"{len(shapes)}")
     ranks = len(files)
     for group, names in enumerate(shapes):
@@ -248,12 +254,12 @@ def read_stage_three(run, model, path, optimizers, files, folder):
                                                          for t, s in zip(tensors, sizes)],
                                                         f"{path}: {printable(name)}")
             at += share
-        for held, file in zip(weights, files):
-            if held[group].elements != at:
-                raise BadFile(f"{file}: group {group} has {held[group].elements} elements, the "
-                              f"parameters that {path} names need {at}")
-    take_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
-    take_settings(run, optimizers[0].get("optimizer_state_dict"))
+        for groups, file in zip(weights, files):
+            if groups[group].elements != at:
+                raise BadFile(f"{file}: group {group} has {groups[group].elements} elements, but "
+                              f"the parameters that {path} names need {at}")
+    record_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
+    record_settings(run, optimizers[0].get("optimizer_state_dict"))
 
 
 # ---- universal checkpoints ----
@@ -274,22 +280,24 @@ def read_universal(folder):
     steps = []
     zero = os.path.join(folder, "zero")
     for name in sorted(os.listdir(zero)):
-        here = os.path.join(zero, name)
-        if not os.path.isdir(here):
+        parameter_folder = os.path.join(zero, name)
+        if not os.path.isdir(parameter_folder):
             continue
         for kind, file in (("param", "fp32.pt"), ("exp_avg", "exp_avg.pt"),
                            ("exp_avg_sq", "exp_avg_sq.pt")):
-            if os.path.exists(os.path.join(here, file)):
-                read_universal_state(run, name, kind, os.path.join(here, file), shapes.get(name))
-        if os.path.exists(os.path.join(here, "step.pt")):
-            steps.append(TorchFile(os.path.join(here, "step.pt")).value())
+            path_of_state = os.path.join(parameter_folder, file)
+            if os.path.exists(path_of_state):
+                read_universal_state(run, name, kind, path_of_state, shapes.get(name))
+        path_of_step = os.path.join(parameter_folder, "step.pt")
+        if os.path.exists(path_of_step):
+            steps.append(TorchFile(path_of_step).value())
     file = os.path.join(zero, "optimizer_state.pt")
     optimizer = TorchFile(file).value() if os.path.exists(file) else {}
     inner = optimizer.get("optimizer_state_dict") if isinstance(optimizer, dict) else None
     if isinstance(inner, dict) and isinstance(inner.get("state"), dict):
         steps += [s.get("step") for s in inner["state"].values() if isinstance(s, dict)]
-    take_updates(run, steps, zero)
-    take_settings(run, optimizer)
+    record_updates(run, steps, zero)
+    record_settings(run, optimizer)
     read_frozen(run, model, path)
     read_numbers(run, model, path)
     if isinstance(optimizer, dict):
@@ -298,6 +306,7 @@ def read_universal(folder):
 
 
 def read_universal_state(run, name, kind, file, shape):
+    """Reads one state of a parameter from its file."""
     value = TorchFile(file).value()
     tensor = value.get("param") if isinstance(value, dict) else value
     if not isinstance(tensor, Tensor):
@@ -305,13 +314,13 @@ def read_universal_state(run, name, kind, file, shape):
     run.states[name, kind] = flat_state(shape or tensor.shape, [(tensor, 0, tensor.elements)], file)
 
 
-# ---- what all have ----
+# ---- states and numbers of all kinds of checkpoints ----
 
 
 def read_frozen(run, model, path):
     """Reads the parameters that are not trained. They have no master weights, so the model's
     weights are read, in whatever dtype they have."""
-    held = model.get("module")
+    module = model.get("module")
     shapes = model.get("frozen_param_shapes") or {}
     if isinstance(shapes, dict):
         run.frozen.update(n for n in shapes if isinstance(n, str))
@@ -319,10 +328,10 @@ def read_frozen(run, model, path):
                         or {}).items() if isinstance(model.get("shared_params"), dict) else ():
         if isinstance(alias, str) and isinstance(name, str):
             run.aliases[alias] = name
-    if not isinstance(held, dict):
+    if not isinstance(module, dict):
         return
     buffers = model.get("buffer_names") if isinstance(model.get("buffer_names"), list) else []
-    for name, tensor in held.items():
+    for name, tensor in module.items():
         if isinstance(name, str) and isinstance(tensor,
                                                 Tensor) and (name, "param") not in run.states \
                 and name not in buffers and name not in run.aliases and tensor.elements > 0:
@@ -331,6 +340,7 @@ def read_frozen(run, model, path):
 
 
 def read_numbers(run, model, path):
+    """Reads the step, the samples, the schedule's position and known settings."""
     run.step = entry(model, "global_steps", int, path)
     run.skipped_steps = int(number(model.get("skipped_steps"), path) or 0)
     run.samples = number(model.get("global_samples"), path)
@@ -363,22 +373,23 @@ def read_scaler(run, optimizer, file):
                           for name in ("iteration", "last_overflow", "hysteresis")}}
 
 
-def take_updates(run, steps, location):
-    found = {int(number(step, location)) for step in steps if step is not None}
-    if len(found) > 1:
-        raise BadFile(f"{location}: the optimizer has made {min(found)} updates of some parameters "
-                      f"and {max(found)} of others; ftrun counts them once for all")
-    run.updates = found.pop() if found else None
+def record_updates(run, steps, location):
+    """Records the number of updates, which must be the same for all parameters."""
+    counts = {int(number(step, location)) for step in steps if step is not None}
+    if len(counts) > 1:
+        raise BadFile(f"{location}: the optimizer has made {min(counts)} updates of some "
+                      f"parameters and {max(counts)} of others; ftrun needs the same count for all")
+    run.updates = counts.pop() if counts else None
 
 
-def take_settings(run, optimizer):
+def record_settings(run, optimizer):
     """Reads the settings that all parameter groups share."""
     groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
     if not isinstance(groups, list) or not groups or not all(isinstance(group, dict)
                                                              for group in groups):
         return
     if run.updates is None:  # some of DeepSpeed's optimizers keep their count of steps here
-        take_updates(run, [group.get("step") for group in groups], "param_groups")
+        record_updates(run, [group.get("step") for group in groups], "param_groups")
     for name in ("betas", "eps", "weight_decay"):
         values = [group.get(name) for group in groups]
         parts = [value if isinstance(value, (tuple, list)) else (value,) for value in values]

@@ -56,16 +56,17 @@ class State:
         inner = count(size[1:])
         tensor = part.tensor()
         at = part.first + (a - begin[0]) * inner
-        found = tensor.read_f32(at, at + (b - a) * inner).reshape(b - a, *size[1:])
+        elements = tensor.read_f32(at, at + (b - a) * inner).reshape(b - a, *size[1:])
         index = (slice(a - first, b - first),
                  *(slice(o, o + s) for o, s in zip(begin[1:], size[1:])))
         rows = (values.shape[0], *self.grid[1:])
-        values.reshape(rows)[index] = found
+        values.reshape(rows)[index] = elements
         fill_counts = fill_counts.reshape(rows)
         fill_counts[index] = np.minimum(fill_counts[index], 1) + 1  # 2 means more than once
 
 
 def count(shape):
+    """Returns the number of elements of a shape."""
     elements = 1
     for size in shape:
         elements *= size

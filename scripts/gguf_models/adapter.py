@@ -19,15 +19,15 @@ PREFIX = "base_model.model."
 
 def unsupported_settings(settings, metadata):
     """Returns the settings of an adapter that llama.cpp does not support."""
-    found = [key for key in ("use_dora", "modules_to_save", "alpha_pattern", "lora_bias",
+    names = [key for key in ("use_dora", "modules_to_save", "alpha_pattern", "lora_bias",
                              "layer_replication", "trainable_token_indices") if settings.get(key)]
     if settings.get("bias", "none") != "none":
-        found.append("bias")
+        names.append("bias")
     if settings.get("use_rslora") and settings.get("rank_pattern"):
-        found.append("use_rslora with rank_pattern")
+        names.append("use_rslora with rank_pattern")
     if (metadata or {}).get("ftrun.base_quantization", "none") != "none":
-        found.append("a base that was quantized in training")
-    return found
+        names.append("a base that was quantized in training")
+    return names
 
 
 class AdapterTensors:
@@ -39,36 +39,38 @@ class AdapterTensors:
         self.model_shape = config_shape(family, config)
         settings = read_json(os.path.join(folder, CONFIG))
         path = os.path.join(folder, WEIGHTS)
-        self.opened = open_safetensors(path, "pt")
+        self.file = open_safetensors(path, "pt")
         if settings.get("peft_type") != "LORA":
             raise refusal(folder, f"peft_type {settings.get('peft_type')}")
-        held = unsupported_settings(settings, self.opened.metadata())
-        if held:
-            raise refusal(folder, ", ".join(held))
+        unsupported = unsupported_settings(settings, self.file.metadata())
+        if unsupported:
+            raise refusal(folder, ", ".join(unsupported))
         rank = settings["r"]
         self.alpha = float(settings["lora_alpha"])
         if settings.get("use_rslora"):  # the scale is alpha / sqrt(r) here, alpha / r in llama.cpp
             self.alpha *= math.sqrt(rank)
         modules = family.module_names(config[family.key("block_count")])
         names = {module: name for name, module in modules.items() if name.startswith("blk.")}
-        self.places = {}
-        for name in self.opened.keys():
+        self.stored_names = {}
+        for name in self.file.keys():
             path = name.removesuffix(".weight").removeprefix(PREFIX)
             module, _, matrix = (decoder_name(path) or path if INSIDE_OF in config
                                  else path).rpartition(".")
             if module not in names or matrix not in MATRICES:
                 raise refusal(folder, f"the tensor {name}")
-            self.places[f"{names[module]}.weight.{MATRICES[matrix]}"] = name
+            self.stored_names[f"{names[module]}.weight.{MATRICES[matrix]}"] = name
 
     def names(self):
-        return list(self.places)
+        """Returns the GGUF names of the matrices."""
+        return list(self.stored_names)
 
     def shape(self, name):
-        return tuple(self.opened.get_slice(self.places[name]).get_shape())
+        """Returns the shape of a matrix."""
+        return tuple(self.file.get_slice(self.stored_names[name]).get_shape())
 
     def source(self, name):
         """Returns the values as they are in the folder, in fp32."""
-        return self.opened.get_tensor(self.places[name]).float().numpy()
+        return self.file.get_tensor(self.stored_names[name]).float().numpy()
 
     def values(self, name):
         """Returns the values for GGUF, in fp32. The rows of B are in the order of the rows of the
@@ -76,6 +78,7 @@ class AdapterTensors:
         return self._ordered(name, self.source(name), True)
 
     def restored(self, name, values):
+        """Returns the folder's values, computed from the values in GGUF."""
         return self._ordered(name, values, False)
 
     def _ordered(self, name, values, to_gguf):
@@ -83,19 +86,20 @@ class AdapterTensors:
         return self.model_shape.order_rows(part, values, to_gguf) if name.endswith("b") else values
 
     def adds_one(self, _):
+        """Returns False: GGUF stores the folder's values."""
         return False
 
 
 def refusal(folder, what):
     """Returns the error for an adapter that llama.cpp cannot apply unchanged."""
-    return UserError(f"{folder}: llama.cpp does not apply this adapter as it is ({what}); merge it "
+    return UserError(f"{folder}: llama.cpp cannot apply this adapter unchanged ({what}); merge it "
                      f"with its base first: ftrun convert {shlex.quote(folder)} --merge "
                      "--out FOLDER")
 
 
 def base_of(folder):
     """Returns the folder or name of the model that an adapter says it was trained on."""
-    named = read_json(os.path.join(folder, CONFIG)).get("base_model_name_or_path")
-    if not named:
-        raise UserError(f"{folder}: does not say what it was trained on; give --base FOLDER")
-    return named
+    base = read_json(os.path.join(folder, CONFIG)).get("base_model_name_or_path")
+    if not base:
+        raise UserError(f"{folder}: does not name its base model; give --base FOLDER")
+    return base

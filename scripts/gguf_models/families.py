@@ -35,19 +35,20 @@ class Choice:
 
     key: str
     # The key's value with these modules, and without them.
-    with_them: object
-    without: object
+    value_with: object
+    value_without: object
     modules: tuple
     # A module, by its GGUF name in the block, that only models with this choice have.
-    sign: str
+    marker: str
     # The modules that are absent if these modules are present.
     instead_of: tuple = ()
     # llama.cpp expects these modules only in models with at least this many layers; 0:
     # models with any number of layers may have them.
     from_layers: int = 0
 
-    def is_made(self, config):
-        return config.get(self.key) == self.with_them
+    def applies_to(self, config):
+        """Returns whether a model has the modules."""
+        return config.get(self.key) == self.value_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Family:
     partial_rotation: float | None = None
     # Position embeddings are used instead of a rotary embedding.
     learned_positions: bool = False
-    # llama.cpp rotates pairs of neighbouring rows of a head, Hugging Face pairs of rows from its
+    # llama.cpp rotates pairs of neighboring rows of a head, Hugging Face pairs of rows from its
     # two halves.
     in_pairs: bool = False
     # Hugging Face stores the weights of norms minus 1.
@@ -106,6 +107,7 @@ class Family:
     unrotated_period: int = 0
 
     def setting_keys(self):
+        """Returns config.json's key of each setting, by GGUF's key."""
         return {**COMMON_KEYS, **self.keys}
 
     def key(self, name):
@@ -124,9 +126,9 @@ class Family:
         of_block = [module for module in self.modules if module not in replaced]
         of_block += [module for choice in choices for module in choice.modules]
         modules += [f"{self.blocks}{i}.{module}" for i in range(layers) for module in of_block]
-        named = {table.get_name(module): module for module in modules}
-        named.pop(None, None)  # the architecture has no head, because it is always tied
-        return named
+        by_name = {table.get_name(module): module for module in modules}
+        by_name.pop(None, None)  # the architecture has no head, because it is always tied
+        return by_name
 
 
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
@@ -295,7 +297,7 @@ class Shape:
         part = name.split(".")[-2]
         if self.family.norms_less_one and part.endswith("norm"):
             return values + np.float32(1) if to_gguf else values - np.float32(1)
-        if self.turns(name, values.ndim):
+        if self.is_transposed(name, values.ndim):
             return np.ascontiguousarray(values.T)
         return self.order_rows(part, values, to_gguf)
 
@@ -310,12 +312,13 @@ class Shape:
             return order(values, self.query_heads, self.kv_heads)
         return values
 
-    def turns(self, name, axes):
+    def is_transposed(self, name, axes):
         """Returns whether a tensor is transposed."""
         return self.family.transposed and name.startswith("blk.") and axes == 2
 
 
 def config_shape(family, config):
+    """Returns the Shape of a model from its config.json."""
     heads = config[family.key("attention.head_count")]
     size = config.get("head_dim") if family.has_head_dim else None
     hidden = config[family.key("embedding_length")]
@@ -323,15 +326,16 @@ def config_shape(family, config):
 
 
 def kv_heads(family, config):
+    """Returns the number of key/value heads of a model."""
     heads = config[family.key("attention.head_count")]
     if family.model_type == "falcon" and not config.get("new_decoder_architecture"):
         return 1 if config.get("multi_query", True) else heads
     return config.get(family.key("attention.head_count_kv")) or heads
 
 
-def choices_made(family, config):
+def applicable_choices(family, config):
     """Returns the choices of a family whose modules a model has."""
-    return [choice for choice in family.choices if choice.is_made(config)]
+    return [choice for choice in family.choices if choice.applies_to(config)]
 
 
 def windowed_layers(family, layers):
@@ -352,5 +356,6 @@ def score_scalar(family, shape, hidden, layers):
 
 
 @functools.cache
-def proven_names():
+def supported_names():
+    """Returns the names of all families, for messages."""
     return ", ".join(FAMILIES)

@@ -20,9 +20,10 @@ DEFAULTS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 ROPE_FACTORS = "rope_freqs.weight"
 # Hugging Face's names of special tokens, and GGUF's.
 SPECIAL_TOKENS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-# Settings that are not read, because they do not change the results of any family here: they repeat
-# the shape of a tensor or a property of the architecture, or belong to other types of scaling.
-SILENT = {"vocab_size", "tensor_data_layout", "attention.layer_norm_epsilon",
+# Settings that are not read, because they do not change the results of any supported family: they
+# repeat the shape of a tensor or a property of the architecture, or belong to other types of
+# scaling.
+IGNORED = {"vocab_size", "tensor_data_layout", "attention.layer_norm_epsilon",
           "attention.layer_norm_rms_epsilon", "rope.scaling.original_context_length",
           "rope.scaling.finetuned"}
 # Settings that are not read, and that change nothing if they have these values.
@@ -32,7 +33,7 @@ NEUTRAL = {"attention.causal": True, "attention.clamp_kqv": 0, "attention.max_al
            "leading_dense_block_count": 0, "nextn_predict_layers": 0, "logit_scale": 1,
            "embedding_scale": 1, "residual_scale": 1, "rope.scaling.attn_factor": 1,
            "rope.scaling.yarn_log_multiplier": 0}
-FOLDER_REMEDY = "take the Hugging Face folder of the model"
+FOLDER_REMEDY = "use the Hugging Face folder of the model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class GgufFile:
         import gguf  # slow to import, so only when a file is read
 
         self.path = path
-        self.asked = set()
+        self.keys_read = set()
         self._dequantize = gguf.quants.dequantize
         try:
             self.reader = gguf.GGUFReader(path)
@@ -69,7 +70,7 @@ class GgufFile:
         self.model_shape = self._read_shape()
         self.stored_names = {tensor.name for tensor in self.reader.tensors}
         self.choices = [choice for choice in family.choices
-                        if f"blk.0.{choice.sign}.weight" in self.stored_names]
+                        if f"blk.0.{choice.marker}.weight" in self.stored_names]
         modules = family.module_names(self.count("block_count"), self.choices)
         self.by_hf_name = {}
         for tensor in self.reader.tensors:
@@ -80,13 +81,14 @@ class GgufFile:
     # ---- settings ----
 
     def field(self, name, default=None):
-        found = self.reader.fields.get(name)
-        return default if found is None else found.contents()
+        """Returns a field of the file; `default` if the file lacks it."""
+        field = self.reader.fields.get(name)
+        return default if field is None else field.contents()
 
     def setting(self, name, default=None):
         """Returns a setting of the architecture. If the file has a list with the same value for
         each layer, returns that value."""
-        self.asked.add(name)
+        self.keys_read.add(name)
         value = self.field(f"{self.architecture}.{name}", default)
         if value is None:
             raise UserError(f"{self.path}: lacks the setting {self.architecture}.{name}; "
@@ -94,11 +96,12 @@ class GgufFile:
         if isinstance(value, list):
             if len(set(value)) != 1:
                 raise UserError(f"{self.path}: {self.architecture}.{name} differs between layers, "
-                                "which no family here has")
+                                "which no supported family has")
             value = value[0]
         return shortest(value) if isinstance(value, float) else value
 
     def count(self, name):
+        """Returns a setting that is a whole number."""
         return int(self.setting(name))
 
     def _read_shape(self):
@@ -106,11 +109,11 @@ class GgufFile:
         size = int(self.setting("attention.key_length", hidden // heads))
         kv_heads = int(self.setting("attention.head_count_kv", heads))
         if int(self.setting("attention.value_length", size)) != size:
-            raise UserError(f"{self.path}: heads of keys and values have other sizes, which no "
-                            "family here has")
+            raise UserError(f"{self.path}: heads of keys and of values have different sizes, which "
+                            "no supported family has")
         if not self.family.has_head_dim and size * heads != hidden:
-            raise UserError(f"{self.path}: heads of size {size} do not make up the width {hidden}, "
-                            f"and a {self.family.model_type} has no other heads")
+            raise UserError(f"{self.path}: {heads} heads of size {size} do not add up to the "
+                            f"hidden size {hidden}, as they must in a {self.family.model_type}")
         return Shape(self.family, heads, kv_heads, size)
 
     def config(self):
@@ -119,20 +122,21 @@ class GgufFile:
         layers = self.count("block_count")
         config = {"architectures": [family.hf_class], "model_type": family.model_type,
                   "vocab_size": self.shape(self.by_hf_name[f"{family.embedding}.weight"])[0]}
-        silent = DEFAULTS | {"attention.head_count_kv": shape.kv_heads}
+        defaults = DEFAULTS | {"attention.head_count_kv": shape.kv_heads}
         for name, key in family.setting_keys().items():
             if key:
-                config[key] = self.setting(name, silent.get(name))
+                config[key] = self.setting(name, defaults.get(name))
         for name, value in family.constants.items():
             if self.setting(name) != value:
                 raise UserError(f"{self.path}: {self.architecture}.{name} is {self.setting(name)}, "
-                                f"and {value} in every {family.model_type} model; {FOLDER_REMEDY}")
+                                f"but {value} in every {family.model_type} model; {FOLDER_REMEDY}")
         if family.has_head_dim:
             config["head_dim"] = shape.head_size
         for key, values in family.fixed.items():
             config[key] = values[0]
         for choice in family.choices:
-            config[choice.key] = choice.with_them if choice in self.choices else choice.without
+            config[choice.key] = (choice.value_with if choice in self.choices
+                                  else choice.value_without)
         for key, module in family.bias_flags.items():
             config[key] = f"blk.0.{module}.bias" in self.stored_names
         if family.window_period:
@@ -158,9 +162,9 @@ class GgufFile:
         prefix = f"{self.architecture}."
         for key in self.reader.fields:
             name = key.removeprefix(prefix)
-            if name != key and name not in self.asked | SILENT and not self._is_neutral(name):
-                raise UserError(f"{self.path}: the setting {key} ({shown(self.field(key))}) has no "
-                                f"place in a {self.family.model_type} model here; {FOLDER_REMEDY}")
+            if name != key and name not in self.keys_read | IGNORED and not self._is_neutral(name):
+                raise UserError(f"{self.path}: the setting {key} ({shown(self.field(key))}) is not "
+                                f"supported in a {self.family.model_type} model; {FOLDER_REMEDY}")
 
     def _is_neutral(self, name):
         value = self.field(f"{self.architecture}.{name}")
@@ -177,14 +181,14 @@ class GgufFile:
 
     def special_ids(self):
         """Returns the ids of bos, eos, pad and unk, if the file names them."""
-        found = {ours: self.field(f"tokenizer.ggml.{theirs}_token_id")
-                 for ours, theirs in SPECIAL_TOKENS.items()}
-        return {name: int(i) for name, i in found.items() if i is not None}
+        ids = {hf_name: self.field(f"tokenizer.ggml.{gguf_name}_token_id")
+               for hf_name, gguf_name in SPECIAL_TOKENS.items()}
+        return {name: int(i) for name, i in ids.items() if i is not None}
 
     def end_ids(self):
         """Returns the ids that end an answer."""
-        found = [self.field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-        return sorted({int(i) for i in found if i is not None})
+        ids = [self.field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        return sorted({int(i) for i in ids if i is not None})
 
     def _rotation(self):
         """Returns rope_parameters."""
@@ -198,11 +202,11 @@ class GgufFile:
             rope = {"rope_type": "linear", "rope_theta": theta, "factor": factor}
         else:
             rope = {"rope_type": "default", "rope_theta": theta}
-        turned = int(self.setting("rope.dimension_count", size))
+        rotated = int(self.setting("rope.dimension_count", size))
         if self.family.partial_rotation is not None:
-            rope["partial_rotary_factor"] = turned / size
-        elif turned != size:
-            raise UserError(f"{self.path}: rotates {turned} of {size} numbers of a head, and a "
+            rope["partial_rotary_factor"] = rotated / size
+        elif rotated != size:
+            raise UserError(f"{self.path}: rotates {rotated} of {size} numbers of a head, but a "
                             f"{self.family.model_type} rotates all; {FOLDER_REMEDY}")
         if not self.family.window_rotation:
             return rope
@@ -213,8 +217,8 @@ class GgufFile:
     def _scaling(self):
         kind = self.setting("rope.scaling.type", "linear")
         if kind not in ("none", "linear"):
-            raise UserError(f"{self.path}: rotation of type {kind!r} is not trained here; default, "
-                            "linear and llama3 are")
+            raise UserError(f"{self.path}: a rotary embedding of type {kind!r} is not supported; "
+                            "supported are default, linear and llama3")
         older = self.setting("rope.scale_linear", 1.0)
         return kind, float(self.setting("rope.scaling.factor", older))
 
@@ -224,8 +228,8 @@ class GgufFile:
         """Returns the tensors of the folder that a tensor of the file contains, by name."""
         module, _, kind = tensor.name.rpartition(".")
         if module not in modules or kind not in ("weight", "bias"):
-            raise UserError(f"{self.path}: tensor {tensor.name!r} has no place in a "
-                            f"{self.family.model_type} model here")
+            raise UserError(f"{self.path}: tensor {tensor.name!r} is not known in a "
+                            f"{self.family.model_type} model; {FOLDER_REMEDY}")
         module = modules[module]
         if self.family.norms_by_head and module.endswith("_layernorm") and len(tensor.shape) == 2:
             return {f"{module}.norms.{head}.{kind}": HeadNorm(tensor, head)
@@ -243,10 +247,11 @@ class GgufFile:
                                 f"{self.family.model_type} model; {FOLDER_REMEDY}")
 
     def shape(self, tensor):
+        """Returns the shape of a tensor in the folder."""
         if isinstance(tensor, HeadNorm):
             return self.shape(tensor.tensor)[1:]
         stored = [int(n) for n in reversed(tensor.shape)]  # GGUF lists the fastest axis first
-        return stored[::-1] if self.model_shape.turns(tensor.name, len(stored)) else stored
+        return stored[::-1] if self.model_shape.is_transposed(tensor.name, len(stored)) else stored
 
     def values(self, tensor):
         """Returns the values as they are in the folder, in fp32."""

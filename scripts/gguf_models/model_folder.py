@@ -7,8 +7,9 @@ import os
 
 import numpy as np
 
-from gguf_models.families import (FAMILIES, MULTIMODAL, choices_made, config_shape, decoder_name,
-                                  proven_names, rotating_layers, score_scalar, windowed_layers)
+from gguf_models.families import (FAMILIES, MULTIMODAL, applicable_choices, config_shape,
+                                  decoder_name, rotating_layers, score_scalar, supported_names,
+                                  windowed_layers)
 from gguf_models.rotation import llama3_factors, rope_settings
 from script_errors import UserError
 from text_files import read_text, refuse_pointers
@@ -17,12 +18,12 @@ from text_files import read_text, refuse_pointers
 def read_json(path):
     """Returns the object of a JSON file. Raises UserError."""
     try:
-        found = json.loads(read_text(path))
+        value = json.loads(read_text(path))
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UserError(f"{path}: holds no JSON object")
-    return found
+    return value
 
 
 # A key in the config of a decoder that marks it as a part of a multimodal model.
@@ -34,27 +35,27 @@ def read_config(folder):
     missing keys; for a multimodal model, the config of its decoder. Raises UserError for any other
     model."""
     path = os.path.join(folder, "config.json")
-    found = read_json(path).get("model_type")
-    config = completed_config(folder, path) if found in (*FAMILIES, *MULTIMODAL) else None
-    kind = config["model_type"] if config else found
+    model_type = read_json(path).get("model_type")
+    config = completed_config(folder, path) if model_type in (*FAMILIES, *MULTIMODAL) else None
+    kind = config["model_type"] if config else model_type
     if kind not in FAMILIES:
-        raise UserError(f"{path}: model_type {kind!r} has no proven way into GGUF here; those "
-                        f"that have: {proven_names()}. transformers and vLLM read the folder as "
-                        "it is")
+        raise UserError(f"{path}: model_type {kind!r} cannot be exported as GGUF; supported are "
+                        f"{supported_names()}. transformers and vLLM read the folder itself")
     refuse_settings(FAMILIES[kind], config, path)
     return config
 
 
 def completed_config(folder, path):
+    """Returns the config of the text decoder, with the defaults of its class."""
     from transformers import AutoConfig
     try:
-        whole = AutoConfig.from_pretrained(folder)
+        full = AutoConfig.from_pretrained(folder)
     except Exception as error:  # many classes of exceptions, some from other packages
-        raise UserError(f"{path}: transformers does not read it ({error})") from None
-    config = whole.to_dict()
-    if whole.model_type in MULTIMODAL:
-        config = whole.get_text_config().to_dict()
-        config |= {INSIDE_OF: whole.model_type, "tie_word_embeddings": whole.tie_word_embeddings}
+        raise UserError(f"{path}: transformers cannot read the file ({error})") from None
+    config = full.to_dict()
+    if full.model_type in MULTIMODAL:
+        config = full.get_text_config().to_dict()
+        config |= {INSIDE_OF: full.model_type, "tie_word_embeddings": full.tie_word_embeddings}
     return derived(config)
 
 
@@ -71,7 +72,7 @@ def derived(config):
 def refuse_settings(family, config, path):
     """Raises UserError for the first setting that llama.cpp does not compute."""
     def refuse(key, remedy=""):
-        raise UserError(f"{path}: {key} {config[key]!r} is not computed by llama.cpp's "
+        raise UserError(f"{path}: {key} {config[key]!r} is not supported by llama.cpp's "
                         f"{family.architecture}{remedy}")
 
     for key, values in family.fixed.items():
@@ -79,30 +80,33 @@ def refuse_settings(family, config, path):
             refuse(key)
     layers, shape = config[family.key("block_count")], config_shape(family, config)
     for choice in family.choices:
-        if config.get(choice.key) not in (choice.with_them, choice.without):
+        if config.get(choice.key) not in (choice.value_with, choice.value_without):
             refuse(choice.key)
-        if choice.from_layers and choice.is_made(config) != (layers >= choice.from_layers):
-            refuse(choice.key, f" in {layers} layers: it takes {choice.with_them} from "
-                   f"{choice.from_layers} layers on and {choice.without} below")
+        if choice.from_layers and choice.applies_to(config) != (layers >= choice.from_layers):
+            refuse(choice.key, f" with {layers} layers: it uses {choice.value_with} from "
+                   f"{choice.from_layers} layers on and {choice.value_without} below")
     if family.window_period:
         if config["layer_types"] != windowed_layers(family, layers):
-            refuse("layer_types", f": every {family.window_period}th layer alone is without window")
+            period = family.window_period
+            refuse("layer_types", f": only layers {period}, {2 * period}, ... are without a window")
     elif is_windowed(config, config[family.key("context_length")]):
         window = config["sliding_window"]
-        refuse("sliding_window", f"; a model that is used for at most {window} tokens may say so: "
+        refuse("sliding_window", f"; for a model that is used for at most {window} tokens, set "
                f"\"max_position_embeddings\": {window}")
     if family.unrotated_period and config["no_rope_layers"] != rotating_layers(family, layers):
         refuse("no_rope_layers")
     if family.wide_score_layers:
         scalar = score_scalar(family, shape, config["hidden_size"], layers)
         if config["query_pre_attn_scalar"] != scalar:
-            refuse("query_pre_attn_scalar", f", which takes {scalar} for {layers} layers")
+            refuse("query_pre_attn_scalar", f", which uses {scalar} for {layers} layers")
 
 
 def is_windowed(config, positions):
+    """Returns whether a layer of the model has a window shorter than its positions."""
     window, types = config.get("sliding_window"), config.get("layer_types")
-    used = "sliding_attention" in types if types else config.get("use_sliding_window") is not False
-    return window is not None and used and window < positions
+    is_used = ("sliding_attention" in types if types
+               else config.get("use_sliding_window") is not False)
+    return window is not None and is_used and window < positions
 
 
 def write_settings(writer, config, path):
@@ -122,6 +126,7 @@ def write_settings(writer, config, path):
 
 
 def add_setting(writer, name, value):
+    """Writes a key of the architecture with the type of its value."""
     import gguf
     kinds = gguf.GGUFValueType
     kind = (kinds.BOOL if isinstance(value, bool) else
@@ -137,6 +142,7 @@ FRACTIONS = {"attention.scale", "embedding_scale", "residual_scale", "logit_scal
 
 
 def write_rotation(writer, family, config, size, path):
+    """Writes the keys of the rotary embedding, for heads of `size`."""
     import gguf
     rope = rope_settings(config)
     share = rope.get("partial_rotary_factor", family.partial_rotation or 1.0)
@@ -147,13 +153,14 @@ def write_rotation(writer, family, config, size, path):
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(float(rope["factor"]))
     elif kind not in ("default", "llama3"):  # llama3's factors are a tensor
-        raise UserError(f"{path}: rotation of type {kind!r} has no proven way into GGUF here; "
-                        "default, linear and llama3 have")
+        raise UserError(f"{path}: a rotary embedding of type {kind!r} cannot be exported as GGUF; "
+                        "supported are default, linear and llama3")
     if family.window_rotation:
         windowed = rope_settings(config, "sliding_attention")
         if windowed["rope_type"] != "default":
-            raise UserError(f"{path}: the rotation of layers with a sliding window is of type "
-                            f"{windowed['rope_type']!r}, and llama.cpp has default alone there")
+            raise UserError(f"{path}: the rotary embedding of layers with a sliding window is of "
+                            f"type {windowed['rope_type']!r}, but llama.cpp supports only default "
+                            "in these layers")
         add_setting(writer, "rope.freq_base_swa", float(windowed["rope_theta"]))
 
 
@@ -168,9 +175,9 @@ class Tensors:
         rope = rope_settings(config)
         scaled = rope["rope_type"] == "llama3"
         size = self.model_shape.head_size
-        self.made = {"rope_freqs.weight": llama3_factors(rope, size)} if scaled else {}
+        self.computed = {"rope_freqs.weight": llama3_factors(rope, size)} if scaled else {}
         modules = self.family.module_names(config[self.family.key("block_count")],
-                                           choices_made(self.family, config))
+                                           applicable_choices(self.family, config))
         self.names_by_module = {module: name for name, module in modules.items()}
         self.is_inside = INSIDE_OF in config
         self.left_out = 0  # tensors of other parts than the decoder
@@ -181,8 +188,8 @@ class Tensors:
             self._add_file(file, config.get("tie_word_embeddings"))
         for name, by_head in self.heads.items():
             if sorted(by_head) != list(range(len(by_head))):
-                raise UserError(f"{folder}: lacks norms of heads ({by_head[max(by_head)][0]} is "
-                                "there)")
+                raise UserError(f"{folder}: lacks norms of heads (the last one is "
+                                f"{by_head[max(by_head)][0]})")
         if "token_embd.weight" not in self.places:
             raise UserError(f"{folder}: holds no embedding ({self.family.embedding}.weight)")
 
@@ -202,29 +209,31 @@ class Tensors:
             if module not in self.names_by_module or kind not in ("weight", "bias"):
                 raise UserError(f"{file}: tensor {name!r} has no name in llama.cpp's "
                                 f"{self.architecture}")
-            of_gguf = f"{self.names_by_module[module]}.{kind}"
+            gguf_name = f"{self.names_by_module[module]}.{kind}"
             if head is None:
-                self.places[of_gguf] = (name, opened)
+                self.places[gguf_name] = (name, opened)
             else:
-                self.heads.setdefault(of_gguf, {})[head] = (name, opened)
+                self.heads.setdefault(gguf_name, {})[head] = (name, opened)
 
     def names(self):
-        return [*self.made, *self.places, *self.heads]
+        """Returns the GGUF names of the tensors."""
+        return [*self.computed, *self.places, *self.heads]
 
     def shape(self, name):
-        if name in self.made:
-            return self.made[name].shape
+        """Returns the shape of a tensor in GGUF."""
+        if name in self.computed:
+            return self.computed[name].shape
         if name in self.heads:
             source, opened = self.heads[name][0]
             return (len(self.heads[name]), *opened.get_slice(source).get_shape())
         source, opened = self.places[name]
         shape = tuple(opened.get_slice(source).get_shape())
-        return shape[::-1] if self.model_shape.turns(name, len(shape)) else shape
+        return shape[::-1] if self.model_shape.is_transposed(name, len(shape)) else shape
 
     def source(self, name):
         """Returns the values as they are in the folder, in fp32; None for a tensor that is computed
         here."""
-        if name in self.made:
+        if name in self.computed:
             return None
         if name in self.heads:
             by_head = self.heads[name]
@@ -233,8 +242,8 @@ class Tensors:
 
     def values(self, name):
         """Returns the values for GGUF, in fp32."""
-        if name in self.made:
-            return self.made[name]
+        if name in self.computed:
+            return self.computed[name]
         return self.model_shape.convert(name, self.source(name), True)
 
     def adds_one(self, name):
@@ -290,6 +299,7 @@ def has_bf16(file):
 
 
 def shard_files(folder):
+    """Returns the files that hold the model's tensors."""
     single, index = (os.path.join(folder, name)
                      for name in ("model.safetensors", "model.safetensors.index.json"))
     if os.path.isfile(single):

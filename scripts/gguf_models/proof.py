@@ -1,10 +1,10 @@
 """Tests a GGUF file with the programs that will read it, before it gets its name.
 
-The package gguf: every tensor is there with the values that its type allows; those in fp32 are the
-model's own, bit for bit, once what GGUF stores otherwise is undone. llama.cpp (the package
-xllamacpp), where it is installed: of eight prompts the token ids, the next token's
-log-probabilities over the whole vocabulary beside transformers', and a conversation laid out by the
-chat template."""
+With the package gguf, every tensor is compared with the model's values, within the rounding of its
+type; tensors in fp32 must equal the model's bit for bit, after GGUF's conversions are undone. With
+llama.cpp (the package xllamacpp, if it is installed), three results are compared with those of
+transformers: the token ids of eight prompts, the next token's log-probabilities over the whole
+vocabulary, and the text of a conversation by the chat template."""
 import importlib.util
 import itertools
 import json
@@ -40,15 +40,17 @@ TOLERANCE = {"f32": (2e-3, 1e-5), "f16": (6e-2, 1e-3), "bf16": (4e-1, 1e-2), "q8
 # llama.cpp reads gelu from a table in f16. Small random models in f32 reach a third of these
 # bounds.
 GELU_TOLERANCE = (1e-2, 3e-5)
-LEAST_PROBABILITY = 1e-4
+MIN_PROBABILITY = 1e-4
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation", "activation_function")
 
 
 def has_llama_cpp():
+    """Returns whether llama.cpp is installed."""
     return importlib.util.find_spec("xllamacpp") is not None
 
 
 def has_peft():
+    """Returns whether PEFT is installed."""
     return importlib.util.find_spec("peft") is not None
 
 
@@ -65,11 +67,11 @@ def compare_tensors(path, tensors, kind_of):
     type."""
     import gguf
     reader = gguf.GGUFReader(path)
-    found = {tensor.name: tensor for tensor in reader.tensors}
+    stored_tensors = {tensor.name: tensor for tensor in reader.tensors}
     for name in tensors.names():
-        if name not in found:
+        if name not in stored_tensors:
             raise UserError(f"{path}: tensor {name} is not in the file")
-        stored, kind = found[name], kind_of(name)
+        stored, kind = stored_tensors[name], kind_of(name)
         if stored.tensor_type != kind:
             raise UserError(f"{path}: tensor {name} is {stored.tensor_type.name}, expected "
                             f"{kind.name}")
@@ -77,7 +79,7 @@ def compare_tensors(path, tensors, kind_of):
         values = gguf.quants.dequantize(stored.data, stored.tensor_type).reshape(expected.shape)
         if not (np.all(np.abs(values - expected) <= rounding(expected, kind)) and
                 is_source(tensors, name, values, kind)):
-            raise UserError(f"{path}: tensor {name} has other values than the model")
+            raise UserError(f"{path}: the values of tensor {name} differ from the model's")
 
 
 def is_source(tensors, name, values, kind):
@@ -133,12 +135,12 @@ class LlamaCpp:
         try:
             self.server = xllamacpp.Server(params)
         except RuntimeError as error:
-            raise UserError(f"{adapter or path}: llama.cpp does not load it ({error}); a model "
-                            "that it does not compute is served from its folder: transformers, "
-                            "vLLM") from None
+            raise UserError(f"{adapter or path}: llama.cpp does not load the file ({error}); serve "
+                            "the model from its folder with transformers or vLLM") from None
         self.letter = self.ids("a")[-1]
 
     def ask(self, path, request):
+        """Returns the server's answer to a request; raises UserError if the server refuses it."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
         message = urllib.request.Request(self.server.listening_address + path,
                                          json.dumps(request).encode(), headers)
@@ -147,15 +149,17 @@ class LlamaCpp:
             with opener.open(message, timeout=600) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            said = error.read().decode("utf-8", errors="backslashreplace")[:500]
+            reply = error.read().decode("utf-8", errors="backslashreplace")[:500]
             raise UserError(f"{self.path}: llama.cpp answers {path} with {error.code}: "
-                            f"{said or error.reason}") from None
+                            f"{reply or error.reason}") from None
 
     def ids(self, text):
+        """Returns the token ids of a text."""
         request = {"content": text, "add_special": True, "parse_special": True}
         return self.ask("/tokenize", request)["tokens"]
 
-    def layout(self, messages):
+    def render_chat(self, messages):
+        """Returns the text of messages by the chat template."""
         return self.ask("/apply-template", {"messages": messages})["prompt"]
 
     def next_token(self, ids, vocabulary):
@@ -163,13 +167,13 @@ class LlamaCpp:
         [vocabulary]; minus infinity for tokens that llama.cpp does not list. A logit bias makes the
         sampled token a letter, because llama.cpp lists no probabilities for a token that is only a
         part of a character."""
-        said = self.server.handle_completions({
+        completion = self.server.handle_completions({
             "prompt": ids, "n_predict": 1, "n_probs": vocabulary, "temperature": 0.0,
             "cache_prompt": False, "logit_bias": [[self.letter, 1e4]]})
-        found = np.full(vocabulary, -np.inf)
-        for each in said["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-            found[each["id"]] = each["logprob"]
-        return found
+        log_probabilities = np.full(vocabulary, -np.inf)
+        for token in completion["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+            log_probabilities[token["id"]] = token["logprob"]
+        return log_probabilities
 
 
 def compare_with_llama_cpp(path, folder, kind, adapter=None):
@@ -183,32 +187,33 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
     for text, expected in prompts.items():
         compare_ids(path, text, llama_cpp.ids(text), expected, tokenizer)
     if tokenizer.chat_template:
-        compare_layout(path, llama_cpp.layout(CHAT), tokenizer)
+        compare_chat(path, llama_cpp.render_chat(CHAT), tokenizer)
     model = load_model(folder, adapter[1] if adapter else None)
     allowed = tolerance(kind, model.config.get_text_config().to_dict())
-    worst, adapted = (0.0, 0.0), 0.0
+    worst, adapter_change = (0.0, 0.0), 0.0
     for text, ids in prompts.items():
         expected = next_log_probabilities(model, ids)
         if adapter:
             with model.disable_adapter():
-                adapted = max(adapted, change(next_log_probabilities(model, ids), expected))
+                base = next_log_probabilities(model, ids)
+                adapter_change = max(adapter_change, largest_change(base, expected))
         found = llama_cpp.next_token(ids, len(expected))
-        off = compare_probabilities(path, text, found, expected, kind, allowed, tokenizer)
-        worst = tuple(map(max, worst, off))
+        errors = compare_probabilities(path, text, found, expected, kind, allowed, tokenizer)
+        worst = tuple(map(max, worst, errors))
     template = ", the chat template" if tokenizer.chat_template else ""
     return (f"llama.cpp has the token ids of {len(PROMPTS)} prompts{template} and the next token's "
             f"log-probabilities (off by {worst[0]:.1e} at most, {allowed[0]:g} is allowed; "
             f"divergence {worst[1]:.1e}, {allowed[1]:g})"
-            + (change_text(adapted, allowed[0]) if adapter else ""))
+            + (change_text(adapter_change, allowed[0]) if adapter else ""))
 
 
-def change_text(adapted, allowed):
+def change_text(change, allowed):
     """Returns a clause that says how much an adapter changes the log-probabilities. A change within
     rounding does not prove that llama.cpp applies the adapter."""
-    if adapted > allowed:
-        return f"; the adapter changes them by up to {adapted:.1e}"
-    return (f"; the adapter changes them by {adapted:.1e} at most, which rounding may as well: "
-            "that llama.cpp applies it is not shown")
+    if change > allowed:
+        return f"; the adapter changes them by up to {change:.1e}"
+    return (f"; the adapter changes them by at most {change:.1e}, no more than rounding, so this "
+            "does not prove that llama.cpp applies it")
 
 
 def next_log_probabilities(model, ids):
@@ -219,9 +224,9 @@ def next_log_probabilities(model, ids):
     return torch.log_softmax(logits, -1).numpy()
 
 
-def change(before, after):
+def largest_change(before, after):
     """Returns the largest change of a log-probability among the likely tokens."""
-    return float(np.abs(after - before)[after > np.log(LEAST_PROBABILITY)].max())
+    return float(np.abs(after - before)[after > np.log(MIN_PROBABILITY)].max())
 
 
 def load_model(folder, adapter):
@@ -229,8 +234,8 @@ def load_model(folder, adapter):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     is_multimodal = AutoConfig.from_pretrained(folder).model_type in MULTIMODAL
-    of_class = AutoModelForImageTextToText if is_multimodal else AutoModelForCausalLM
-    model = of_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    auto_class = AutoModelForImageTextToText if is_multimodal else AutoModelForCausalLM
+    model = auto_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     if adapter:
         from peft import PeftModel
         model = PeftModel.from_pretrained(model, adapter)
@@ -238,37 +243,39 @@ def load_model(folder, adapter):
 
 
 def compare_ids(path, text, found, expected, tokenizer):
-    for i, (ours, theirs) in enumerate(itertools.zip_longest(expected, found)):
-        if ours != theirs:
-            shown = [repr(tokenizer.decode([each])) if each is not None else "no token"
-                     for each in (ours, theirs)]
-            raise UserError(f"{path}: token {i} of {text!r} is {shown[0]} ({ours}) and for "
-                            f"llama.cpp {shown[1]} ({theirs})")
+    """Raises UserError for the first token id that differs from the tokenizer's."""
+    for i, ids in enumerate(itertools.zip_longest(expected, found)):
+        if ids[0] != ids[1]:
+            tokens = [repr(tokenizer.decode([token])) if token is not None else "no token"
+                      for token in ids]
+            raise UserError(f"{path}: token {i} of {text!r} is {tokens[0]} ({ids[0]}) and for "
+                            f"llama.cpp {tokens[1]} ({ids[1]})")
 
 
-def compare_layout(path, found, tokenizer):
+def compare_chat(path, found, tokenizer):
+    """Raises UserError if llama.cpp's text of CHAT differs from the tokenizer's."""
     expected = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     bos = tokenizer.bos_token or ""
     # llama.cpp adds the begin-of-text token itself.
     if found.removeprefix(bos) != expected.removeprefix(bos):
         pairs = enumerate(itertools.zip_longest(found, expected))
         at = next(i for i, pair in pairs if pair[0] != pair[1])
-        raise UserError(f"{path}: the chat template lays a conversation out in another way in "
-                        f"llama.cpp, from character {at}: {found[at:at + 60]!r} instead of "
+        raise UserError(f"{path}: llama.cpp renders the chat template differently from "
+                        f"transformers, from character {at}: {found[at:at + 60]!r} instead of "
                         f"{expected[at:at + 60]!r}")
 
 
 def compare_probabilities(path, text, found, expected, kind, allowed, tokenizer):
     """Returns the largest difference among the likely tokens, and the divergence of the
     distributions."""
-    likely = expected > np.log(LEAST_PROBABILITY)
-    off = np.where(likely, np.abs(found - expected), 0.0)
-    worst = int(off.argmax())
+    likely = expected > np.log(MIN_PROBABILITY)
+    errors = np.where(likely, np.abs(found - expected), 0.0)
+    worst = int(errors.argmax())
     divergence = float(np.sum(np.exp(expected[likely]) * (expected[likely] - found[likely])))
-    if not (off[worst] <= allowed[0] and divergence <= allowed[1]):
+    if not (errors[worst] <= allowed[0] and divergence <= allowed[1]):
         raise UserError(f"{path}: after {text!r} the log-probability of "
                         f"{tokenizer.decode([worst])!r} is {found[worst]:.4f} for llama.cpp and "
                         f"{expected[worst]:.4f} for the model; the distributions diverge by "
-                        f"{divergence:.2g} nats, and rounding to {kind} allows {allowed[0]:g} and "
+                        f"{divergence:.2g} nats; rounding to {kind} allows {allowed[0]:g} and "
                         f"{allowed[1]:g}")
-    return float(off[worst]), divergence
+    return float(errors[worst]), divergence

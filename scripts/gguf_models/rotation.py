@@ -30,6 +30,7 @@ def llama3_factors(rope, size):
 
 
 def rotation_wavelengths(theta, size):
+    """Returns the wavelengths of the rotation in positions, one for each pair of a head."""
     return 2 * np.pi * theta ** (np.arange(0, size, 2, dtype=np.float64) / size)
 
 
@@ -50,6 +51,6 @@ def llama3_settings(factors, theta, path):
         positions = (share * (high - low) + low) * wavelengths[at]
         settings["original_max_position_embeddings"] = round(float(positions))
     if not np.allclose(llama3_factors(settings, 2 * len(factors)), factors, rtol=1e-5, atol=0):
-        raise UserError(f"{path}: rope_freqs.weight holds factors that are not those of a rotation "
-                        "of type llama3; take the Hugging Face folder of the model")
+        raise UserError(f"{path}: rope_freqs.weight holds factors that are not those of a rotary "
+                        "embedding of type llama3; use the Hugging Face folder of the model")
     return settings

@@ -3,8 +3,8 @@ import numpy as np
 
 
 def pairs_from_halves(values, heads):
-    """Makes the two rows of a head that are rotated together neighbours; in Hugging Face's files
-    one is in each half of the head. values [heads * head_size, ...]."""
+    """Makes the two rows of a head that are rotated together neighbors; in Hugging Face's files one
+    is in each half of the head. values [heads * head_size, ...]."""
     rows = values.shape[0]
     halves = values.reshape(heads, 2, rows // heads // 2, *values.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)

@@ -10,17 +10,19 @@ from gguf_models.model_folder import read_json
 from script_errors import UserError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-SPACE = "\u2581"  # SentencePiece's sign for a space
+SPACE = "\u2581"  # SentencePiece's symbol for a space
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-def byte_level(cuts):
-    return {"type": "ByteLevel", "use_regex": cuts}
+def byte_level(use_regex):
+    """Returns the step ByteLevel, which may also split the text."""
+    return {"type": "ByteLevel", "use_regex": use_regex}
 
 
 def split_by(pattern):
+    """Returns the step Split by a regular expression."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
@@ -51,22 +53,24 @@ def without_inert_keys(step):
     space that is added before the text does change it."""
     if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
         return step
-    silent = ("add_prefix_space", "trim_offsets")
-    return {key: value for key, value in step.items() if key not in silent}
+    inert = ("add_prefix_space", "trim_offsets")
+    return {key: value for key, value in step.items() if key not in inert}
 
 
 def pre_tokenizer_name(tokenizer, path):
+    """Returns llama.cpp's name of a tokenizer's pre-tokenizer."""
     steps = tokenizer.get("pre_tokenizer") or {}
     steps = steps.get("pretokenizers", [steps] if steps else [])
-    found = [without_inert_keys(step) for step in steps]
+    plain_steps = [without_inert_keys(step) for step in steps]
     for name, rule in PRE_TOKENIZERS.items():
-        if found == rule and tokenizer.get("normalizer") in NORMALIZERS:
+        if plain_steps == rule and tokenizer.get("normalizer") in NORMALIZERS:
             return name
-    raise UserError(f"{path}: its pre-tokenizer has no tested name in llama.cpp (those that have: "
-                    f"{', '.join(PRE_TOKENIZERS)}, and SentencePiece's byte fallback)")
+    raise UserError(f"{path}: its pre-tokenizer has no tested counterpart in llama.cpp; supported "
+                    f"are {', '.join(PRE_TOKENIZERS)}, and SentencePiece's byte fallback")
 
 
 def is_sentencepiece(tokenizer):
+    """Returns whether a tokenizer.json was made from a SentencePiece model."""
     return bool(tokenizer["model"].get("byte_fallback"))
 
 
@@ -79,7 +83,7 @@ def token_list(tokenizer, size, path):
     unknown = tokenizer["model"].get("unk_token")
     for i, (token, kind) in known.items():
         if i >= size:
-            raise UserError(f"{path}: token {token!r} has the id {i}, and the model's vocab_size "
+            raise UserError(f"{path}: token {token!r} has the id {i}, but the model's vocab_size "
                             f"is {size}")
         if is_sentencepiece(tokenizer) and BYTE_TOKEN.fullmatch(token):
             kind = BYTE
@@ -101,6 +105,7 @@ def scores_by_merges(tokenizer, tokens):
 
 
 def adds_space_prefix(tokenizer):
+    """Returns whether the tokenizer adds a space before a text."""
     steps = tokenizer.get("normalizer") or {}
     steps = steps.get("normalizers", [steps])
     before = tokenizer.get("pre_tokenizer") or {}
@@ -109,14 +114,15 @@ def adds_space_prefix(tokenizer):
 
 
 def write_vocabulary(writer, folder, size):
+    """Writes the tokenizer of a model folder; returns its special tokens."""
     import gguf
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.isfile(path):
         raise UserError(f"{folder}: has no tokenizer.json")
     tokenizer = read_json(path)
     if tokenizer["model"].get("type") != "BPE":
-        raise UserError(f"{path}: is a {tokenizer['model'].get('type')} tokenizer; those of type "
-                        "BPE have a proven way into GGUF")
+        raise UserError(f"{path}: is a {tokenizer['model'].get('type')} tokenizer; only BPE "
+                        "tokenizers can be exported as GGUF")
     tokens, types = token_list(tokenizer, size, path)
     pieces = is_sentencepiece(tokenizer)
     writer.add_tokenizer_model("llama" if pieces else "gpt2")
@@ -142,8 +148,8 @@ def load_tokenizer(folder):
 
 
 def adds_bos(folder, special):
-    """Returns whether the tokenizer adds the begin-of-text id before a text. The tokenizer is tried
-    out, because files specify this in many ways."""
+    """Returns whether the tokenizer adds the begin-of-text id before a text. A short text is
+    tokenized to find out, because files specify this in many ways."""
     ids = load_tokenizer(folder)("x").input_ids
     return bool(ids) and ids[0] == special.special_token_ids.get("bos", -1)
 
@@ -159,8 +165,8 @@ def read_vocabulary(file):
     elif kind == "llama":
         tokenizer = sentencepiece_tokenizer(file)
     else:
-        raise UserError(f"{file.path}: has a tokenizer of the kind {kind!r}; gpt2 and llama are "
-                        "read here. Take the tokenizer.json of the Hugging Face folder")
+        raise UserError(f"{file.path}: has a tokenizer of the kind {kind!r}; supported are gpt2 "
+                        "and llama. Use the tokenizer.json of the Hugging Face folder")
     add_special_tokens(tokenizer, file)
     return tokenizer
 
@@ -174,22 +180,27 @@ def text_tokens(file):
 
 
 def byte_level_tokenizer(file):
+    """Returns the tokenizer of a GGUF file whose kind is gpt2."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     name = file.field("tokenizer.ggml.pre", "gpt-2")
     rule = PRE_TOKENIZER_ALIASES.get(name, name)
     if rule not in PRE_TOKENIZERS:
-        raise UserError(f"{file.path}: has llama.cpp's pre-tokenizer {name!r}, which has no "
-                        f"tokenizer.json here (those that have: {', '.join(PRE_TOKENIZERS)}). Take "
-                        "that of the Hugging Face folder")
+        raise UserError(f"{file.path}: has llama.cpp's pre-tokenizer {name!r}, which cannot be "
+                        "converted to a tokenizer.json; supported are "
+                        f"{', '.join(PRE_TOKENIZERS)}. Use the tokenizer.json of the Hugging Face "
+                        "folder")
     merges = [tuple(merge.split(" ")) for merge in file.field("tokenizer.ggml.merges", [])]
-    whole = name in ADDS_BOS  # these match a whole token even if no merges lead to it
-    tokenizer = Tokenizer(models.BPE(vocab=text_tokens(file), merges=merges, ignore_merges=whole))
+    # These match a whole token even if no merges lead to it.
+    ignores_merges = name in ADDS_BOS
+    tokenizer = Tokenizer(models.BPE(vocab=text_tokens(file), merges=merges,
+                                     ignore_merges=ignores_merges))
     steps = {"ByteLevel": lambda step: pre_tokenizers.ByteLevel(False, use_regex=step["use_regex"]),
              "Digits": lambda step: pre_tokenizers.Digits(step["individual_digits"]),
              "Split": lambda step: pre_tokenizers.Split(Regex(step["pattern"]["Regex"]),
                                                         "isolated")}
-    made = [steps[step["type"]](step) for step in PRE_TOKENIZERS[rule]]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(made) if len(made) > 1 else made[0]
+    sequence = [steps[step["type"]](step) for step in PRE_TOKENIZERS[rule]]
+    tokenizer.pre_tokenizer = (pre_tokenizers.Sequence(sequence) if len(sequence) > 1
+                               else sequence[0])
     if rule == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
@@ -197,6 +208,7 @@ def byte_level_tokenizer(file):
 
 
 def sentencepiece_tokenizer(file):
+    """Returns the tokenizer of a GGUF file whose kind is llama."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     known = text_tokens(file)
     types = file.field("tokenizer.ggml.token_type")
@@ -206,14 +218,14 @@ def sentencepiece_tokenizer(file):
                                if types[i] in (NORMAL, USER_DEFINED, UNUSED)}, known)
     tokenizer = Tokenizer(models.BPE(vocab=known, merges=merges, byte_fallback=True, fuse_unk=True,
                                      unk_token=unknown))
-    replaced = normalizers.Replace(" ", SPACE)
-    spaced = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    replace_spaces = normalizers.Replace(" ", SPACE)
+    decode_steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if file.field("tokenizer.ggml.add_space_prefix", True):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), replaced])
-        spaced.append(decoders.Strip(" ", 1, 0))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), replace_spaces])
+        decode_steps.append(decoders.Strip(" ", 1, 0))
     else:
-        tokenizer.normalizer = replaced
-    tokenizer.decoder = decoders.Sequence(spaced)
+        tokenizer.normalizer = replace_spaces
+    tokenizer.decoder = decoders.Sequence(decode_steps)
     return tokenizer
 
 
@@ -221,17 +233,18 @@ def merges_by_scores(scores, ids):
     """Returns the pairs of tokens that merge to a token, the best score first, as SentencePiece
     merges them. Among pairs that merge to the same token, the pair of earlier tokens comes
     first."""
-    found = []
+    pairs = []
     for token, score in scores.items():
         for i in range(1, len(token)):
             left, right = token[:i], token[i:]
             if left in scores and right in scores:
-                found.append((-score, ids[token], ids[left], ids[right], left, right))
-    found.sort()
-    return [pair[4:] for pair in found]
+                pairs.append((-score, ids[token], ids[left], ids[right], left, right))
+    pairs.sort()
+    return [pair[4:] for pair in pairs]
 
 
 def add_special_tokens(tokenizer, file):
+    """Adds the special tokens of a GGUF file to its tokenizer."""
     from tokenizers import AddedToken, processors
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
@@ -248,6 +261,7 @@ def add_special_tokens(tokenizer, file):
 
 
 def file_adds_bos(file):
-    silent = (file.field("tokenizer.ggml.model") == "llama" or
-              file.field("tokenizer.ggml.pre") in ADDS_BOS)
-    return bool(file.field("tokenizer.ggml.add_bos_token", silent))
+    """Returns whether llama.cpp adds a begin-of-text token for a GGUF file."""
+    default = (file.field("tokenizer.ggml.model") == "llama" or
+               file.field("tokenizer.ggml.pre") in ADDS_BOS)
+    return bool(file.field("tokenizer.ggml.add_bos_token", default))

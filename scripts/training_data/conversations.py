@@ -5,19 +5,18 @@ import json
 
 from script_errors import BadDocument
 from training_data.fields import (MESSAGE_MEANINGS, RECORD_MEANINGS, Fields, canonical,
-                                  holds_nothing, is_absent, refuse_or_count, verdict)
+                                  is_empty_or_empty_json, is_empty, refuse_or_count, as_bool)
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
          "chatgpt": "assistant",
          "bot": "assistant", "model": "assistant", "system": "system", "developer": "developer",
          "tool": "tool",
          "observation": "tool", "function_response": "tool", "function_call": "assistant"}
-# Other names of the same roles, which error messages do not list: a call as JSON, and the result
-# of a call.
-CALLING, MORE_ROLES = ("function_call", "tool_call"), {"function": "tool", "ipython": "tool",
-                                                       "tool_response": "tool",
-                                                       "tool_result": "tool",
-                                                       "tool_call": "assistant"}
+# Roles of messages whose content is a call as JSON.
+CALL_ROLES = ("function_call", "tool_call")
+# Other names of the same roles, which error messages do not list.
+MORE_ROLES = {"function": "tool", "ipython": "tool", "tool_response": "tool", "tool_result": "tool",
+              "tool_call": "assistant"}
 # The keys under which reasoning is stored; transformers passes all three to a template.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 PLAIN_PART_KEYS = ("type", "text", "annotations", "cache_control", "citations", "id", "index")
@@ -25,7 +24,7 @@ PLAIN_PART_KEYS = ("type", "text", "annotations", "cache_control", "citations", 
 
 @dataclasses.dataclass
 class Chat:
-    """A conversation: messages in the form that a chat template expects."""
+    """A chat is a conversation: messages in the form that a chat template expects."""
 
     shape: str  # the name of the document's shape in the report
     messages: list
@@ -36,16 +35,20 @@ class Chat:
     # names of fields that are ignored and counted
     unread: list = dataclasses.field(default_factory=list)
     # the other fields of the record, which have no meaning in RECORD_MEANINGS, by name
-    beside: dict = dataclasses.field(default_factory=dict)
-    held_back: int | None = None  # the first message that a field of its own excludes
+    other_fields: dict = dataclasses.field(default_factory=dict)
+    # the number of the first message that one of its fields excludes from training
+    first_excluded: int | None = None
 
-    def empty_answers(self):
+    def count_empty_answers(self):
+        """Returns the number of assistant messages without a text and without a call."""
         return sum(m["role"] == "assistant" and not m["content"].strip() and not m.get("tool_calls")
                    for m in self.messages)
 
 
 @dataclasses.dataclass
 class Text:
+    """A text is a document without roles, which is trained on as a whole."""
+
     text: str
     shape: str = "text"
     unread: list = dataclasses.field(default_factory=list)
@@ -55,40 +58,40 @@ def read_object(content, location, ignored=frozenset()):
     """Returns the Chat or Text that an object holds. `ignored` are canonical names of fields to
     ignore."""
     record = Fields(content, RECORD_MEANINGS, location, ignored)
-    if not record.found and "input_ids" in content:
-        raise BadDocument(f'{location}: holds token ids ("input_ids"); name such a file in '
-                          'data.train as it is')
+    if not record.by_meaning and "input_ids" in content:
+        raise BadDocument(f'{location}: holds token ids ("input_ids"), so the file needs no '
+                          'preparation; name it in data.train')
     unread = refuse_or_count(record.others, location,
-                             has_messages=record.has("messages")) + record.passed_over
+                             has_messages=record.has("messages")) + record.ignored_keys
     read = read_shape(record, location, ignored, content)
     refuse_label(record, read, location)
     read.unread += unread
     if isinstance(read, Chat):
-        read.beside = record.others
+        read.other_fields = record.others
     return read
 
 
 def read_shape(record, location, ignored, content):
     """Reads the first shape whose key has a value. An empty prompt counts as a value only if no
     other shape matches."""
-    shapes = {"messages": chat_of, "prompt": chat_of_prompt, "instruction": chat_of_instruction,
-              "text": text_of_record}
-    found = [meaning for meaning in shapes if not holds_nothing(record.raw(meaning))] or \
-            [meaning for meaning in ("prompt", "instruction", "text", "messages")
-             if meaning in record.found]
-    if not found:
+    shapes = {"messages": read_messages, "prompt": read_prompt, "instruction": read_instruction,
+              "text": read_record_text}
+    meanings = ([meaning for meaning in shapes if not is_empty_or_empty_json(record.raw(meaning))]
+                or [meaning for meaning in ("prompt", "instruction", "text", "messages")
+                    if meaning in record.by_meaning])
+    if not meanings:
         raise BadDocument(f'{location}: has none of "messages", "conversations", "prompt", '
                           '"instruction" or "text"; '
                           + (f"its keys are {', '.join(map(str, list(content)[:8]))}"
                              if content else "it is empty"))
-    return shapes[found[0]](record, location, ignored)
+    return shapes[meanings[0]](record, location, ignored)
 
 
 def refuse_label(record, read, location):
     """Refuses a completion that is labelled as bad (an unpaired preference), because the model must
     not learn it."""
     if record.has("good"):
-        if verdict(record.get("good")) is False:
+        if as_bool(record.get("good")) is False:
             raise BadDocument(f'{location}: "{record.key("good")}" is {shown(record.get("good"))}: '
                               'its answer must not be imitated')
         read.unread.append(record.key("good"))
@@ -96,27 +99,29 @@ def refuse_label(record, read, location):
         return
     key, value = record.key("label"), record.get("label")
     if isinstance(read, Text):
-        raise BadDocument(f'{location}: "{key}" is {shown(value)}; labels are not supported '
-                          'beside "text", because the whole text is trained on regardless of its '
-                          'label; write "prompt" and "completion" if the model shall learn the '
-                          f"label, or ignore it with --ignore-fields {key}")
-    if verdict(value) is False:
+        raise BadDocument(f'{location}: "{key}" is {shown(value)}; a record with "text" cannot '
+                          'have a label, because the whole text is trained on regardless of it; '
+                          'write "prompt" and "completion" if the model should learn the label, '
+                          f"or ignore it with --ignore-fields {key}")
+    if as_bool(value) is False:
         raise BadDocument(f'{location}: "{key}" is {shown(value)}: its answer must not be imitated')
-    if verdict(value) is None:
+    if as_bool(value) is None:
         raise BadDocument(f'{location}: "{key}" is {shown(value)}, expected true (an answer to '
-                          'imitate) or false; correct it, or pass over it '
+                          'imitate) or false; correct it, or ignore it '
                           f"with --ignore-fields {key}")
 
 
-def shown(value, most=60):
+def shown(value, max_length=60):
+    """Returns a value as JSON for a message, shortened to `max_length` characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= most else text[:most] + "…"
+    return text if len(text) <= max_length else text[:max_length] + "…"
 
 
 # ---- the shapes ----
 
 
-def chat_of(record, location, ignored):
+def read_messages(record, location, ignored):
+    """Returns the chat of a record with a list of messages."""
     key, unread = record.key("messages"), []
     turns = parsed(record.get("messages"), f'"{key}"', location)
     if not isinstance(turns, list) or not turns:
@@ -128,28 +133,29 @@ def chat_of(record, location, ignored):
     unread += other_contents(record, [m for m, _ in read], location)
     messages, trains = with_system(record, read, location)
     return Chat(key, messages, [t is not False for t in trains], unread=unread,
-                held_back=first_held_back(read),
+                first_excluded=find_excluded(read),
                 **template_inputs(record, location))
 
 
-def chat_of_prompt(record, location, ignored):
+def read_prompt(record, location, ignored):
+    """Returns the chat of a record with a prompt and a completion."""
     prompt_key, answer = record.key("prompt"), record.key("answer") or "response"
     if record.has("input"):
-        raise BadDocument(f'{location}: "{record.key("input")}" stands beside "{prompt_key}" and '
-                          f'is not read there; write both into "{prompt_key}", '
-                          f"or pass over it with --ignore-fields {record.key('input')}")
+        raise BadDocument(f'{location}: "{record.key("input")}" is not used in a record with '
+                          f'"{prompt_key}"; write its text into "{prompt_key}", '
+                          f"or ignore it with --ignore-fields {record.key('input')}")
     if record.has("instruction"):
         raise second_prompt(record, "instruction", prompt_key, location)
     refuse_missing_answer(record, "response", prompt_key, location)
     prompt, completion = record.raw("prompt"), record.raw("answer")
     if isinstance(prompt, list) or isinstance(completion, list):
-        return chat_of_lists(record, prompt_key, answer, location, ignored)
+        return read_message_lists(record, prompt_key, answer, location, ignored)
     need_text(prompt_key, prompt, location)
     need_text(answer, completion, location)
     return chat_of_pairs(f"{prompt_key} and {answer}", (prompt, completion), record, location)
 
 
-def chat_of_lists(record, prompt_key, answer, location, ignored):
+def read_message_lists(record, prompt_key, answer, location, ignored):
     """Returns the chat of a prompt and a completion that are lists of messages. Only the messages
     of the completion may be trained on."""
     parts, unread = [], []
@@ -162,18 +168,19 @@ def chat_of_lists(record, prompt_key, answer, location, ignored):
         parts.append([message_of(turn, ("role", "content"), n, f'{location}: "{key}"', ignored,
                                  unread) for n, turn in enumerate(turns, 1)])
     if record.has("history"):
-        raise BadDocument(f'{location}: "{record.key("history")}" stands beside a prompt that is a '
-                          'list of messages; write it into that list')
+        raise BadDocument(f'{location}: "{record.key("history")}" is not used in a record whose '
+                          'prompt is a list of messages; write the history into that list')
     prompt, completion = [(message, False) for message, _ in parts[0]], parts[1]
     messages, trains = with_system(record, prompt + completion, location)
     return Chat(f"{prompt_key} and {answer}", messages, [t is not False for t in trains],
-                unread=unread + texts_beside(record),
-                held_back=first_held_back(completion), **template_inputs(record, location))
+                unread=unread + unread_text(record),
+                first_excluded=find_excluded(completion), **template_inputs(record, location))
 
 
-def chat_of_instruction(record, location, ignored):
+def read_instruction(record, location, ignored):
+    """Returns the chat of a record with an instruction, an optional input and an output."""
     refuse_missing_answer(record, "output", "instruction", location)
-    answer, extra = record.key("answer") or "output", "" if is_absent(
+    answer, extra = record.key("answer") or "output", "" if is_empty(
         record.raw("input")) else record.raw("input")
     for name, value in (("instruction", record.raw("instruction")), (answer, record.raw("answer"))):
         need_text(name, value, location)
@@ -185,6 +192,7 @@ def chat_of_instruction(record, location, ignored):
 
 
 def chat_of_pairs(shape, pair, record, location):
+    """Returns the chat of a prompt and its answer (`pair`), after the pairs of the history."""
     key = record.key("history") or "history"
     history = parsed_or(record.get("history"), [], f'"{key}"', location)
     if not isinstance(history, list) or not all(isinstance(h, list) and len(h) == 2
@@ -199,20 +207,21 @@ def chat_of_pairs(shape, pair, record, location):
     inputs = template_inputs(record, location)
     joinable = len(messages) == 2 and inputs["tools"] is None
     return Chat(shape, messages, [True] * len(messages), pair=tuple(pair) if joinable else None,
-                unread=texts_beside(record), **inputs)
+                unread=unread_text(record), **inputs)
 
 
-def text_of_record(record, location, ignored):
+def read_record_text(record, location, ignored):
+    """Returns the text of a record that is only a text."""
     text = record.raw("text")
     need_text("text", text, location)
     for meaning in ("system", "tools", "history", "answer"):
-        if record.has(meaning) and not holds_nothing(record.get(meaning)):
+        if record.has(meaning) and not is_empty_or_empty_json(record.get(meaning)):
             key = record.key(meaning)
-            raise BadDocument(f'{location}: "{key}" stands beside "text", which is trained on '
-                              'alone; write "messages", or pass over it with '
+            raise BadDocument(f'{location}: "{key}" is not used in a record with "text"; write '
+                              f'"messages" instead of "text", or ignore "{key}" with '
                               f"--ignore-fields {key}")
     return Text(text, unread=[record.key(m) for m in ("input", "options") if record.has(m)
-                              and not holds_nothing(record.get(m))])
+                              and not is_empty_or_empty_json(record.get(m))])
 
 
 # ---- the other fields of a conversation ----
@@ -221,17 +230,16 @@ def text_of_record(record, location, ignored):
 def with_system(record, turns, location):
     """Returns the messages, beginning with the record's system text, and for each whether it is
     trained on. If the first message is the same system text, it comes only once."""
-    given = record.get("system")
-    system = None if holds_nothing(given) else system_text(given)
-    if system is None and not holds_nothing(given):
+    value = record.get("system")
+    system = None if is_empty_or_empty_json(value) else system_text(value)
+    if system is None and not is_empty_or_empty_json(value):
         raise BadDocument(f'{location}: "{record.key("system")}" must be a text, or a list of '
                           f'{{"text": "..."}}')
     if system is not None:
         first = turns[0][0]
         if first["role"] in ("system", "developer") and first["content"].strip() != system.strip():
-            raise BadDocument(f'{location}: "{record.key("system")}" stands beside a first message '
-                              f'of the role {first["role"]} that says something '
-                              "else; leave one of them out")
+            raise BadDocument(f'{location}: "{record.key("system")}" differs from the first '
+                              f'message, whose role is {first["role"]}; remove one of them')
         if first["role"] not in ("system", "developer"):
             turns = [({"role": "system", "content": system}, None), *turns]
     return [message for message, _ in turns], [trains for _, trains in turns]
@@ -243,7 +251,7 @@ def system_text(value):
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        inner = [key for key in value if not holds_nothing(value[key])
+        inner = [key for key in value if not is_empty_or_empty_json(value[key])
                  and key not in ("role", "type")]
         is_text = len(inner) == 1 and inner[0] in ("text", "content", "parts")
         return system_text(value[inner[0]]) if is_text else None
@@ -264,11 +272,11 @@ def refuse_second_answer(record, messages, location):
         raise second_prompt(record, meaning, record.key("messages"), location)
 
 
-def second_prompt(record, meaning, beside, location):
+def second_prompt(record, meaning, first_key, location):
+    """Returns the error of a record whose field `meaning` contradicts its field `first_key`."""
     key = record.key(meaning)
-    return BadDocument(f'{location}: "{key}" stands beside "{beside}" and says something else; '
-                       'write it as a message, or pass over it with '
-                       f"--ignore-fields {key}")
+    return BadDocument(f'{location}: "{key}" differs from the text in "{first_key}"; write it as a '
+                       f"message, or ignore it with --ignore-fields {key}")
 
 
 def other_contents(record, messages, location):
@@ -277,20 +285,24 @@ def other_contents(record, messages, location):
             if record.has(m)]
 
 
-def texts_beside(record):
+def unread_text(record):
+    """Returns the name of the field "text", which is ignored, in a list; [] if there is none."""
     return [record.key("text")] if record.has("text") else []
 
 
-def first_held_back(turns):
-    """Returns the number of the first message that is marked as not trained on."""
+def find_excluded(turns):
+    """Returns the number of the first message that is marked as not trained on; None if there is
+    none."""
     return next((n for n, (_, trains) in enumerate(turns, 1) if trains is False), None)
 
 
 def template_inputs(record, location):
+    """Returns the inputs of the chat template other than messages: tools and options."""
     return {"tools": tools_of(record, location), "options": options_of(record, location)}
 
 
 def tools_of(record, location):
+    """Returns the list of tools of a record; None if it has none."""
     key = record.key("tools") or "tools"
     tools = parsed_or(record.get("tools"), None, f'"{key}"', location)
     if isinstance(tools, list):  # tables may hold each tool as JSON text
@@ -304,10 +316,10 @@ def tools_of(record, location):
                    if isinstance(function, dict) and name in function]
         if not isinstance(function, dict) or unknown or not (isinstance(function.get("name"), str)
                                                              and function["name"]):
-            found = f", found {', '.join(unknown)}" if unknown else ""
+            names = f", found {', '.join(unknown)}" if unknown else ""
             raise BadDocument(f'{location}: item {number} of "{key}" must be {{"type": "function", '
                               f'"function": {{"name": ..., "description": ..., "parameters": '
-                              f'...}}}}{found}')
+                              f'...}}}}{names}')
     if key and canonical(key) == "functions" and tools:  # the key of OpenAI's first interface
         tools = [tool if "function" in tool else {"type": "function", "function": tool}
                  for tool in tools]
@@ -315,6 +327,7 @@ def tools_of(record, location):
 
 
 def options_of(record, location):
+    """Returns the options that a record passes to the chat template."""
     key = record.key("options") or "chat_template_kwargs"
     options = parsed_or(record.get("options"), {}, f'"{key}"', location)
     if not isinstance(options, dict):
@@ -334,15 +347,16 @@ def parsed(value, what, location):
 
 
 class Message(dict):
-    """A message. If its content was a list of parts, `parts` holds them, and the content is their
-    joined text."""
+    """A message is a dictionary in the form that a chat template expects. If its content was a list
+    of parts, `parts` holds them, and the content is their joined text."""
 
     parts = None
 
 
-def parsed_or(value, nothing, what, location):
+def parsed_or(value, default, what, location):
+    """Returns the parsed value; `default` if it is empty."""
     value = parsed(value, what, location)
-    return nothing if holds_nothing(value) else value
+    return default if is_empty_or_empty_json(value) else value
 
 
 # ---- a message ----
@@ -351,72 +365,71 @@ def parsed_or(value, nothing, what, location):
 def trains(fields, role, number, location):
     """Returns whether a field of the message says that it is trained on (OpenAI's weight of 0 or 1,
     or the field train of other formats); None if it has no such field."""
-    said = None
+    is_trained = None
     for meaning in ("weight", "train"):
         if not fields.has(meaning):
             continue
         key, value = fields.key(meaning), fields.get(meaning)
-        means = verdict(value)
-        if means is None or value in (-1, "-1"):
-            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}; a message '
-                              'is trained on or it is not: write '
+        field_value = as_bool(value)
+        if field_value is None or value in (-1, "-1"):
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, but a '
+                              'message is either trained on or not; write '
                               + ("1 or 0" if meaning == "weight" else "true or false"))
-        if said is not None and said != means:
-            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, and '
-                              f'"{fields.key("weight")}" says otherwise; leave one of '
-                              "them out")
-        said = means
-        if means and meaning == "train" and role != "assistant":
-            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, and its '
-                              f'role is {role}: answers alone are trained on, or '
-                              "everything with --train-on all")
-    return said
+        if is_trained is not None and is_trained != field_value:
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, which '
+                              f'contradicts "{fields.key("weight")}"; remove one of them')
+        is_trained = field_value
+        if is_trained and meaning == "train" and role != "assistant":
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, but its '
+                              f'role is {role}, and only messages of the assistant are trained '
+                              "on; to train on everything, use --train-on all")
+    return is_trained
 
 
 def message_of(turn, names, number, location, ignored=frozenset(), unread=None):
     """Returns the message in the form that a template expects, and whether it says that it is
     trained on."""
     if not isinstance(turn, dict):
-        raise needs_texts(names, number, location)
-    here = f"{location}: message {number}"
-    fields = Fields(turn, MESSAGE_MEANINGS, here, ignored)
-    who, what = fields.raw("role"), fields.raw("content")
+        raise missing_texts(names, number, location)
+    message_location = f"{location}: message {number}"
+    fields = Fields(turn, MESSAGE_MEANINGS, message_location, ignored)
+    speaker, content = fields.raw("role"), fields.raw("content")
     if fields.key("role") == "from":
         names = ("from", "value")
     elif fields.has("role"):
         names = ("role", "content")
     names = (fields.key("role") or names[0], fields.key("content") or names[1])
     calls = calls_of(fields, number, location)
-    if what is None and calls:
-        what = ""  # a message with calls may have no content
-    if isinstance(what, list):
-        what = joined_parts(what, number, location, ignored)
-    if not is_absent(fields.others.get("refusal")):
-        raise BadDocument(f'{here}: "refusal" is not read; write what the assistant says into '
-                          '"content"')
-    if not (isinstance(who, str) and isinstance(what, str)):
-        raise needs_texts(names, number, location)
-    role = ROLES.get(who) or MORE_ROLES.get(who)
+    if content is None and calls:
+        content = ""  # a message with calls may have no content
+    if isinstance(content, list):
+        content = joined_parts(content, number, location, ignored)
+    if not is_empty(fields.others.get("refusal")):
+        raise BadDocument(f'{message_location}: "refusal" is not read; write what the assistant '
+                          'says into "content"')
+    if not (isinstance(speaker, str) and isinstance(content, str)):
+        raise missing_texts(names, number, location)
+    role = ROLES.get(speaker) or MORE_ROLES.get(speaker)
     if role is None:
-        near = {"user": "user", "human": "human", "assistant": "assistant",
-                "system": "system"}.get(who.lower())
-        raise BadDocument(f"{location}: message {number}: role {who!r}, expected " +
-                          (f"{near!r}" if near else f"one of {', '.join(ROLES)}"))
+        correction = {"user": "user", "human": "human", "assistant": "assistant",
+                      "system": "system"}.get(speaker.lower())
+        raise BadDocument(f"{location}: message {number}: role {speaker!r}, expected " +
+                          (f"{correction!r}" if correction else f"one of {', '.join(ROLES)}"))
     if calls and role != "assistant":
-        raise BadDocument(f'{location}: "tool_calls" of message {number}, whose role is {who}; '
-                          'assistants alone call tools')
-    if who in CALLING:
-        call = parsed(what, f"the function call of message {number}", location)
+        raise BadDocument(f'{location}: message {number} has "tool_calls", but its role is '
+                          f'{speaker}; only the assistant can call tools')
+    if speaker in CALL_ROLES:
+        call = parsed(content, f"the function call of message {number}", location)
         calls = call if isinstance(call, list) else [call]
-        what, calls = "", checked_calls(calls, number, location)
-    if fields.passed_over and unread is not None:
-        unread += [f"message.{key}" for key in fields.passed_over]
+        content, calls = "", checked_calls(calls, number, location)
+    if fields.ignored_keys and unread is not None:
+        unread += [f"message.{key}" for key in fields.ignored_keys]
     # Fields that have no meaning here are passed to the template, which may use them.
     if fields.others:
         refuse_or_count({k: v for k, v in fields.others.items()
                          if canonical(k) not in map(canonical, REASONING)}, location,
                         f"message {number}: ")
-    message = Message({"role": role, "content": what, **fields.others})
+    message = Message({"role": role, "content": content, **fields.others})
     if isinstance(fields.raw("content"), list) and len(fields.raw("content")) > 1:
         message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]
     if calls:
@@ -424,25 +437,27 @@ def message_of(turn, names, number, location, ignored=frozenset(), unread=None):
     return message, trains(fields, role, number, location)
 
 
-def needs_texts(names, number, location):
+def missing_texts(names, number, location):
+    """Returns the error of a message without a role or a content."""
     return BadDocument(f'{location}: message {number} needs the texts "{names[0]}" and '
                        f'"{names[1]}"')
 
 
 def joined_parts(parts, number, location, ignored):
+    """Returns the joined text of a content that is a list of parts."""
     for part in parts:
         kind = part.get("type", "text" if "text" in part
                         else None) if isinstance(part, dict) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
             raise BadDocument(f"{location}: a part of type {kind!r} in a message's content; "
                               'expected {"type": "text", "text": "..."}')
-        more = [key for key, value in part.items() if key not in PLAIN_PART_KEYS
-                and not holds_nothing(value) and canonical(key) not in ignored]
-        if more:
-            raise BadDocument(f'{location}: message {number}: "{more[0]}" in a part of its content '
-                              'is not read, as contents are texts here; write the '
-                              "message so that its text says it, or pass over it with "
-                              f"--ignore-fields {more[0]}")
+        unknown = [key for key, value in part.items() if key not in PLAIN_PART_KEYS
+                   and not is_empty_or_empty_json(value) and canonical(key) not in ignored]
+        if unknown:
+            raise BadDocument(f'{location}: message {number}: "{unknown[0]}" in a part of its '
+                              'content is not supported, because only the text of a part is used; '
+                              "write the information into the text, or ignore it with "
+                              f"--ignore-fields {unknown[0]}")
     return "".join(part["text"] for part in parts)
 
 
@@ -458,39 +473,42 @@ def calls_of(fields, number, location):
                                                    f'{number}', location)
         if calls:
             raise BadDocument(f'{location}: message {number} has "tool_calls" and "function_call"; '
-                              'leave one of them out')
+                              'remove one of them')
         return checked_calls([call], number, location, fields.key("function_call"))
     return checked_calls(calls, number, location, fields.key("tool_calls"))
 
 
 def checked_calls(calls, number, location, key="tool_calls"):
+    """Returns the calls of a message with the key "arguments"; raises an error if a call has no
+    name or no arguments."""
     checked = []
-    for at, call in enumerate(calls, 1):
+    for index, call in enumerate(calls, 1):
         function = call.get("function", call) if isinstance(call, dict) else None
-        here = f'{location}: call {at} in "{key}" of message {number}'
+        call_location = f'{location}: call {index} in "{key}" of message {number}'
         if not isinstance(function, dict) or not isinstance(function.get("name"),
                                                             str) or not function["name"]:
-            raise BadDocument(f'{here} must be {{"type": "function", "function": {{"name": "...", '
-                              f'"arguments": {{...}}}}}}')
+            raise BadDocument(f'{call_location} must be {{"type": "function", "function": '
+                              f'{{"name": "...", "arguments": {{...}}}}}}')
         # the form in which Llama models write a call
         if "arguments" not in function and "parameters" in function:
             function = {("arguments" if key == "parameters" else key): value
                         for key, value in function.items()}
             call = {**call, "function": function} if "function" in call else function
         if "arguments" not in function:
-            raise BadDocument(f'{here} needs "arguments", an object or its JSON')
+            raise BadDocument(f'{call_location} needs "arguments", an object or its JSON')
         checked.append(call)
     return checked
 
 
-def refuse_missing_answer(record, usual, beside, location):
+def refuse_missing_answer(record, answer_key, prompt_key, location):
     """Refuses a record with a text next to a prompt, because the text may be the answer or
     something else."""
-    if "answer" not in record.found and record.has("text"):
-        raise BadDocument(f'{location}: needs a text "{usual}" beside "{beside}"; where "text" is '
-                          f'meant, pass over that with --ignore-fields {beside}')
+    if "answer" not in record.by_meaning and record.has("text"):
+        raise BadDocument(f'{location}: has "{prompt_key}" but no "{answer_key}"; add '
+                          f'"{answer_key}", or train on "text" with --ignore-fields {prompt_key}')
 
 
 def need_text(name, value, location):
+    """Raises an error if the value of the field `name` is not a text."""
     if not isinstance(value, str):
-        raise BadDocument(f'{location}: needs a text "{name}"')
+        raise BadDocument(f'{location}: has no text "{name}"')

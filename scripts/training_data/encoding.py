@@ -27,18 +27,20 @@ class Notes:
         self.counts, self.examples = collections.Counter(), {}
 
     def count(self, what, example=None, times=1):
+        """Counts an event; the first example that is given is kept."""
         if times:
             self.counts[what] += times
             if example is not None:
                 self.examples.setdefault(what, example)
 
-    def of(self, kind):
+    def of_kind(self, kind):
         """Returns ((kind, what), count) for all counts of a kind, in the order of their first
         occurrence."""
         return [(what, number) for what, number in self.counts.items() if isinstance(what, tuple)
                 and what[0] == kind]
 
     def add(self, other):
+        """Adds the counts of other notes."""
         self.counts += other.counts
         for what, example in other.examples.items():
             self.examples.setdefault(what, example)
@@ -55,8 +57,8 @@ class Encoder:
         path = os.path.join(folder, "tokenizer.json")
         if not os.path.isfile(path):
             raise UserError(f"{folder}: holds no tokenizer.json; name a model folder that has one")
-        for text in model_texts(folder):
-            refuse_unreadable(text)
+        for text_path in tokenizer_files(folder):
+            refuse_unreadable(text_path)
         try:
             self.tokenizer = Tokenizer.from_file(path)
         except Exception as error:  # the library has no narrower exception
@@ -84,12 +86,13 @@ class Encoder:
         self._template = (template, template_options)
         self.has_template = not plain and has_template(folder)
         if template and not self.has_template:
-            raise UserError("--plain uses no chat template: remove it, or --chat-template" if plain
-                            else f"{folder}: has no chat templates, so --chat-template {template} "
-                            "names none")
+            raise UserError("--plain and --chat-template contradict each other; remove one of them"
+                            if plain else f"{folder}: has no chat template, so --chat-template "
+                            f"{template} cannot select one; remove that option")
 
     @functools.cached_property
     def template(self):
+        """Returns the chat template of the folder."""
         return ChatTemplate(self.folder, *self._template)
 
     def _begin_id(self, folder, settings, bos):
@@ -99,10 +102,9 @@ class Encoder:
             return None
         wanted = bos == "always" or settings.get("add_bos_token")
         if wanted is None:
-            bare = self.tokenizer.encode("a", add_special_tokens=False).ids
-            whole = self.tokenizer.encode("a", add_special_tokens=True).ids
-            begin = whole[:next((i for i in range(len(whole)) if whole[i:i + len(bare)] == bare),
-                                0)]
+            plain = self.tokenizer.encode("a", add_special_tokens=False).ids
+            full = self.tokenizer.encode("a", add_special_tokens=True).ids
+            begin = full[:next((i for i in range(len(full)) if full[i:i + len(plain)] == plain), 0)]
             return int(begin[0]) if len(begin) == 1 else None
         begin = self.bos if wanted else None
         if begin is None and wanted:
@@ -110,16 +112,16 @@ class Encoder:
                             "--bos never begins texts without one")
         return begin
 
-    def _special_id(self, which, config, settings):
+    def _special_id(self, kind, config, settings):
         """Returns the id of eos or bos that tokenizer_config.json names, or else the one that
         config.json names."""
-        token = settings.get(f"{which}_token")
+        token = settings.get(f"{kind}_token")
         token = token.get("content") if isinstance(token, dict) else token
-        found = self.tokenizer.token_to_id(token) if isinstance(token, str) and token else None
-        if found is None:
-            found = config.get(f"{which}_token_id")
-            found = found[0] if isinstance(found, list) else found
-        return None if found is None else int(found)
+        token_id = self.tokenizer.token_to_id(token) if isinstance(token, str) and token else None
+        if token_id is None:
+            token_id = config.get(f"{kind}_token_id")
+            token_id = token_id[0] if isinstance(token_id, list) else token_id
+        return None if token_id is None else int(token_id)
 
     # ---- a document ----
 
@@ -137,15 +139,15 @@ class Encoder:
             notes.count(("unread", key), location)
         self.count_forged(read, location, notes)
         if isinstance(read, Text):
-            return Encoded([self.plain(read.text, None, location)], read.shape, notes)
-        notes.count("empty answers", location, read.empty_answers())
+            return Encoded([self.encode_text(read.text, None, location)], read.shape, notes)
+        notes.count("empty answers", location, read.count_empty_answers())
         if not self.has_template:
             for key in read.options:
                 notes.count(("unread", f"chat_template_kwargs.{key}"), location)
-            return Encoded([self.joined(read, location)], read.shape, notes)
+            return Encoded([self.encode_pair(read, location)], read.shape, notes)
         samples = self.template.samples(read, self.train_on, location, notes)
-        return Encoded([self.laid_out(sample, location, notes) for sample in samples], read.shape,
-                       notes)
+        return Encoded([self.encode_rendered(sample, location, notes) for sample in samples],
+                       read.shape, notes)
 
     def count_forged(self, read, location, notes):
         """Counts special tokens that are spelled out in a text. The tokenizer converts them to the
@@ -153,30 +155,32 @@ class Encoder:
         if isinstance(read, Text):
             begin = self.begin_text if self.begin_text and read.text.startswith(
                 self.begin_text) else ""
-            said = [("text", read.text[len(begin):])]
+            texts = [("text", read.text[len(begin):])]
         else:
-            said = [(m["role"], "\n".join(texts_of(m))) for m in read.messages]
-            said += [("tools", json.dumps(read.tools, ensure_ascii=False))] if read.tools else []
-        for role, text in said:
-            found = self.special_texts.search(text)
-            if found:
-                notes.count(("forged", role), f"{location}: {found.group()}")
+            texts = [(m["role"], "\n".join(texts_of(m))) for m in read.messages]
+            texts += [("tools", json.dumps(read.tools, ensure_ascii=False))] if read.tools else []
+        for role, text in texts:
+            match = self.special_texts.search(text)
+            if match:
+                notes.count(("forged", role), f"{location}: {match.group()}")
 
     @property
     def begin_text(self):
+        """Returns the text of the begin-of-text token; None if the model has none."""
         return self.tokenizer.id_to_token(self.bos) if self.bos is not None else None
 
-    def joined(self, chat, location):
+    def encode_pair(self, chat, location):
+        """Encodes a prompt and its completion, joined without a template."""
         if chat.pair is None:
             why = "--plain is given" if self.plain_text else f"{self.folder} has no chat template"
-            raise UserError(f"{location}: {why}, so messages cannot be laid out; name the folder "
-                            "of the chat model, put its chat_template.jinja into this one, or use "
-                            "prompt and completion")
+            raise UserError(f"{location}: {why}, so messages cannot be converted to text; name the "
+                            "folder of the chat model, put its chat_template.jinja into this one, "
+                            "or use prompt and completion")
         prompt, answer = chat.pair
-        return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt),
-                          location)
+        return self.encode_text(prompt + answer, None if self.train_on == "all" else len(prompt),
+                                location)
 
-    def plain(self, text, answer, location):
+    def encode_text(self, text, answer, location):
         """Encodes a text, followed by the end-of-text id. Tokens from character `answer` on are
         trained on (None: all tokens)."""
         encoded = self.tokens(text, location)
@@ -188,8 +192,8 @@ class Encoder:
             ids, trained = np.append(np.int32(self.begin), ids), np.append(answer is None, trained)
         return ids, trained
 
-    def laid_out(self, sample, location, notes):
-        """Encodes the text that a chat template made, without adding any token."""
+    def encode_rendered(self, sample, location, notes):
+        """Encodes the text that a chat template rendered, without adding any token."""
         encoded = self.tokens(sample.text, location)
         ids = np.array(encoded.ids, dtype=np.int32)
         if self.bos is not None and ids.size > 1 and ids[0] == self.bos and ids[1] == self.bos:
@@ -207,39 +211,40 @@ class Encoder:
         answer belongs to the prompt. The token that ends the answer is trained on, even if the
         template's marks end before it. Text that the template writes after that token is not
         trained on, because no model generates it."""
-        chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size),
-                                                           first_token(encoded, e, size))]
+        indices = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size),
+                                                            first_token(encoded, e, size))]
         limit = first_token(encoded, turn.limit, size)
-        if chosen and chosen[-1] + 1 < limit and int(ids[chosen[-1] + 1]) in self.ends:
-            chosen.append(chosen[-1] + 1)
-        ending = next((n for n, i in enumerate(chosen) if int(ids[i]) in self.ends), None)
-        if ending is not None and any(int(ids[i]) in self.ends for i in chosen[ending + 1:]):
+        if indices and indices[-1] + 1 < limit and int(ids[indices[-1] + 1]) in self.ends:
+            indices.append(indices[-1] + 1)
+        ending = next((n for n, i in enumerate(indices) if int(ids[i]) in self.ends), None)
+        if ending is not None and any(int(ids[i]) in self.ends for i in indices[ending + 1:]):
             notes.count("end inside", location)
-        chosen = chosen if ending is None else chosen[:ending + 1]
-        trained[chosen] = True
+        indices = indices if ending is None else indices[:ending + 1]
+        trained[indices] = True
         notes.count("answers")
         if ending is not None:
-            notes.count(("end", int(ids[chosen[-1]])))
-        elif chosen:
-            last = next((int(i) for i in ids[chosen[0]:limit][::-1] if int(i) in self.special),
+            notes.count(("end", int(ids[indices[-1]])))
+        elif indices:
+            last = next((int(i) for i in ids[indices[0]:limit][::-1] if int(i) in self.special),
                         None)
             notes.count(("other end", last), location)
 
     def tokens(self, text, location):
+        """Tokenizes a text without adding special tokens."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise BadDocument(f"{location}: half a surrogate pair "
                               f"(\\u{ord(text[error.start]):04x}) in the text") from None
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
-        most = max(encoded.ids, default=0)
-        if most >= self.vocab_size:
-            raise UserError(f"{location}: the tokenizer gives id {most}, outside the "
+        max_id = max(encoded.ids, default=0)
+        if max_id >= self.vocab_size:
+            raise UserError(f"{location}: the tokenizer gives id {max_id}, outside the "
                             f"model's {self.vocab_size} rows")
         return encoded
 
 
-def model_texts(folder):
+def tokenizer_files(folder):
     """Returns the files of a model folder that determine tokenizer and chat template."""
     names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json",
              "special_tokens_map.json", "added_tokens.json",
@@ -259,8 +264,8 @@ def refuse_unreadable(path):
         name = (wide_encoding(head) or marked_encoding(head))[0]
         raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; write it in UTF-8"
                                        if name != "UTF-8" else
-                                       "begins with the mark of UTF-8, which transformers takes "
-                                       "for text; write it without the mark"))
+                                       "begins with the byte order mark of UTF-8, which "
+                                       "transformers reads as text; write the file without it"))
 
 
 def texts_of(value):
@@ -285,16 +290,15 @@ def end_ids(end, config, generation):
     return ids
 
 
-def first_token(encoded, at, size):
-    """Returns the first token that begins at character `at` or later."""
-    if at >= size:
+def first_token(encoded, character, size):
+    """Returns the index of the first token that begins at `character` or later, in a text of `size`
+    characters."""
+    if character >= size:
         return len(encoded.ids)
-    token = encoded.char_to_token(at)
+    token = encoded.char_to_token(character)
     if token is None:  # a character that the tokenizer drops
         starts = [offset[0] for offset in encoded.offsets]
-        return next((i for i, start in enumerate(starts) if start >= at), len(starts))
-    straddles = encoded.token_to_chars(token)[0] < at
-    if straddles:
-        while token < len(encoded.ids) and encoded.token_to_chars(token)[0] < at:
-            token += 1
+        return next((i for i, start in enumerate(starts) if start >= character), len(starts))
+    while token < len(encoded.ids) and encoded.token_to_chars(token)[0] < character:
+        token += 1  # skips a token that straddles the character
     return token

@@ -1,7 +1,7 @@
 """Classifies the fields of a record, under all their spellings: which are read, which are harmless,
 which are refused.
 
-A field that holds nothing (null, "", [], {}, NaN) counts as absent. Every other field is read, or
+An empty field (null, "", [], {}, NaN) counts as absent. Every other field is read, or
 is harmless (HARMLESS, a closed list), or is counted and named in the report, or is refused because
 it could change what is trained on. docs/data.md lists all four."""
 import functools
@@ -53,19 +53,21 @@ HARMLESS = ("id", "uuid", "guid", "idx", "index", "row", "line", "number", "key"
             "__index_level_0__", "unnamed_0")
 # Fields that could change what is trained on and are not supported: {kind: (problem, remedy)}.
 REFUSED = {
-    "token ids": ("holds token ids beside texts", "name a file of token ids in data.train as it "
-                                                  "is, or remove them"),
-    "mask": ("says by token what counts in the loss, which texts cannot",
+    "token ids": ("holds token ids, but the record has texts to tokenize",
+                  "remove the field, or name a file of token ids in data.train instead of "
+                  "preparing it"),
+    "mask": ("selects single tokens for the loss, which is not possible for texts",
              'write "train": false in the messages that do not count, or '
              "prepare the token ids elsewhere and name that file in data.train"),
-    "weight": ("weighs the record or its tokens, and all count alike here",
-               "give a data set of its own a weight in data.train"),
+    "weight": ("gives the record or its tokens a weight, but ftrun weights all trained tokens "
+               "equally",
+               "prepare such records as a separate data set and give that a weight in data.train"),
     "media": ("holds something other than text, and ftrun trains only on text",
-              "remove it where the texts do not need it"),
-    "call": ("is a call of a tool beside the conversation",
-             'put it into "tool_calls" of an assistant\'s message'),
-    "role": ("says who speaks beside the conversation", 'put it into "role" of each message'),
-    "train": ("says what is trained on in a way that is not known here",
+              "remove the field if the texts make sense without it"),
+    "call": ("is a tool call outside the messages",
+             'move it to "tool_calls" of an assistant\'s message'),
+    "role": ("names a speaker outside the messages", 'write "role" in each message'),
+    "train": ("selects what is trained on in a form that is not supported",
               'write "train": true or false in each message'),
 }
 TOKEN_IDS = ("input_ids", "token_ids", "labels", "position_ids", "token_type_ids", "target_ids",
@@ -88,35 +90,37 @@ def canonical(key):
     return "".join(c for c in key.lower() if c.isalnum())
 
 
-def spelled(names):
+def canonical_names(names):
+    """Returns the canonical spellings of names."""
     return frozenset(map(canonical, names))
 
 
-def by_name(meanings):
+def meanings_by_name(meanings):
+    """Returns {canonical name: meaning} for {meaning: its spellings}."""
     return {canonical(name): meaning for meaning, names in meanings.items() for name in names}
 
 
-RECORD_MEANINGS, MESSAGE_MEANINGS = by_name(RECORD), by_name(MESSAGE)
+RECORD_MEANINGS, MESSAGE_MEANINGS = meanings_by_name(RECORD), meanings_by_name(MESSAGE)
 HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(
-    spelled, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
+    canonical_names, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
 
 
-def is_absent(value):
-    """Returns whether a field is empty: null, NaN, an empty list or object, a text without a
+def is_empty(value):
+    """Returns whether a value is empty: null, NaN, an empty list or object, or a text without a
     visible character."""
     return (value is None or value != value
             or (isinstance(value, (list, dict)) and not value)
             or (isinstance(value, str) and not value.strip()))
 
 
-def holds_nothing(value):
-    """Returns whether a field is empty (is_absent), or the JSON text of an empty value: a table may
-    store an empty list or object as JSON text."""
-    return is_absent(value) or (isinstance(value, str)
+def is_empty_or_empty_json(value):
+    """Returns whether a value is empty, or is the JSON text of an empty value, such as "[]": a
+    table may store an empty list or object as JSON text."""
+    return is_empty(value) or (isinstance(value, str)
                                 and value.strip() in ("null", "None", "[]", "{}"))
 
 
-def verdict(value):
+def as_bool(value):
     """Returns the value of a label or switch as True or False; None if it is neither."""
     value = value.strip().lower() if isinstance(value, str) else value
     if isinstance(value, (str, bool, int, float)):
@@ -125,41 +129,44 @@ def verdict(value):
 
 
 class Fields:
-    """The fields of an object by their meaning (`meanings` is RECORD_MEANINGS or MESSAGE_MEANINGS).
-    `others` holds the fields without a meaning here, by name."""
+    """Fields are those of an object by their meaning; `meanings` is RECORD_MEANINGS or
+    MESSAGE_MEANINGS. `others` holds the fields without a meaning, by name; `ignored_keys` the
+    fields that the user ignores."""
 
     def __init__(self, content, meanings, location, ignored=frozenset()):
-        self.location, self.found, self.others, self.passed_over = location, {}, {}, []
+        self.location = location
+        self.by_meaning, self.others, self.ignored_keys = {}, {}, []
         for key, value in content.items():
             name = canonical(key)
             if name in ignored:
-                self.passed_over.append(key)
+                self.ignored_keys.append(key)
                 continue
             meaning = meanings.get(name)
             if meaning is None:
-                if not holds_nothing(value):
+                if not is_empty_or_empty_json(value):
                     self.others[key] = value
-            elif meaning not in self.found or is_absent(self.found[meaning][1]):
-                self.found[meaning] = (key, value)
-            elif not is_absent(value) and value != self.found[meaning][1]:
-                raise BadDocument(f'{location}: "{self.found[meaning][0]}" and "{key}" are two '
-                                  'spellings of one thing and hold different '
-                                  "values; leave one of them out")
+            elif not self.has(meaning):
+                self.by_meaning[meaning] = (key, value)
+            elif not is_empty(value) and value != self.by_meaning[meaning][1]:
+                raise BadDocument(f'{location}: "{self.key(meaning)}" and "{key}" are two names of '
+                                  "the same field and hold different values; remove one of them")
 
     def key(self, meaning):
         """Returns the spelling of the field in the object; None if the object does not have the
         field."""
-        return self.found[meaning][0] if meaning in self.found else None
+        return self.by_meaning[meaning][0] if meaning in self.by_meaning else None
 
     def has(self, meaning):
-        return meaning in self.found and not is_absent(self.found[meaning][1])
+        """Returns whether the object has the field and the field is not empty."""
+        return meaning in self.by_meaning and not is_empty(self.by_meaning[meaning][1])
 
     def get(self, meaning):
-        return self.found[meaning][1] if self.has(meaning) else None
+        """Returns the value of the field; None if it is empty or missing."""
+        return self.by_meaning[meaning][1] if self.has(meaning) else None
 
     def raw(self, meaning):
-        """Returns the value even if it is empty: an empty answer is an answer."""
-        return self.found[meaning][1] if meaning in self.found else None
+        """Returns the value of the field even if it is empty: an empty answer is an answer."""
+        return self.by_meaning[meaning][1] if meaning in self.by_meaning else None
 
 
 def kind_of_field(key, value):
@@ -176,7 +183,7 @@ def kind_of_field(key, value):
     if name.endswith(("mask", "masks", "masked")) or name.startswith("mask"):
         return "mask"
     if name in WEIGHT_NAMES or name.endswith(("weight", "weights")):
-        return "unread" if verdict(value) is True else "weight"
+        return "unread" if as_bool(value) is True else "weight"
     if name.startswith(MEDIA) and not isinstance(value, (bool, int, float)):
         return "media"
     if name in CALL_NAMES:
@@ -184,7 +191,7 @@ def kind_of_field(key, value):
     if name in ("role", "roles", "from"):
         return "role"
     if name in TRAIN_NAMES:
-        return "unread" if verdict(value) is True else "train"
+        return "unread" if as_bool(value) is True else "train"
     return "unread"
 
 
@@ -198,16 +205,16 @@ def refuse_or_count(others, location, where="", has_messages=False):
         if kind == "preference":
             preference.append(key)
         elif kind in REFUSED:
-            says, serves = REFUSED[kind]
-            raise BadDocument(f'{location}: {where}"{key}" {says}; {serves}, or pass over it with '
+            problem, remedy = REFUSED[kind]
+            raise BadDocument(f'{location}: {where}"{key}" {problem}; {remedy}, or ignore it with '
                               f'--ignore-fields {key}')
         elif kind == "unread":
             unread.append(key)
     if preference:
-        messages = ("; to train on its messages alone, pass over the others with --ignore-fields "
-                    f"{','.join(preference)}" if has_messages else "")
-        raise BadDocument(f"{location}: {where}is a preference ({' and '.join(preference)}); "
-                          "answers to imitate are read from "
-                          f'"messages", or "prompt" and "completion"{messages}')
+        remedy = ("; to train only on its messages, ignore the other fields with --ignore-fields "
+                  f"{','.join(preference)}" if has_messages else "")
+        raise BadDocument(f"{location}: {where}is a preference ({' and '.join(preference)}), "
+                          "which is not supported; answers to imitate are read from "
+                          f'"messages", or "prompt" and "completion"{remedy}')
     return unread
 

@@ -13,8 +13,8 @@ import stat
 import zlib
 
 from script_errors import BadDocument, MissingPackage, UserError
-from text_files import (HEAD_BYTES, check_encoding, decoded, family, read_text, refuse_pointers,
-                        wide_encoding)
+from text_files import (HEAD_BYTES, check_encoding, decode_text, family, read_text,
+                        refuse_pointers, wide_encoding)
 
 TEXT_EXTENSIONS = (".txt", ".text", ".md")
 LINE_EXTENSIONS = (".jsonl", ".ndjson")
@@ -31,7 +31,7 @@ SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"),
                **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")}
 ARROW_ROWS = 256  # rows that are Python objects at a time
 
-# A document before tokenising: its file, its location in the file, its size in bytes for the
+# A document before it is tokenized: its file, its location in the file, its size in bytes for the
 # progress bar, and its content: a text, an object, a line that is not parsed yet (bytes), or a
 # BadDocument.
 Document = collections.namedtuple("Document", "path location size content")
@@ -45,13 +45,13 @@ def input_files(patterns):
     paths, left_out = [], []
     for pattern in patterns:
         if os.path.isdir(pattern):
-            found, more = folder_files(pattern)
-            paths, left_out = paths + found, left_out + more
+            files, sentences = folder_files(pattern)
+            paths, left_out = paths + files, left_out + sentences
             continue
-        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
-        if not found:
+        matches = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+        if not matches:
             raise UserError(f"{pattern}: no such file")
-        paths += found
+        paths += matches
     for path in paths:
         if not os.path.exists(path):
             raise UserError(f"{path}: is a link to {os.readlink(path)}, and there is no such file"
@@ -65,30 +65,32 @@ def input_files(patterns):
 
 
 def folder_files(folder):
+    """Returns (the training files of a folder, a sentence for each kind of file that is not
+    read)."""
     if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
         return split_files(folder), []
     if os.path.isfile(os.path.join(folder, "state.json")):
         return arrow_folder_files(folder), []
-    found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
     by_use = collections.defaultdict(list)
-    for path in found:
+    for path in paths:
         if os.path.isfile(path) or not os.path.exists(path):
             by_use[use_of(os.path.relpath(path, folder))].append(path)
     splits = [split for split in ("validation", "test") if by_use[split]]
     if not by_use["train"] and splits:
-        raise UserError(f"{folder}: holds {' and '.join(splits)} files alone; name those that are "
-                        "to be trained on")
+        raise UserError(f"{folder}: holds {' and '.join(splits)} files only; name the files to "
+                        "train on")
     if not by_use["train"]:
         raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet "
-                        "file; files of other kinds are read when they are named")
+                        "file; name files of other kinds to read them")
     left_out = [f"{folder}: its {split} files are left out: {listed(by_use[split], folder)}"
                 for split in splits]
     if by_use["card"]:
-        left_out.append(f"{folder}: cards and licences are left out: "
+        left_out.append(f"{folder}: cards and licenses are left out: "
                         f"{listed(by_use['card'], folder)}")
     if by_use["other"]:
-        left_out.append(f"{folder}: files of other kinds, which are read when they are named, are "
-                        f"left out: {listed(by_use['other'], folder)}")
+        left_out.append(f"{folder}: files of other kinds are left out unless they are named: "
+                        f"{listed(by_use['other'], folder)}")
     return by_use["train"], left_out
 
 
@@ -107,9 +109,11 @@ def use_of(name):
     return "train"
 
 
-def listed(paths, folder, most=5):
+def listed(paths, folder, max_names=5):
+    """Returns the names of files in a folder for a message; names after the first are counted."""
     names = [os.path.relpath(path, folder) for path in paths]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + more
 
 
 def split_files(folder):
@@ -125,8 +129,8 @@ def arrow_folder_files(folder):
     """Returns the files, in their order, of a Dataset that the package datasets saved."""
     state = read_json(os.path.join(folder, "state.json"))
     if state.get("_indices_data_files"):
-        raise UserError(f"{folder}: its rows are chosen by a list of indices; save it again after "
-                        "flatten_indices()")
+        raise UserError(f"{folder}: its rows are selected by a list of indices, which is not "
+                        "supported; call flatten_indices() and save the data set again")
     names = [entry["filename"] for entry in state.get("_data_files", [])]
     paths = [os.path.join(folder, name) for name in names]
     for path in paths:
@@ -142,14 +146,14 @@ def read_json(path):
     if not os.path.isfile(path):
         return {}
     try:
-        found = json.loads(read_text(path))
+        value = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise UserError(f"{path}: is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: expected an object, found a {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected an object, found a {type(value).__name__}")
+    return value
 
 
 # ---- the format of a file ----
@@ -182,7 +186,7 @@ def kind_of(path, as_text=False):
             return kind
     if as_text:
         return "text"
-    with opened(path) as file:
+    with open_unpacked(path) as file:
         head = file.read(64)
     for kind, begin in (("parquet", b"PAR1"), ("arrow", b"ARROW1")):
         if head.startswith(begin):
@@ -193,17 +197,17 @@ def kind_of(path, as_text=False):
     if text[:1] in ("{", "["):
         return "json"
     raise UserError(f"{path}: {', '.join(TEXT_EXTENSIONS)}, .jsonl, .json, .parquet and .arrow "
-                    "files are read (also .gz and .zst of them); --as-text takes any other file "
-                    "for plain text")
+                    "files are read (also .gz and .zst of them); --as-text reads any other file "
+                    "as plain text")
 
 
-def opened(path):
+def open_unpacked(path):
     """Opens a file for reading its uncompressed bytes."""
     kind = compression_of(path)
     if kind == "gzip":
         return gzip.open(path, "rb")
     if kind == "zstd":
-        return io.BufferedReader(ZstdFile(path, package("zstandard", path,
+        return io.BufferedReader(ZstdFile(path, import_package("zstandard", path,
                                                         "a file packed with zstd")), 1 << 20)
     return open(path, "rb")
 
@@ -217,13 +221,16 @@ class ZstdFile(io.RawIOBase):
         self.frame, self.ready, self.rest = None, b"", b""
 
     def readable(self):
+        """Returns True: RawIOBase would otherwise refuse to read."""
         return True
 
     def close(self):
+        """Closes the file."""
         self.file.close()
         super().close()
 
     def readinto(self, buffer):
+        """Reads unpacked bytes into a buffer; returns their number, 0 at the end."""
         while not self.ready and self._unpack():
             pass
         part, self.ready = self.ready[:len(buffer)], self.ready[len(buffer):]
@@ -245,7 +252,8 @@ class ZstdFile(io.RawIOBase):
         return True
 
 
-def package(name, path, what):
+def import_package(name, path, what):
+    """Imports a package that is needed to read `what`; `path` is named if it is not installed."""
     if importlib.util.find_spec(name) is None:
         raise MissingPackage(f"{path}: reading {what} needs the Python package {name}, which is "
                              "not installed; run scripts/setup.sh")
@@ -264,9 +272,10 @@ def unpacking_errors():
 
 
 def documents(paths, encoding, as_text=False):
+    """Yields the documents of files, in order."""
     texts = {"lines": line_documents, "json": json_documents, "text": text_documents}
     tables = {"parquet": parquet_documents, "arrow": arrow_documents}
-    broken = unpacking_errors()
+    damage_errors = unpacking_errors()
     for path in paths:
         try:
             kind = kind_of(path, as_text)
@@ -277,13 +286,14 @@ def documents(paths, encoding, as_text=False):
                 raise UserError(f"{path}: --encoding {encoding} applies only to text files; "
                                 "tables are always UTF-8; prepare it without that option")
             yield from tables[kind](path)
-        except broken as error:
+        except damage_errors as error:
             raise UserError(
                 f"{path}: cannot be unpacked: {error}; it is damaged or was cut short") from None
 
 
 def text_documents(path, encoding):
-    with opened(path) as file:
+    """Yields the document of a text file, unless the file is empty."""
+    with open_unpacked(path) as file:
         raw = file.read()
     text = checked_text(path, raw, encoding).replace("\r\n", "\n")
     if "\0" in text:
@@ -298,7 +308,7 @@ def checked_text(path, raw, encoding):
     """Returns the text of a file, without a byte order mark."""
     check_encoding(path, raw[:HEAD_BYTES], encoding)
     try:
-        return decoded(raw, encoding)
+        return decode_text(raw, encoding)
     except UnicodeError as error:
         raise UserError(f"{path}: byte {getattr(error, 'start', 0)} is not {encoding}; "
                         "name the file's encoding with --encoding, such as latin-1") from None
@@ -307,10 +317,10 @@ def checked_text(path, raw, encoding):
 def lines_of(path, encoding):
     """Yields the lines of a file as UTF-8, without byte order marks. A file that was concatenated
     from several files may have a mark at the beginning of any part."""
-    with opened(path) as file:
+    with open_unpacked(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
     number, as_bytes = 0, family(encoding) == "UTF-8"
-    with opened(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(
+    with open_unpacked(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(
             raw, encoding, newline="\n") as file:
         try:
             for line in file:
@@ -318,11 +328,12 @@ def lines_of(path, encoding):
                 yield (line if isinstance(line, bytes)
                        else line.encode("utf-8", "surrogatepass")).removeprefix(b"\xef\xbb\xbf")
         except UnicodeError:
-            raise UserError(f"{path}: what follows line {number} is not {encoding}; name the "
+            raise UserError(f"{path}: the text after line {number} is not {encoding}; name the "
                             "file's encoding with --encoding") from None
 
 
 def line_documents(path, encoding):
+    """Yields a document for each line that is not empty; the line is not parsed yet."""
     with contextlib.closing(lines_of(path, encoding)) as lines:
         for number, line in enumerate(lines, 1):
             if number == 1 and line.lstrip().startswith(b"["):
@@ -332,8 +343,8 @@ def line_documents(path, encoding):
                 yield Document(path, f"{path}:{number}", len(line), line)
 
 
-NUL = ("holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write "
-       "all of it in UTF-8")
+NUL = ("holds NUL bytes, which no text has; if UTF-16 was appended to a UTF-8 file, convert the "
+       "whole file to UTF-8")
 
 
 def line_content(line, location):
@@ -350,12 +361,13 @@ def line_content(line, location):
     try:
         return object_or_bad(json.loads(text), location)
     except json.JSONDecodeError as error:
-        return BadDocument(f"{location}: column {error.colno}: {reason(error)}")
+        return BadDocument(f"{location}: column {error.colno}: {json_problem(error)}")
     except (RecursionError, ValueError) as error:
         return BadDocument(f"{location}: {error}")
 
 
-def reason(error):
+def json_problem(error):
+    """Returns the message of a JSON error, which says so if the text was cut short."""
     if error.msg.startswith("Unterminated string"):
         return "the string that begins here has no end"
     at_end = error.pos >= len(error.doc.rstrip())
@@ -363,6 +375,7 @@ def reason(error):
 
 
 def object_or_bad(content, location):
+    """Returns an object, or a BadDocument for any other JSON value."""
     if isinstance(content, dict):
         return content
     return BadDocument(f"{location}: expected an object, found {type(content).__name__}")
@@ -370,7 +383,7 @@ def object_or_bad(content, location):
 
 def json_documents(path, encoding):
     """Yields the documents of an array of objects, or of a file with one object for each line."""
-    with opened(path) as file:
+    with open_unpacked(path) as file:
         raw = file.read()
     text = checked_text(path, raw, encoding)
     try:
@@ -379,13 +392,14 @@ def json_documents(path, encoding):
         if any(isinstance(line_content(line, path), dict) for line in first_lines(text)):
             yield from line_documents(path, encoding)
             return
-        raise UserError(f"{path}:{error.lineno}: column {error.colno}: {reason(error)}; a .json "
-                        "file must hold an array of objects, or an object a line") from None
+        raise UserError(
+            f"{path}:{error.lineno}: column {error.colno}: {json_problem(error)}; a .json file "
+            "must hold an array of objects, or one object per line") from None
     except (RecursionError, ValueError) as error:
         raise UserError(f"{path}: {error}") from None
     if not isinstance(content, (list, dict)):
-        raise UserError(f"{path}: a .json file must hold an array of objects, or an object a line; "
-                        f"found {type(content).__name__}")
+        raise UserError(f"{path}: a .json file must hold an array of objects, or one object per "
+                        f"line; found {type(content).__name__}")
     items = content if isinstance(content, list) else [content]
     for number, item in enumerate(items, 1):
         location = f"{path}: item {number}"
@@ -399,9 +413,11 @@ def first_lines(text):
 
 
 def parquet_documents(path):
+    """Yields a document for each row of a Parquet file."""
     if compression_of(path):
-        raise UserError(f"{path}: a Parquet file packs its columns itself; unpack it first")
-    pyarrow = package("pyarrow", path, "Parquet")
+        raise UserError(f"{path}: is a compressed Parquet file, which cannot be read in place; "
+                        "decompress it first")
+    pyarrow = import_package("pyarrow", path, "Parquet")
     parquet = importlib.import_module("pyarrow.parquet")
     try:
         with parquet.ParquetFile(path) as file:
@@ -414,8 +430,9 @@ def arrow_documents(path):
     """Yields the documents of an Arrow stream, as the package datasets saves it, or of an Arrow
     file with an index (Feather)."""
     if compression_of(path):
-        raise UserError(f"{path}: an Arrow file is mapped into memory; unpack it first")
-    pyarrow = package("pyarrow", path, "Arrow")
+        raise UserError(f"{path}: is a compressed Arrow file, which cannot be mapped into memory; "
+                        "decompress it first")
+    pyarrow = import_package("pyarrow", path, "Arrow")
     ipc = importlib.import_module("pyarrow.ipc")
     with open(path, "rb") as file:
         indexed = file.read(6) == b"ARROW1"
@@ -434,10 +451,12 @@ def arrow_documents(path):
 
 
 def first_line(error):
+    """Returns the first line of an error's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def row_documents(path, record_batches):
+    """Yields a document for each row of Arrow record batches."""
     number = 0
     for batch in record_batches:
         for begin in range(0, batch.num_rows, ARROW_ROWS):

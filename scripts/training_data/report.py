@@ -8,22 +8,24 @@ import xxhash
 
 from script_errors import printable
 from training_data.encoding import Notes
-from training_data.lengths import ROWS, histogram, histogram_text, quantiles
+from training_data.lengths import SEQUENCE_LENGTHS, histogram, histogram_text, quantiles
 
-SHOWN = 10  # samples on the page
-NAMED = 8  # files on the terminal
-UNREAD = 40  # names of fields in the report
+MAX_SAMPLES = 10  # on the page
+MAX_FILES = 8  # on the terminal
+MAX_FIELDS = 40  # names of unread fields in the report
 ON, OFF, DIM = "\033[32m", "\033[0m", "\033[2m"
 
 
 class FileCounts:
+    """Counts of the samples of an input file."""
+
     def __init__(self):
         self.shapes = collections.Counter()
         self.samples = self.tokens = self.trained = 0
 
 
 class Tally:
-    """Counts over all samples, in the order in which they are written."""
+    """Counts all samples, in the order in which they are written."""
 
     def __init__(self, encoder, paths, left_out=()):
         self.encoder = encoder
@@ -32,105 +34,114 @@ class Tally:
         self.notes = Notes()
         self.first = []  # (location, ids, trained)
         self.lengths = []
-        self.seen = {}  # digest of a sample: its split
+        self.first_of_digest = {}  # digest of a sample: (split, location) of the first such sample
         self.duplicates = self.shared = 0
         self.first_duplicate = None
 
-    def document(self, document, encoded):
+    def add_document(self, document, encoded):
+        """Counts a document by its shape, and adds the notes of its encoding."""
         self.files[document.path].shapes[encoded.shape] += 1
         self.notes.add(encoded.notes)
 
-    def sample(self, document, ids, trained, split):
+    def add_sample(self, document, ids, trained, split):
+        """Counts a sample that is written to a split."""
         counts = self.files[document.path]
         counts.samples += 1
         counts.tokens += int(ids.size)
         counts.trained += int(trained[1:].sum())
         self.lengths.append(int(ids.size))
-        if len(self.first) < SHOWN:
+        if len(self.first) < MAX_SAMPLES:
             self.first.append((document.location, ids, trained))
         digest = xxhash.xxh3_64_intdigest(ids.tobytes() + np.packbits(trained).tobytes())
-        before = self.seen.setdefault(digest, (split, document.location))
-        if before[1] != document.location:
+        first = self.first_of_digest.setdefault(digest, (split, document.location))
+        if first[1] != document.location:
             self.duplicates += 1
-            self.shared += before[0] != split
+            self.shared += first[0] != split
             if self.first_duplicate is None:
-                self.first_duplicate = f"{document.location} is {before[1]} again"
+                self.first_duplicate = f"{document.location} repeats {first[1]}"
 
     # ---- the lines of the report ----
 
     def counts_by_file(self):
+        """Returns a line of counts for each file."""
         return [f"{path}: {' and '.join(shape_counts(c)) or 'no document'}; {c.samples} samples, "
                 f"{c.tokens} tokens, {c.trained} trained on" for path, c in self.files.items()]
 
     def warnings(self):
-        found = [f"{path}: none of its {c.samples} samples has a token that is trained on"
+        """Returns a sentence for each property of the data that is probably a mistake."""
+        lines = [f"{path}: none of its {c.samples} samples has a token that is trained on"
                  for path, c in self.files.items() if c.samples and not c.trained]
-        found += self.ending_warnings()
+        lines += self.ending_warnings()
         counts, examples = self.notes.counts, self.notes.examples
         if counts["empty answers"]:
-            found.append(f"{counts['empty answers']} answers are empty (the first: "
+            lines.append(f"{counts['empty answers']} answers are empty (the first: "
                          f"{examples['empty answers']}); a model learns from them to say nothing")
         if counts["prefilled"]:
-            found.append(f"before {counts['prefilled']} of {counts['answers']} answers a server's "
-                         f"prompt goes on otherwise than the chat does ({examples['prefilled']}); "
-                         "the answer is trained on from where they part")
+            lines.append(f"before {counts['prefilled']} of {counts['answers']} answers the prompt "
+                         f"that a server renders differs from the chat ({examples['prefilled']}); "
+                         "such an answer is trained on from the first difference")
         if counts["end inside"]:
-            found.append(f"{counts['end inside']} answers have an end token within their text (the "
+            lines.append(f"{counts['end inside']} answers have an end token within their text (the "
                          f"first: {examples['end inside']}); what follows it is not trained on")
-        for (_, role), number in self.notes.of("forged"):
-            who = {"text": "texts",
-                   "tools": "lists of tools"}.get(role, f"messages of the role {role}")
-            found.append(f"{number} {who} spell out special tokens, which become those tokens (the "
-                         f"first: {examples['forged', role]})")
+        for (_, role), number in self.notes.of_kind("forged"):
+            texts = {"text": "texts",
+                     "tools": "lists of tools"}.get(role, f"messages of the role {role}")
+            lines.append(f"{number} {texts} contain the text of special tokens, which the "
+                         "tokenizer converts to these tokens (the first: "
+                         f"{examples['forged', role]})")
         if counts["bare tools"]:
-            found.append(f'{counts["bare tools"]} chats list tools that are no {{"type": '
-                         f'"function", "function": ...}}, as servers give them (the '
-                         f"first: {examples['bare tools']}); they are laid out as they are")
+            lines.append(f'{counts["bare tools"]} chats list tools that are not {{"type": '
+                         f'"function", "function": ...}}, the form that servers use (the '
+                         f"first: {examples['bare tools']}); the template gets them unchanged")
         if self.duplicates:
-            found.append(f"{self.duplicates} samples occur again (the first: "
+            lines.append(f"{self.duplicates} samples are duplicates (the first: "
                          f"{self.first_duplicate})")
         if self.shared:
-            found.append(f"{self.shared} of these are in train and in validation, whose loss they "
-                         "make too low")
+            lines.append(f"{self.shared} of these are in both train and validation, which makes "
+                         "the validation loss too low")
         if (self.encoder.has_template and counts["answers"]
-            and self.encoder.template.says_the_date()):
-            found.append("the chat template writes the date on which it runs; fix it with "
-                         "--template-options if it names one (Llama 3.1: '{\"date_string\": \"26 "
-                         "Jul 2024\"}')")
-        return found
+            and self.encoder.template.writes_current_date()):
+            lines.append("the chat template writes the current date; set a fixed date with "
+                         "--template-options if the template has an option for it (Llama 3.1: "
+                         "'{\"date_string\": \"26 Jul 2024\"}')")
+        return lines
 
     def unread_line(self):
         """Returns a line that names the fields that are neither read nor known to be harmless."""
-        named = [f"{key} ({number} {'times' if number > 1 else 'time'}, the first: "
+        fields = [f"{key} ({number} {'times' if number > 1 else 'time'}, the first: "
                  f"{self.notes.examples[what]})"
-                 for what, number in self.notes.of("unread") for key in what[1:]]
-        return f"not read: {'; '.join(named[:UNREAD])}" + (f"; and {len(named) - UNREAD} more"
-                                                           if len(named) > UNREAD
-                                                           else "") if named else ""
+                 for what, number in self.notes.of_kind("unread") for key in what[1:]]
+        if not fields:
+            return ""
+        more = f"; and {len(fields) - MAX_FIELDS} more" if len(fields) > MAX_FIELDS else ""
+        return f"not read: {'; '.join(fields[:MAX_FIELDS])}{more}"
 
     def ending_warnings(self):
-        found, counts = [], self.notes.counts
+        """Returns a sentence for each way in which answers end without an end token of the
+        model."""
+        lines, counts = [], self.notes.counts
         ends = " and ".join(self.token(i) for i in sorted(self.encoder.ends))
-        for what, number in self.notes.of("other end"):
+        for what, number in self.notes.of_kind("other end"):
             example = self.notes.examples[what]
             if what[1] is None:
-                found.append(f"{number} of {counts['answers']} answers end without a special token "
-                             f"(the first: {example}): a model learns from them to go on; its end "
-                             f"tokens are {ends}")
+                lines.append(f"{number} of {counts['answers']} answers end without a special token "
+                             f"(the first: {example}), so a model learns from them not to stop; "
+                             f"its end tokens are {ends}")
             else:
-                found.append(f"{number} of {counts['answers']} answers end with "
+                lines.append(f"{number} of {counts['answers']} answers end with "
                              f"{self.token(what[1])} (id {what[1]}), which is none of the model's "
                              f"end tokens ({ends}), so a server would not stop there; add the id "
                              "to eos_token_id in generation_config.json")
-        return found
+        return lines
 
     def token(self, number):
+        """Returns the text of a token id for a message."""
         return self.encoder.tokenizer.id_to_token(number) or f"id {number}"
 
     def turn_ends(self):
         """Returns the ids with which trained answers end."""
-        return sorted(what[1] for what, _ in [*self.notes.of("end"), *self.notes.of("other end")]
-                      if what[1] is not None)
+        events = [*self.notes.of_kind("end"), *self.notes.of_kind("other end")]
+        return sorted(event[1] for event, _ in events if event[1] is not None)
 
     def pieces(self, ids, trained):
         """Returns the sample's text, divided into runs of tokens that are trained on or not. The
@@ -146,6 +157,7 @@ class Tally:
 
 
 def shape_counts(counts):
+    """Returns a text such as "3 chats (messages)" for each shape of a file's documents."""
     return [f"{number} {'document' if shape in ('text', 'text file') else 'chat'}"
             f"{'' if number == 1 else 's'} ({shape})"
             for shape, number in counts.shapes.most_common()]
@@ -154,14 +166,16 @@ def shape_counts(counts):
 # ---- on the terminal ----
 
 
-def terminal_text(tally, fitter, colour):
-    lines = [f"  {line}" for line in tally.counts_by_file()[:NAMED]]
-    if len(tally.files) > NAMED:
-        lines.append(f"  and {len(tally.files) - NAMED} more files")
+def terminal_text(tally, fitter, color):
+    """Returns the report for the terminal."""
+    lines = [f"  {line}" for line in tally.counts_by_file()[:MAX_FILES]]
+    if len(tally.files) > MAX_FILES:
+        lines.append(f"  and {len(tally.files) - MAX_FILES} more files")
     lines += [f"  {line}" for line in tally.left_out]
     if tally.notes.counts["rewritten"]:
-        lines.append(f"  {tally.notes.counts['rewritten']} chats became a sample for each answer: "
-                     "the chat template lays earlier messages out otherwise once later ones follow")
+        lines.append(f"  {tally.notes.counts['rewritten']} chats were split into one sample per "
+                     "answer, because the chat template changes earlier messages when later ones "
+                     "follow")
     if tally.unread_line():
         lines.append(f"  {tally.unread_line()}")
     if fitter.summary():
@@ -169,24 +183,25 @@ def terminal_text(tally, fitter, colour):
     lines.append(histogram_text(tally.lengths, fitter.length))
     for location, ids, trained in tally.first[:1]:
         lines.append(f"  the first sample, {location}, what is trained on "
-                     + (f"{ON}in green{OFF}:" if colour else "between >>> and <<<:"))
-        lines.append(sample_text(tally.pieces(ids, trained), colour,
+                     + (f"{ON}in green{OFF}:" if color else "between >>> and <<<:"))
+        lines.append(sample_text(tally.pieces(ids, trained), color,
                                  200 if trained.all() else 1200))
     lines += [f"  warning: {warning}" for warning in tally.warnings()]
     return "\n".join(lines)
 
 
-def harmless(text):
+def without_control_characters(text):
     """Replaces control characters, which a terminal would execute."""
     return "".join(c if c in "\n\t" or ord(c) >= 32 and not 127 <= ord(c) < 160 else "?"
                    for c in text)
 
 
-def sample_text(pieces, colour, most):
-    text, left = "", most
+def sample_text(pieces, color, max_length):
+    """Returns a sample's text for the terminal, with marks around what is trained on."""
+    text, left = "", max_length
     for trained, piece in pieces:
-        shown, left = harmless(piece[:left]), left - len(piece)
-        text += (f"{ON}{shown}{OFF}" if trained and colour else f">>>{shown}<<<"
+        shown, left = without_control_characters(piece[:left]), left - len(piece)
+        text += (f"{ON}{shown}{OFF}" if trained and color else f">>>{shown}<<<"
                  if trained else shown)
         if left <= 0:
             return text + f" … ({-left} more characters of this part)" if left else text
@@ -221,15 +236,16 @@ mark { background: var(--trained); color: var(--trained-text); border-radius: .1
 """
 
 
-def page(tally, writers, fitter, out):
+def html_page(tally, writers, fitter, out):
+    """Returns the report as an HTML page."""
     tokens, trained = (sum(getattr(w, key) for w in writers.values())
                        for key in ("tokens", "trained"))
     samples = sum(len(w.lengths) for w in writers.values())
-    half = quantiles(tally.lengths)
+    lengths = quantiles(tally.lengths)
     tiles = [("samples", f"{samples:,}"), ("tokens", f"{tokens:,}"),
              ("trained on", f"{100 * trained / max(tokens, 1):.1f} %"),
-             ("median length", f"{half[50]:,}"),
-             ("longest", f"{half[100]:,}"), ("occur again", f"{tally.duplicates:,}"),
+             ("median length", f"{lengths[50]:,}"),
+             ("longest", f"{lengths[100]:,}"), ("duplicates", f"{tally.duplicates:,}"),
              ("empty answers", f"{tally.notes.counts['empty answers']:,}")]
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
              "content='width=device-width'>",
@@ -245,29 +261,33 @@ def page(tally, writers, fitter, out):
 
 
 def file_table(tally):
+    """Returns the HTML table of the input files."""
     rows = "".join(f"<tr><td>{html.escape(path)}<td>{html.escape(', '.join(shape_counts(c)))}"
                    + "".join(f"<td class=n>{n:,}" for n in (c.samples, c.tokens, c.trained))
                    for path, c in list(tally.files.items())[:200])
-    return ("<h2>Files</h2><div class=scroll><table><tr><th>file<th>holds<th class=n>samples<th "
+    return ("<h2>Files</h2><div class=scroll><table><tr><th>file<th>content<th class=n>samples<th "
             f"class=n>tokens<th class=n>trained on{rows}</table></div>")
 
 
 def length_table(tally, fitter):
+    """Returns the HTML table of the lengths of samples."""
     bins = histogram(tally.lengths)
-    most = max(count for _, _, count in bins)
+    max_count = max(count for _, _, count in bins)
     rows = "".join(f"<tr><td class=n>{low:,} to {high:,}<td class=n>{count:,}<td style='width:60%'>"
-                   f"<span class=bar style='width:{100 * count / most:.1f}%'></span>"
+                   f"<span class=bar style='width:{100 * count / max_count:.1f}%'></span>"
                    for low, high, count in bins)
     lengths = np.asarray(tally.lengths)
-    shares = ", ".join(f"{100 * np.mean(lengths > row + 1):.1f} % at {row:,}" for row in ROWS)
-    cut = f"<p>{html.escape(fitter.summary())}" if fitter.summary() else ""
-    half = ", ".join(f"{q} %: {n:,}" for q, n in quantiles(tally.lengths).items())
-    return (f"<h2>Lengths in tokens</h2>{cut}<p class=quiet>at most so long are — {half}. Too long "
-            f"for one row: {shares}.</p><div class=scroll><table><tr><th class=n>tokens<th "
-            f"class=n>samples<th>{rows}</table></div>")
+    shares = ", ".join(f"{100 * np.mean(lengths > length + 1):.1f} % at {length:,}"
+                       for length in SEQUENCE_LENGTHS)
+    summary = f"<p>{html.escape(fitter.summary())}" if fitter.summary() else ""
+    percentiles = ", ".join(f"{q} %: {n:,}" for q, n in quantiles(tally.lengths).items())
+    return (f"<h2>Lengths in tokens</h2>{summary}<p class=quiet>Share of samples up to a length — "
+            f"{percentiles}. Too long for one sequence: {shares}.</p><div class=scroll><table><tr>"
+            f"<th class=n>tokens<th class=n>samples<th>{rows}</table></div>")
 
 
 def sample_parts(tally):
+    """Returns the first samples as HTML, with what is trained on marked."""
     parts = ["<h2>The first samples</h2><p class=quiet>What is trained on is <mark>marked</mark>; "
              "the rest is context."]
     for location, ids, trained in tally.first:
@@ -278,10 +298,12 @@ def sample_parts(tally):
     return "\n".join(parts)
 
 
-def clipped(pieces, most):
+def clipped(pieces, max_length):
+    """Yields pieces until `max_length` characters, then the number of characters left out."""
+    left = max_length
     for trained, piece in pieces:
-        yield trained, piece[:most]
-        most -= len(piece)
-        if most < 0:
-            yield False, f" … {-most} more characters"
+        yield trained, piece[:left]
+        left -= len(piece)
+        if left < 0:
+            yield False, f" … {-left} more characters"
             return

@@ -1,7 +1,7 @@
-"""Lays out chats by the model's own chat template, and finds which characters are trained on.
+"""Renders chats with the model's own chat template, and finds which characters are trained on.
 
-transformers renders, so that the text is what a server makes of the same messages. For each
-answer, two texts are rendered:
+The template is run by transformers, so the text is the one that a server makes of the same
+messages. For each answer, two texts are rendered:
   P = the messages before the answer, with the generation prompt (a server gives the model this)
   F = the messages up to and including the answer
 P must be a prefix of F, byte by byte; the rest of F is the target. If every F is a prefix of the
@@ -19,14 +19,14 @@ import re
 
 from script_errors import BadDocument, UserError
 from training_data.conversations import REASONING
-from training_data.fields import HARMLESS_NAMES, canonical, holds_nothing
+from training_data.fields import HARMLESS_NAMES, canonical, is_empty_or_empty_json
 from training_data.records import read_json
 
 TRAIN_ON = ("assistant", "last", "all")
 PROBED_NAME, PROBED_KEY, PROBED_VALUE = "probed_name", "probed_key", "probed value"
 GENERATION_TAG = r"\{%-?\s*(?:end)?generation\s*-?%\}"
 # Variables of a template that its caller always sets.
-GIVEN = ("messages", "tools", "add_generation_prompt")
+CALLER_VARIABLES = ("messages", "tools", "add_generation_prompt")
 # Keys of a message that have their own checks, or that identify messages.
 CHECKED_KEYS = ("role", "content", "tool_calls", "tool_call_id", *REASONING)
 
@@ -48,10 +48,11 @@ class ChatTemplate:
         logging.set_verbosity_error()
         self.folder, self.options = folder, options or {}
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        self.name = self._known(name)
+        self.name = self._existing(name)
         self._sources, self._forms = {}, {}
 
-    def _known(self, name):
+    def _existing(self, name):
+        """Returns the name of a template; raises an error if there is no such template."""
         templates = self.tokenizer.chat_template
         if name is None or (isinstance(templates, dict) and name in templates):
             return name
@@ -70,12 +71,14 @@ class ChatTemplate:
                                 f"{', '.join(self.tokenizer.chat_template)}") from None
         return self._sources[key]
 
-    def says_the_date(self):
+    def writes_current_date(self):
+        """Returns whether the template writes the current date."""
         return "strftime_now" in self.source(None)
 
     # ---- rendering ----
 
     def render(self, messages, chat, location, prompt=False):
+        """Returns the text of messages; `prompt` appends the generation prompt."""
         options = {**self.options, **chat.options}
         try:
             return self.tokenizer.apply_chat_template(
@@ -109,7 +112,7 @@ class ChatTemplate:
             return UserError(f"{self.folder}: line {error.lineno} of the chat template is not "
                              f"valid Jinja: {error.message}")
         if type(error) is TemplateError:  # its raise_exception
-            return BadDocument(f"{location}: the chat template refuses it: {error}")
+            return BadDocument(f"{location}: the chat template refuses the chat: {error}")
         return BadDocument(f"{location}: the chat template fails{template_line(error)}: {error}")
 
     # ---- the template's variables other than messages ----
@@ -125,7 +128,7 @@ class ChatTemplate:
                 re.sub(GENERATION_TAG, "", source))
         except TemplateError:
             return frozenset()
-        return frozenset(meta.find_undeclared_variables(tree)) - set(GIVEN) - set(
+        return frozenset(meta.find_undeclared_variables(tree)) - set(CALLER_VARIABLES) - set(
             self.tokenizer.special_tokens_map)
 
     @functools.cached_property
@@ -140,20 +143,20 @@ class ChatTemplate:
         known = self.variables(self.source(chat.tools))
         for key in chat.options:
             if key in self.reserved:
-                raise BadDocument(f'{location}: "{key}" in "chat_template_kwargs" is no argument '
-                                  'of a chat template; remove it')
-        for key in chat.beside:
+                raise BadDocument(f'{location}: "{key}" in "chat_template_kwargs" cannot be an '
+                                  'argument of a chat template; remove it')
+        for key in chat.other_fields:
             if key in known:
                 raise BadDocument(f'{location}: "{key}" is an argument of this chat template, '
-                                  'which is read from "chat_template_kwargs" alone; '
-                                  f"write it there, or pass over it with --ignore-fields {key}")
+                                  'which is read only from "chat_template_kwargs"; '
+                                  f"write it there, or ignore it with --ignore-fields {key}")
         for key in chat.options:
             if key not in known:
                 notes.count(("unread", f"chat_template_kwargs.{key}"), location)
         for key in self.options.keys() - known:
             notes.count(("unread", f"{key} of --template-options"), location)
 
-    def with_tools_as_read(self, chat, notes, location):
+    def with_readable_tools(self, chat, notes, location):
         """Returns the chat with its tools in the form that this template reads: unchanged if that
         works, else in OpenAI's form."""
         if not chat.tools or all("function" in tool for tool in chat.tools):
@@ -168,23 +171,25 @@ class ChatTemplate:
 
     @functools.lru_cache(2)
     def reads_tools(self, wrapped):
+        """Returns whether the template renders tools, with or without OpenAI's wrapper."""
         function = {"name": PROBED_NAME, "description": PROBED_VALUE,
                     "parameters": {"type": "object", "properties": {}}}
         tools = [{"type": "function", "function": function} if wrapped else function]
-        return PROBED_NAME in self._probed([{"role": "user", "content": "x"}], tools)
+        return PROBED_NAME in self._probe([{"role": "user", "content": "x"}], tools)
 
     @functools.lru_cache(256)
     def reads_tool_key(self, key, wrapped):
         """Returns whether the template renders the value of a key of a tool's function."""
         function = {"name": PROBED_NAME, "description": "seeks",
                     "parameters": {"type": "object", "properties": {}}}
-        shown = [self._probed([{"role": "user", "content": "x"}],
-                              [{"type": "function", "function": one} if wrapped else one])
-                 for one in ({**function, key: PROBED_VALUE},
-                             {name: value for name, value in function.items() if name != key})]
-        return shown[0] != shown[1]
+        texts = [self._probe([{"role": "user", "content": "x"}],
+                             [{"type": "function", "function": variant} if wrapped else variant])
+                 for variant in ({**function, key: PROBED_VALUE},
+                                 {name: value for name, value in function.items() if name != key})]
+        return texts[0] != texts[1]
 
-    def _probed(self, messages, tools):
+    def _probe(self, messages, tools):
+        """Returns the rendered text; "" if the template fails."""
         from training_data.conversations import Chat
 
         try:
@@ -197,37 +202,37 @@ class ChatTemplate:
     def samples(self, chat, train_on, location, notes):
         """Returns the Samples of a chat. `notes` (encoding.Notes) counts what the report says."""
         self.check_arguments(chat, location, notes)
-        chat = self.with_tools_as_read(chat, notes, location)
-        messages = self.with_calls_as_read(chat, location)
+        chat = self.with_readable_tools(chat, notes, location)
+        messages = self.with_readable_calls(chat, location)
         if train_on == "all":
-            if chat.held_back:
-                raise BadDocument(f"{location}: message {chat.held_back} says that it is not "
-                                  "trained on, and --train-on all trains on every token; leave one "
-                                  "of them out")
-            whole = self.whole_text(messages, chat, location)
-            self.count_unread(messages, whole, [], chat, location, notes)
-            return [Sample(whole, None)]
+            if chat.first_excluded:
+                raise BadDocument(f"{location}: message {chat.first_excluded} says that it is not "
+                                  "trained on, and --train-on all trains on every token; remove "
+                                  "one of the two")
+            full_text = self.render_complete(messages, chat, location)
+            self.count_unread(messages, full_text, [], chat, location, notes)
+            return [Sample(full_text, None)]
         answers = [i for i, m in enumerate(messages) if m["role"] == "assistant"
                    and chat.may_train[i]]
         if not answers:
-            held_back = (f": message {chat.held_back} says that it is not trained on"
-                         if chat.held_back else "")
-            raise BadDocument(f"{location}: has no assistant message to train on{held_back}")
+            cause = (f": message {chat.first_excluded} says that it is not trained on"
+                     if chat.first_excluded else "")
+            raise BadDocument(f"{location}: has no assistant message to train on{cause}")
         if train_on == "last":
             answers = answers[-1:]
         notes.count(("unread", "messages after the last answer"), location,
                     len(messages) - answers[-1] - 1)
         messages = messages[:answers[-1] + 1]  # nothing after the last answer is trained on
-        whole = self.whole_text(messages, chat, location)
-        self.count_unread(messages, whole, answers, chat, location, notes)
-        texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, location)
+        full_text = self.render_complete(messages, chat, location)
+        self.count_unread(messages, full_text, answers, chat, location, notes)
+        texts = [full_text if i == answers[-1] else self.render(messages[:i + 1], chat, location)
                  for i in answers]
         for i, text in zip(answers, texts):
             self.refuse_lost_reasoning(messages[:i + 1], text, chat, location)
         turns = [self.turn(messages, i, text, chat, location, notes)
                  for i, text in zip(answers, texts)]
-        if all(whole.startswith(text) for text in texts):
-            groups = [(messages, whole, turns)]
+        if all(full_text.startswith(text) for text in texts):
+            groups = [(messages, full_text, turns)]
         else:
             notes.count("rewritten")
             groups = [(messages[:i + 1], text, [turn])
@@ -251,37 +256,37 @@ class ChatTemplate:
                                          location):
             raise BadDocument(f'{location}: this chat template leaves out "{keys[0]}" of message '
                               f'{len(messages)}; write it into "content", or '
-                              f"pass over it with --ignore-fields {keys[0]}")
+                              f"ignore it with --ignore-fields {keys[0]}")
 
-    def count_unread(self, messages, whole, answers, chat, location, notes):
+    def count_unread(self, messages, full_text, answers, chat, location, notes):
         """Counts the keys of messages and calls that the template ignores. The reasoning of
         `answers` is checked elsewhere."""
         checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)]
                    for i in range(len(messages))}
-        found = dict.fromkeys((m["role"], k) for i, m in enumerate(messages) for k in m
-                              if k not in checked[i] and canonical(k) not in HARMLESS_NAMES)
-        for role, key in found:
+        role_keys = dict.fromkeys((m["role"], k) for i, m in enumerate(messages) for k in m
+                                  if k not in checked[i] and canonical(k) not in HARMLESS_NAMES)
+        for role, key in role_keys:
             having = [i for i, m in enumerate(messages) if m["role"] == role and key in m
                       and key not in checked[i]]
-            if self.is_rendering_of(whole, [without(m, [key]) if i in having else m
-                                            for i, m in enumerate(messages)], chat, location):
+            fewer = [without(m, [key]) if i in having else m for i, m in enumerate(messages)]
+            if self.is_rendering_of(full_text, fewer, chat, location):
                 notes.count(("unread", f"message.{key}"), location, len(having))
         functions = [(tool.get("function", tool), "function" in tool) for tool in chat.tools or []]
         for function, is_wrapped in functions:
             for key, value in function.items():
-                if key not in ("name",
-                               "type") and not holds_nothing(value) and not self.reads_tool_key(
-                                   key, is_wrapped):
+                if (key not in ("name", "type") and not is_empty_or_empty_json(value)
+                        and not self.reads_tool_key(key, is_wrapped)):
                     notes.count(("unread", f"tool.{key}"), location)
         calls = [call for m in messages for call in m.get("tool_calls", ())]
-        for key in dict.fromkeys(key for call in calls for key in more_keys(call)):
-            fewer = [{**m, "tool_calls": [without_more(c, key) for c in m["tool_calls"]]}
+        for key in dict.fromkeys(key for call in calls for key in extra_keys(call)):
+            fewer = [{**m, "tool_calls": [without_extra_key(c, key) for c in m["tool_calls"]]}
                      if m.get("tool_calls") else m for m in messages]
-            if self.is_rendering_of(whole, fewer, chat, location):
+            if self.is_rendering_of(full_text, fewer, chat, location):
                 notes.count(("unread", f"call.{key}"), location,
-                            sum(key in more_keys(call) for call in calls))
+                            sum(key in extra_keys(call) for call in calls))
 
     def turn(self, messages, i, text, chat, location, notes):
+        """Returns the turn of answer `i`; `text` is rendered from the messages up to it."""
         if i == 0:
             return self.opening_turn(messages, text, chat, location)
         prompt = self.render(messages[:i], chat, location, prompt=True)
@@ -292,7 +297,7 @@ class ChatTemplate:
         if not text.startswith(before) or same < len(before):
             raise BadDocument(
                 f"{location}: the chat template changes earlier messages when message {i + 1} "
-                "follows, so that no server would give the model what is trained on: after "
+                "follows, so the model would be trained on text that no server produces: after "
                 f"{tail(text[:same])} a server has {head(prompt[same:])}, the chat "
                 f"{head(text[same:])}; use --train-on all or --plain")
         notes.count("prefilled", f"{location}: after {tail(text[:same])} a server has "
@@ -324,27 +329,28 @@ class ChatTemplate:
             narrowed.append(Turn(inside, turn.limit))
         return narrowed
 
-    def whole_text(self, messages, chat, location):
+    def render_complete(self, messages, chat, location):
         """Returns the text of the conversation. Refuses the conversation if the template silently
         drops a part of it."""
-        whole = self.render(messages, chat, location)
-        self.refuse_parts(messages, whole, chat, location)
-        self.refuse_lost_tools(messages, whole, chat, location)
+        full_text = self.render(messages, chat, location)
+        self.refuse_parts(messages, full_text, chat, location)
+        self.refuse_lost_tools(messages, full_text, chat, location)
         for i, changed, what in self.changed_calls(messages):
-            if self.is_rendering_of(whole, [*messages[:i], {**messages[i], "tool_calls": changed},
-                                            *messages[i + 1:]], chat, location):
+            message = {**messages[i], "tool_calls": changed}
+            if self.is_rendering_of(full_text, [*messages[:i], message, *messages[i + 1:]], chat,
+                                    location):
                 raise BadDocument(f"{location}: this chat template leaves out {what}")
-        for i in self.unseen(messages, whole, chat, location):
+        for i in self.find_unrendered(messages, full_text, chat, location):
             changed = {**messages[i], "content": ""}
-            if self.is_rendering_of(whole, [*messages[:i], changed, *messages[i + 1:]], chat,
+            if self.is_rendering_of(full_text, [*messages[:i], changed, *messages[i + 1:]], chat,
                                     location):
                 role = messages[i]["role"]
                 raise BadDocument(f"{location}: this chat template leaves out " +
-                                  (f"what message {i + 1} says beside its tool_calls"
+                                  (f"the text of message {i + 1}, which has tool_calls"
                                    if role == "assistant" else f"messages of the role {role}"))
-        return whole
+        return full_text
 
-    def refuse_parts(self, messages, whole, chat, location):
+    def refuse_parts(self, messages, full_text, chat, location):
         """Refuses a content that was a list of parts if the template supports parts and renders
         them differently from the joined text that is used here."""
         for i, message in enumerate(messages):
@@ -356,7 +362,7 @@ class ChatTemplate:
                                     *messages[i + 1:]], chat, location)
             except BadDocument:
                 continue
-            if text != whole and "{'type'" not in text and '{"type"' not in text:
+            if text != full_text and "{'type'" not in text and '{"type"' not in text:
                 raise BadDocument(f"{location}: this chat template renders the {len(parts)} "
                                   f"content parts of message {i + 1} differently from their joined "
                                   "text; write its content as one text")
@@ -380,57 +386,61 @@ class ChatTemplate:
                     yield i, [*calls[:at], changed,
                               *calls[at + 1:]], f"the arguments of call {at + 1} of message {i + 1}"
 
-    def refuse_lost_tools(self, messages, whole, chat, location):
+    def refuse_lost_tools(self, messages, full_text, chat, location):
+        """Raises an error if the template drops a tool."""
         for number, tool in enumerate(chat.tools or [], 1):
             name = tool.get("function", tool)["name"]
-            if name not in whole or not (self.reads_tools("function" in tool)
-                                         or self.differs_without(number - 1, messages, whole, chat,
-                                                                 location)):
+            if name not in full_text or not (
+                    self.reads_tools("function" in tool)
+                    or self.differs_without(number - 1, messages, full_text, chat, location)):
                 raise BadDocument(f"{location}: this chat template leaves out tools: {name}, item "
                                   f"{number}")
 
-    def differs_without(self, at, messages, whole, chat, location):
+    def differs_without(self, at, messages, full_text, chat, location):
+        """Returns whether the rendered text depends on the name of tool `at`."""
         function = {**chat.tools[at].get("function", chat.tools[at]), "name": PROBED_NAME}
         tool = {**chat.tools[at],
                 "function": function} if "function" in chat.tools[at] else function
         tools = [*chat.tools[:at], tool, *chat.tools[at + 1:]]
-        return not self.is_rendering_of(whole, messages, dataclasses.replace(chat, tools=tools),
+        return not self.is_rendering_of(full_text, messages, dataclasses.replace(chat, tools=tools),
                                         location)
 
-    def unseen(self, messages, whole, chat, location):
+    def find_unrendered(self, messages, full_text, chat, location):
         """Returns the messages whose text does not occur in the rendered conversation, except
         answers without calls. A short text may occur by chance, so for a test all short texts are
         replaced at the same time."""
-        said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant"
-                or m.get("tool_calls")}
-        doubtful = [i for i, text in said.items() if text and (len(text) < 8 or text not in whole)]
-        if not doubtful:
+        texts = {i: m["content"].strip() for i, m in enumerate(messages)
+                 if m["role"] != "assistant" or m.get("tool_calls")}
+        candidates = [i for i, text in texts.items()
+                      if text and (len(text) < 8 or text not in full_text)]
+        if not candidates:
             return []
-        tried = [{**m, "content": f"tried-{i}-out"} if i in doubtful else m
-                 for i, m in enumerate(messages)]
+        probes = [{**m, "content": f"tried-{i}-out"} if i in candidates else m
+                  for i, m in enumerate(messages)]
         try:
-            text = self.render(tried, chat, location)
+            text = self.render(probes, chat, location)
         except BadDocument:
-            return doubtful
-        return [i for i in doubtful if f"tried-{i}-out" not in text]
+            return candidates
+        return [i for i in candidates if f"tried-{i}-out" not in text]
 
     # ---- calls of tools ----
 
-    def with_calls_as_read(self, chat, location):
+    def with_readable_calls(self, chat, location):
         """Returns the messages with the arguments of calls as objects or as JSON text, depending on
         which of them this template renders as the JSON that a server would produce."""
         if not any(m.get("tool_calls") for m in chat.messages):
             return chat.messages
         as_text = self.calls_are_texts(chat)
         wrap = not self.reads_bare_calls()
-        return [{**m, "tool_calls": [wrapped(self.call_as_read(c, as_text, location), wrap)
+        return [{**m, "tool_calls": [wrapped(self.convert_call(c, as_text, location), wrap)
                                      for c in m["tool_calls"]]}
                 if m.get("tool_calls") else m for m in chat.messages]
 
     @staticmethod
-    def call_as_read(call, as_text, location):
+    def convert_call(call, as_text, location):
+        """Returns a call with its arguments as JSON text or as an object."""
         function = call.get("function", call)
-        given = value = function["arguments"]
+        original = value = function["arguments"]
         if isinstance(value, str):
             try:
                 value = json.loads(value)
@@ -438,17 +448,17 @@ class ChatTemplate:
                 raise BadDocument(f"{location}: the arguments of a call of {function.get('name')} "
                                   f"are not JSON: {error}") from None
         if as_text:
-            value = given if isinstance(given, str) else json.dumps(value, ensure_ascii=False)
+            value = original if isinstance(original, str) else json.dumps(value, ensure_ascii=False)
         function = {**function, "arguments": value}
         return {**call, "function": function} if "function" in call else function
 
     def calls_are_texts(self, chat):
-        """Returns whether arguments of calls must be passed as JSON text. This is tried out:
+        """Returns whether arguments of calls must be passed as JSON text. Both forms are rendered:
         objects are used, unless only text is rendered as JSON."""
         key = chat.tools is not None
         if key not in self._forms:
-            objects = self._laid_out({PROBED_KEY: PROBED_VALUE}, chat)
-            texts = self._laid_out(json.dumps({PROBED_KEY: PROBED_VALUE}), chat)
+            objects = self._render_call({PROBED_KEY: PROBED_VALUE}, chat)
+            texts = self._render_call(json.dumps({PROBED_KEY: PROBED_VALUE}), chat)
             is_json = f'"{PROBED_KEY}": "{PROBED_VALUE}"'
             listed = (PROBED_KEY in objects and PROBED_VALUE in objects
                       and f"'{PROBED_KEY}'" not in objects)
@@ -460,11 +470,12 @@ class ChatTemplate:
         """Returns whether the template supports calls without the wrapper {"type": "function",
         "function": ...}."""
         call = {"name": PROBED_NAME, "arguments": {PROBED_KEY: PROBED_VALUE}}
-        text = self._probed([{"role": "user", "content": "x"},
-                             {"role": "assistant", "content": "", "tool_calls": [call]}], None)
+        text = self._probe([{"role": "user", "content": "x"},
+                            {"role": "assistant", "content": "", "tool_calls": [call]}], None)
         return PROBED_NAME in text and PROBED_KEY in text
 
-    def _laid_out(self, arguments, chat):
+    def _render_call(self, arguments, chat):
+        """Returns the text of a call with these arguments; "" if the template fails."""
         call = {"id": "call00001", "type": "function",
                 "function": {"name": "probed", "arguments": arguments}}
         messages = [{"role": "user", "content": "x"},
@@ -486,25 +497,28 @@ def wrapped(call, wrap):
 
 
 def without(message, keys):
+    """Returns a message without some keys."""
     return {key: value for key, value in message.items() if key not in keys}
 
 
-def more_keys(call):
+def extra_keys(call):
     """Returns the keys of a call in addition to the standard ones."""
     outer = without(call, ("id", "type", "index", "function",
                            *(() if "function" in call else ("name", "arguments"))))
     inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
-    return [key for key, value in {**outer, **inner}.items() if not holds_nothing(value)]
+    return [key for key, value in {**outer, **inner}.items() if not is_empty_or_empty_json(value)]
 
 
-def without_more(call, key):
+def without_extra_key(call, key):
+    """Returns a call without a key that is not a standard one, also in its function."""
     if "function" not in call:
         return without(call, [key])
-    kept = () if key in ("name", "arguments") else (key,)
-    return {**without(call, [key]), "function": without(call["function"], kept)}
+    function_keys = () if key in ("name", "arguments") else (key,)
+    return {**without(call, [key]), "function": without(call["function"], function_keys)}
 
 
 def answer_turn(begin, text):
+    """Returns the turn of an answer that extends from `begin` to the end of a text."""
     return Turn([(begin, len(text))], len(text))
 
 
@@ -519,15 +533,18 @@ def template_line(error):
     return "" if line is None else f" in its line {line}"
 
 
-def head(text, most=40):
-    return repr(text if len(text) <= most else text[:most] + "…")
+def head(text, max_length=40):
+    """Returns the beginning of a text for a message."""
+    return repr(text if len(text) <= max_length else text[:max_length] + "…")
 
 
-def tail(text, most=40):
-    return repr(text if len(text) <= most else "…" + text[-most:])
+def tail(text, max_length=40):
+    """Returns the end of a text for a message."""
+    return repr(text if len(text) <= max_length else "…" + text[-max_length:])
 
 
 def has_template(folder):
+    """Returns whether a model folder has a chat template."""
     settings = read_json(os.path.join(folder, "tokenizer_config.json"))
     return bool(settings.get("chat_template")) or os.path.isfile(
         os.path.join(folder, "chat_template.jinja")) or \

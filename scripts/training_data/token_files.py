@@ -12,7 +12,7 @@ import tempfile
 import numpy as np
 import xxhash
 
-from own_output import file_xxh3, is_as_written, sync, sync_folder
+from own_output import file_xxh3, is_unchanged, sync, sync_folder
 from script_errors import UserError, with_filename
 
 EXTENSIONS = (".bin", ".idx", ".mask", ".html", ".json")  # of a data set
@@ -45,15 +45,15 @@ def own_records(sidecar):
 
 def refuse_foreign(prefix):
     """Refuses to replace a file that this script did not write, or that was changed since."""
-    there = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
+    existing = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
     sidecar = read_sidecar(prefix)
-    for extension in there:
+    for extension in existing:
         path = prefix + extension
         if extension == ".json" and sidecar is not None and not os.path.islink(path):
             continue
         records = [] if sidecar is None else [r for r in own_records(sidecar)
                                            if r["name"] == os.path.basename(path)]
-        if any(is_as_written(path, r["bytes"], r["xxh3"]) for r in records):
+        if any(is_unchanged(path, r["bytes"], r["xxh3"]) for r in records):
             continue
         why = ("was changed since this script wrote it"
                if records else "was not written by this script")
@@ -70,30 +70,31 @@ def refuse_own_inputs(inputs, prefixes):
             if os.path.realpath(path) == os.path.realpath(output) or (
                     os.path.exists(path) and os.path.exists(output)
                     and os.path.samefile(path, output)):
-                raise UserError(f"{path}: is read, and would be replaced as {output}; choose "
-                                "another --out")
+                raise UserError(f"{path}: is an input and would be replaced by the output "
+                                f"{output}; choose another --out")
 
 
 @contextlib.contextmanager
 def staging_folder(out):
     """Yields a temporary folder in OUT in which the files are written. Its lock is held as long as
-    the process lives, so that the folder of a killed run is recognised, and two runs cannot mix
+    the process lives, so that the folder of a killed run is recognized, and two runs cannot mix
     their files."""
     for name in os.listdir(out):
         path = os.path.join(out, name)
         if re.fullmatch(r"\.ftrun-[a-z0-9_]{8}\.tmp", name) and not os.path.islink(path):
             remove_stale(out, path)
-    made = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
+    staging = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
     try:
-        with with_filename(out), open(os.path.join(made, "lock"), "w") as lock:
+        with with_filename(out), open(os.path.join(staging, "lock"), "w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by children
-            yield made
+            yield staging
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def remove_stale(out, folder):
+    """Removes the temporary folder of a killed run; raises an error if its run still lives."""
     try:
         with open(os.path.join(folder, "lock"), "r+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,20 +117,22 @@ class SplitWriter:
     its files to their final names."""
 
     def __init__(self, folder, prefix, dtype):
-        self.made, self.prefix, self.dtype = os.path.join(folder,
-                                                          os.path.basename(prefix)), prefix, dtype
+        self.prefix, self.dtype = prefix, dtype
+        self.staged_prefix = os.path.join(folder, os.path.basename(prefix))
         self.lengths, self.trained, self.tokens = [], 0, 0
         self.untrained = 0  # documents without a label that counts
         self.conversations = 0  # documents that are chats, or prompts with their answers
         self.min_id, self.max_id = None, -1
         self.longest_conversation = 0  # tokens
         self.page = None
-        self.bin = open(self.made + ".bin", "xb")
-        self.mask = open(self.made + ".mask", "xb")
+        self.bin = open(self.staged_prefix + ".bin", "xb")
+        self.mask = open(self.staged_prefix + ".mask", "xb")
         self.mask.write(bytes(24))  # the header, written last
         self.spare_bits = np.zeros(0, dtype=bool)
 
     def add(self, ids, trained, conversation):
+        """Adds a document. `trained` says which tokens are trained on; `conversation` whether the
+        document is a chat."""
         if ids.size == 0:
             return
         if conversation:
@@ -144,18 +147,19 @@ class SplitWriter:
         self.min_id = low if self.min_id is None else min(self.min_id, low)
         self.max_id = max(self.max_id, high)
         bits = np.concatenate([self.spare_bits, trained])
-        whole = bits.size // 8 * 8
-        self.mask.write(np.packbits(bits[:whole], bitorder="little").tobytes())
-        self.spare_bits = bits[whole:]
+        complete = bits.size // 8 * 8
+        self.mask.write(np.packbits(bits[:complete], bitorder="little").tobytes())
+        self.spare_bits = bits[complete:]
 
     def add_page(self, text):
         """Writes the HTML report. It is not part of the data, so no fingerprint depends on it."""
-        with open(self.made + ".html", "x", encoding="utf-8") as file:
+        with open(self.staged_prefix + ".html", "x", encoding="utf-8") as file:
             file.write(text)
             sync(file)
-        self.page = file_record("report", self.made + ".html")
+        self.page = file_record("report", self.staged_prefix + ".html")
 
     def finish(self, facts):
+        """Completes the files. `facts` are further entries of the record in PREFIX.json."""
         self.mask.write(np.packbits(self.spare_bits, bitorder="little").tobytes())
         self.mask.seek(0)
         self.mask.write(b"FTRMASK\0" + struct.pack("<QQ", 1, self.tokens))
@@ -164,7 +168,7 @@ class SplitWriter:
             close_synced(file)
         masked = self.trained < self.tokens
         parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
-        files = [file_record(role, self.made + extension) for role, extension in parts]
+        files = [file_record(role, self.staged_prefix + extension) for role, extension in parts]
         self.sidecar = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
                      "documents": len(self.lengths), "conversations": self.conversations,
                      "trained_tokens": self.trained,
@@ -175,6 +179,7 @@ class SplitWriter:
             self.sidecar["report"] = self.page
 
     def close(self):
+        """Closes the files; files that are not finished are lost."""
         for file in (self.bin, self.mask):
             file.close()
 
@@ -183,7 +188,7 @@ class SplitWriter:
         item = np.dtype(self.dtype).itemsize
         ends = np.cumsum(lengths, dtype=np.int64) * item
         begins = np.concatenate([np.zeros(1, np.int64), ends])[:lengths.size].astype("<i8")
-        with open(self.made + ".idx", "xb") as file:
+        with open(self.staged_prefix + ".idx", "xb") as file:
             file.write(b"MMIDIDX\0\0" + struct.pack("<QB", 1, MEGATRON_CODES[self.dtype]))
             file.write(struct.pack("<QQ", lengths.size, lengths.size + 1))
             file.write(lengths.tobytes() + begins.tobytes())
@@ -201,32 +206,35 @@ class SplitWriter:
         for extension in EXTENSIONS[:-1]:
             path = self.prefix + extension
             if os.path.basename(path) in names:
-                os.replace(self.made + extension, path)
+                os.replace(self.staged_prefix + extension, path)
             elif os.path.lexists(path):
                 os.remove(path)  # such as a mask, if the new data set has none
         sync_folder(os.path.dirname(self.prefix))
         self._write_sidecar(self.sidecar)
 
     def _write_sidecar(self, sidecar):
-        with open(self.made + ".json", "w", encoding="utf-8") as file:
+        with open(self.staged_prefix + ".json", "w", encoding="utf-8") as file:
             json.dump(sidecar, file, indent=2)
             file.write("\n")
             sync(file)
-        os.replace(self.made + ".json", self.prefix + ".json")
+        os.replace(self.staged_prefix + ".json", self.prefix + ".json")
         sync_folder(os.path.dirname(self.prefix))
 
 
 def close_synced(file):
+    """Closes a file after its data are on the disk."""
     sync(file)
     file.close()
 
 
 def file_record(role, path):
+    """Returns the record of a file: its role, name, size, time and checksum."""
     status = os.stat(path)
     return {"role": role, "name": os.path.basename(path), "bytes": status.st_size,
             "modified_ns": status.st_mtime_ns, "xxh3": file_xxh3(path)}
 
 
 def fingerprint(files):
+    """Returns the fingerprint of a data set: a checksum of the records of its files."""
     lines = "".join(f"{f['role']} {f['bytes']} {f['xxh3']}\n" for f in files)
     return xxhash.xxh3_64(lines.encode()).hexdigest()

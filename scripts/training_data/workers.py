@@ -1,4 +1,4 @@
-"""Tokenises documents in several processes, keeping their order."""
+"""Tokenizes documents in several processes, keeping their order."""
 import collections
 import concurrent.futures
 import multiprocessing
@@ -7,13 +7,13 @@ import os
 from training_data.encoding import Encoder
 from script_errors import BadDocument, MachineError, UserError
 
-BATCH_BYTES = 1 << 18  # the size of the batches that a process tokenises
+BATCH_BYTES = 1 << 18  # the size of the batches that a process tokenizes
 SHARED_MEMORY = "/dev/shm"  # where glibc makes semaphores between processes
 _encoder = None
 
 
 def start_worker(arguments):
-    """Initialises a worker process. Processes are forked, so they inherit the encoder of the
+    """Initializes a worker process. Processes are forked, so they inherit the encoder of the
     parent."""
     global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallelism comes from the processes
@@ -22,10 +22,12 @@ def start_worker(arguments):
 
 
 def encode_batch(batch):
-    return [encoded_or_bad(document) for document in batch]
+    """Encodes the documents of a batch in a worker process."""
+    return [encode_or_bad(document) for document in batch]
 
 
-def encoded_or_bad(document):
+def encode_or_bad(document):
+    """Returns an encoded document, or a BadDocument."""
     try:
         return _encoder.encode(document)
     except BadDocument as bad:
@@ -33,6 +35,7 @@ def encoded_or_bad(document):
 
 
 def batches(stream):
+    """Yields lists of documents of about BATCH_BYTES."""
     batch, size = [], 0
     for document in stream:
         batch.append(document)
@@ -45,6 +48,7 @@ def batches(stream):
 
 
 def process_pool(workers):
+    """Starts a pool of worker processes."""
     try:
         return concurrent.futures.ProcessPoolExecutor(workers,
                                                       mp_context=multiprocessing.get_context(
@@ -52,17 +56,18 @@ def process_pool(workers):
                                                       initargs=(None,))
     except (OSError, ImportError) as error:  # Python raises these if the system has no semaphores
         raise MachineError(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the "
-                               "tokenising processes need a few bytes there; make it writable and "
-                               "leave it some room, or tokenise in this process with "
-                               "--workers 1") from None
+                           "tokenizing processes need a few bytes there; make the folder writable "
+                           "and free some space in it, or tokenize in this process with "
+                           "--workers 1") from None
 
 
-def submitted(pool, batch):
+def submit(pool, batch):
+    """Submits a batch to the pool; returns its future."""
     try:
         return pool.submit(encode_batch, batch)
     except OSError as error:
-        raise MachineError(f"a tokenising process cannot be started: {error.strerror}; use "
-                               "fewer with --workers, or see ulimit -u and -v") from None
+        raise MachineError(f"a tokenizing process cannot be started: {error.strerror}; use "
+                           "fewer with --workers, or see ulimit -u and -v") from None
 
 
 def encoded_batches(stream, workers, encoder):
@@ -78,7 +83,7 @@ def encoded_batches(stream, workers, encoder):
         pending = collections.deque()
         try:
             for batch in batches(stream):
-                pending.append((batch, submitted(pool, batch)))
+                pending.append((batch, submit(pool, batch)))
                 if len(pending) > 3 * workers:  # limits the memory that is used
                     done, future = pending.popleft()
                     yield done, future.result()
@@ -86,8 +91,8 @@ def encoded_batches(stream, workers, encoder):
                 done, future = pending.popleft()
                 yield done, future.result()
         except concurrent.futures.process.BrokenProcessPool:
-            raise UserError("a tokenising process was killed, probably for memory; "
-                            "use fewer with --workers") from None
+            raise UserError("a tokenizing process was killed, probably because memory ran out; "
+                            "use fewer processes with --workers") from None
         finally:
             for _, future in pending:
                 future.cancel()

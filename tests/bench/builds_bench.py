@@ -53,29 +53,30 @@ def train(binary, ranks, settings, model, tokens, folder):
 def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        model, tokens = random_model.make(options.shape, scratch / "model")
+        model, tokens = random_model.make_model(options.shape, scratch / "model")
         for name, (ranks, settings) in CASES.items():
             if options.only not in name:
                 continue
             ratios = []
             for pair in range(2 * options.pairs):
-                found = {}
+                results = {}
                 # The builds take turns in going first.
                 for build in ("new", "old") if pair % 2 else ("old", "new"):
                     folder = scratch / f"{name}-{pair}-{build}"
                     binary = getattr(options, build)
-                    found[build] = train(binary, ranks, settings, model, tokens, folder)
-                quiet = max(foreign for _, foreign in found.values()) <= QUIET_CORES
-                ratio = found["old"][0] / found["new"][0]
-                print(f"{name} {pair}: new {found['new'][0]:.3f} s, old {found['old'][0]:.3f} s, "
-                      f"{ratio:.3f}{'' if quiet else ' (not quiet)'}", flush=True)
-                if quiet:
+                    results[build] = train(binary, ranks, settings, model, tokens, folder)
+                is_idle = max(foreign for _, foreign in results.values()) <= QUIET_CORES
+                new, old = results["new"][0], results["old"][0]
+                ratio = old / new
+                print(f"{name} {pair}: new {new:.3f} s, old {old:.3f} s, ratio {ratio:.3f}"
+                      f"{'' if is_idle else ' (machine not idle, not counted)'}", flush=True)
+                if is_idle:
                     ratios.append(ratio)
                 if len(ratios) == options.pairs:
                     break
             if ratios:
                 print(f"{name}: {statistics.median(ratios):.3f} ({min(ratios):.3f} to "
-                      f"{max(ratios):.3f}), {len(ratios)} quiet pairs", flush=True)
+                      f"{max(ratios):.3f}), {len(ratios)} pairs on an idle machine", flush=True)
 
 
 sys.exit(main())

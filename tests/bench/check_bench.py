@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-from random_model import SHAPES, make
+from random_model import SHAPES, make_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENT, DOCUMENTS = 512, 2000  # tokens per document; documents per data set
@@ -44,12 +44,13 @@ def write_data(prefix):
         lengths.tobytes() + offsets.tobytes() + array.array("q", range(DOCUMENTS + 1)).tobytes())
 
 
-def lay_out(folder, configs):
+def make_inputs(folder, configs):
     """Makes the models and the data that the configs name below `folder`."""
     for path in configs:
         text = path.read_text()
         for model in re.findall(r"models/[\w.-]+", text):
-            make("smollm2-12-heads" if model.endswith("-12-heads") else "smollm2", folder / model)
+            shape = "smollm2-12-heads" if model.endswith("-12-heads") else "smollm2"
+            make_model(shape, folder / model)
         for data in re.findall(r"^ +(?:train|validation): *(data/[\w./-]+)", text, re.M):
             if not (folder / data).with_suffix(".idx").exists():
                 write_data(folder / data)
@@ -63,16 +64,18 @@ def measure(command, folder):
     if done.returncode:
         sys.exit(f"exit {done.returncode}: {' '.join(map(str, command))}\n"
                  f"{(done.stdout + done.stderr)[-2000:]}")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return 1000 * wall, 1000 * used
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return 1000 * wall, 1000 * cpu
 
 
 def spread(values, digits):
+    """Returns a text with the median, the lowest and the highest value."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
 def load_text():
+    """Returns the load averages of the machine as a text."""
     return " ".join(f"{load:.2f}" for load in os.getloadavg())
 
 
@@ -88,7 +91,7 @@ def main():
         configs = [path for path in configs if path.stem in args.config]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
-        lay_out(folder, configs)
+        make_inputs(folder, configs)
         commands = {path: [args.binary, "check", "--config", path] for path in configs}
         for command in commands.values():  # to fill the page cache
             measure(command, folder)
@@ -100,12 +103,12 @@ def main():
                 checks[path].append(measure(command, folder))
         print(f"load averages after: {load_text()}")
         for column, what in enumerate(("wall clock", "CPU time")):
-            start = [taken[column] for taken in version]
+            start = [times[column] for times in version]
             print(f"{what}: ftrun --version {spread(start, 1)} ms")
             for path, runs in checks.items():
-                taken = [run[column] for run in runs]
-                ratios = [one / base for one, base in zip(taken, start, strict=True)]
-                print(f"  check of {path.stem}: {spread(taken, 1)} ms, ratio {spread(ratios, 2)}")
+                times = [run[column] for run in runs]
+                ratios = [time_ms / base for time_ms, base in zip(times, start, strict=True)]
+                print(f"  check of {path.stem}: {spread(times, 1)} ms, ratio {spread(ratios, 2)}")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1e-3, "s": 1.0,
 
 
 def quantity(text):
+    """Returns a number with a unit, such as "1.5 GiB", in bytes or seconds."""
     number, unit = re.fullmatch(r"([\d.]+) ?(\w+)", text).groups()
     return float(number) * UNITS[unit]
 
@@ -52,6 +53,7 @@ def quantity(text):
 
 
 def train(args, name, steps, every, background=True, resume=False):
+    """Trains; returns (output, lines of metrics.jsonl, run.json)."""
     out, file = args.scratch / name, args.scratch / f"{name}.json"
     if not resume:
         shutil.rmtree(out, ignore_errors=True)
@@ -72,12 +74,12 @@ def train(args, name, steps, every, background=True, resume=False):
     return done.stdout, lines, json.loads((out / "run.json").read_text())
 
 
-def saved(text):
+def parse_saves(text):
     """Returns (bytes, seconds of writing during training, pause of training) of each checkpoint
     that was written in the background."""
-    found = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which "
+    saves = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which "
                        r"paused for ([\d.]+ ?\w+)", text)
-    return [tuple(map(quantity, one)) for one in found]
+    return [tuple(map(quantity, save)) for save in saves]
 
 
 # --- the machine's limits ------------------------------------------------------------------------
@@ -111,9 +113,9 @@ def disk_seconds(folder, size):
         written = time.perf_counter() - start
     with open(path, "rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        room = bytearray(8 << 20)
+        buffer = bytearray(8 << 20)
         start = time.perf_counter()
-        while file.readinto(room):
+        while file.readinto(buffer):
             pass
         read = time.perf_counter() - start
     path.unlink()
@@ -125,49 +127,51 @@ def costs_within(lines, every, seconds, paused):
     of the steps during its writing over those before and after them. Both come from one training,
     since the machine's speed may change by more than that between trainings."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
-    beside = math.ceil(seconds / statistics.median(times.values()))
+    concurrent_steps = math.ceil(seconds / statistics.median(times.values()))
     costs = []
-    if beside > every // 2:  # no steps are left between two of them
+    if concurrent_steps > every // 2:  # no steps without a save are left in between
         return costs
     for save in range(2 * every, max(times) - every + 1, every):
-        during = [times[save + i] for i in range(1, beside + 1)]
-        others = [times[save + i] for i in range(beside + 1 - every, every + 1)
-                  if not 1 <= i <= beside]
-        costs.append(sum(during) - beside * statistics.median(others) + paused)
+        during = [times[save + i] for i in range(1, concurrent_steps + 1)]
+        others = [times[save + i] for i in range(concurrent_steps + 1 - every, every + 1)
+                  if not 1 <= i <= concurrent_steps]
+        costs.append(sum(during) - concurrent_steps * statistics.median(others) + paused)
     return costs
 
 
 def spread_of_costs(costs):
+    """Returns a text with the median, the lowest and the highest cost."""
     if not costs:
-        return ("not measured (--steps three times --every at least, and --every twice what a "
-                "checkpoint takes)")
+        return ("not measured (--steps must be at least three times --every, and --every steps "
+                "must take at least twice as long as a checkpoint)")
     middle = statistics.median(costs)
     return (f"{middle:.2f} s ({min(costs):.2f} to {max(costs):.2f}, of {len(costs)}), "
             f"{middle / 30:.1%} of 30 s")
 
 
 def compare_with_machine(args):
+    """Prints pauses and speeds of checkpoints, compared with the machine's limits."""
     for pair in range(args.pairs):
         _, plain, _ = train(args, "plain", args.steps, 0)
         text, lines, run = train(args, "saving", args.steps, args.every)
-        found = saved(text)
-        size = int(found[0][0])
+        saves = parse_saves(text)
+        size = int(saves[0][0])
         count = run["counters"]["checkpoints_saved"]
         # The first copy may use pages that the kernel has not provided yet.
-        paused = statistics.median(pause for _, _, pause in found[1:] or found)
+        paused = statistics.median(pause for _, _, pause in saves[1:] or saves)
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
-        seconds = statistics.median(seconds for _, seconds, _ in found)
+        seconds = statistics.median(seconds for _, seconds, _ in saves)
         # These are all steps from one checkpoint to the next, in both trainings. Steps before the
         # first checkpoint also pay, once per run, for the copy's pages that the kernel has not
         # provided yet.
-        whole = range(args.every + 1, args.steps // args.every * args.every + 1)
-        step, mean = (statistics.fmean(line["step_seconds"] for line in one if "loss" in line
-                                       and line["step"] in whole)
-                      for one in (plain, lines))
+        counted = range(args.every + 1, args.steps // args.every * args.every + 1)
+        step, mean = (statistics.fmean(line["step_seconds"] for line in metrics if "loss" in line
+                                       and line["step"] in counted)
+                      for metrics in (plain, lines))
         lost = (mean - step) * args.every + paused
-        early = [[line["step_seconds"] for line in one if "loss" in line
-                  and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
+        early = [[line["step_seconds"] for line in metrics if "loss" in line
+                  and 1 < line["step"] <= args.every + 1] for metrics in (plain, lines)]
         once = sum(early[1]) - sum(early[0]) - lost
         costs = costs_within(lines, args.every, seconds, paused)
         plain_steps = [line["step_seconds"] for line in plain
@@ -175,7 +179,7 @@ def compare_with_machine(args):
         print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in "
               f"{len(lines)} steps of {step:.2f} s\n  paused {paused:.3f} s a checkpoint, "
               f"{paused / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n  written and "
-              f"read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + "
+              f"read back in {seconds:.2f} s during training; the disk alone needs {written:.2f} + "
               f"{read:.2f} s: {(written + read) / seconds:.2f} of its rate\n  a checkpoint costs "
               f"training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of "
               f"a run {once:.2f} s more\n  within the one training: {spread_of_costs(costs)}\n  "
@@ -214,23 +218,23 @@ def state(shapes):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     return {f"{kind}.{name}": torch.rand(shape) for name, shape in shapes for kind in kinds}
 def save(folder, shapes):
-    made = state(shapes)
+    tensors = state(shapes)
     for attempt in range(2):
         start = time.perf_counter()
         writer = dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2)
-        future = dcp.async_save(made, storage_writer=writer)
+        future = dcp.async_save(tensors, storage_writer=writer)
         paused = time.perf_counter() - start
         future.result()
         sync(f"{folder}-{attempt}")
         durable = time.perf_counter() - start
-    return {"paused": paused, "durable": durable, "state": bits(made.values())}
+    return {"paused": paused, "durable": durable, "state": bits(tensors.values())}
 def load(folder, shapes):
-    made = state(shapes)
-    for tensor in made.values():
+    tensors = state(shapes)
+    for tensor in tensors.values():
         tensor.zero_()
     start = time.perf_counter()
-    dcp.load(made, storage_reader=dcp.FileSystemReader(f"{folder}-1"))
-    return {"load": time.perf_counter() - start, "state": bits(made.values())}
+    dcp.load(tensors, storage_reader=dcp.FileSystemReader(f"{folder}-1"))
+    return {"load": time.perf_counter() - start, "state": bits(tensors.values())}
 if __name__ == "__main__":
     main(save, load)
 '''
@@ -305,7 +309,7 @@ def run_ftrun(args):
     """Runs ftrun. The last of three checkpoints is written after the end of training, so that
     nothing else runs, as for the peer's checkpoints."""
     text, _, _ = train(args, "saving", 6, 2)
-    paused = saved(text)[-1][2]
+    paused = parse_saves(text)[-1][2]
     total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); "
                                                r"([\d.]+\w+) of it to verify it\)", text)[-1])
     size = evict(args.scratch / "saving" / "checkpoints" / "step-00000006")
@@ -361,19 +365,19 @@ def compare_with_peer(args):
     ratios = []
     for pair in range(args.pairs):
         runs = {"ftrun": lambda: run_ftrun(args), called: lambda: run_peer(args, program)}
-        turned = list(runs)[::-1 if pair % 2 else 1]
-        found = {name: runs[name]() for name in turned}
-        ours, theirs = found["ftrun"], found[called]
-        both = {name: one["durable"] + one["load"] for name, one in found.items()}
-        ratios.append(both[called] / both["ftrun"])
-        print(f"pair {pair + 1}: {ratios[-1]:.2f} x as fast (with what ftrun verifies after "
-              f"writing: {both[called] / (both['ftrun'] + ours['verified']):.2f} x)", flush=True)
-        for name, one in found.items():
-            verified = (f", verified from the disk in {one['verified']:.2f} s" if "verified" in one
-                        else "")
-            print(f"  {name}: {one['bytes'] / 2**30:.2f} GiB, paused {one['paused']:.2f} s, on the "
-                  f"disk after {one['durable']:.2f} s{verified}, loaded in {one['load']:.2f} s",
-                  flush=True)
+        order = list(runs)[::-1 if pair % 2 else 1]
+        results = {name: runs[name]() for name in order}
+        seconds = {name: result["durable"] + result["load"] for name, result in results.items()}
+        ratios.append(seconds[called] / seconds["ftrun"])
+        with_verification = seconds["ftrun"] + results["ftrun"]["verified"]
+        print(f"pair {pair + 1}: {ratios[-1]:.2f} x as fast (including ftrun's verification after "
+              f"writing: {seconds[called] / with_verification:.2f} x)", flush=True)
+        for name, result in results.items():
+            verified = (f", verified from the disk in {result['verified']:.2f} s"
+                        if "verified" in result else "")
+            print(f"  {name}: {result['bytes'] / 2**30:.2f} GiB, paused {result['paused']:.2f} s, "
+                  f"on the disk after {result['durable']:.2f} s{verified}, loaded in "
+                  f"{result['load']:.2f} s", flush=True)
     print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {called} "
           f"({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs)")
 
@@ -383,22 +387,23 @@ def main():
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2-135m")
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--folder", help="on the disk that is measured; the system's temporary "
-                                         "folder")
-    parser.add_argument("--peer-python", help="with torch, or DeepSpeed: compare with a peer "
-                                              "instead")
+    parser.add_argument("--folder", help="a folder on the disk to measure (default: the system's "
+                                         "temporary folder)")
+    parser.add_argument("--peer-python", help="compare with a peer; a Python that has torch or "
+                                              "DeepSpeed")
     parser.add_argument("--peer", choices=PEERS, default="dcp")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--every", type=int, default=4,
-                        help="steps; a checkpoint is to be written within half of them")
-    parser.add_argument("--tokens", type=int, default=256, help="of a sequence")
+                        help="steps between checkpoints; half of them should take longer than a "
+                             "checkpoint")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of a sequence")
     parser.add_argument("--accumulation", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     if args.steps < 2 * args.every:
-        parser.error("--steps must be twice --every at least: what a checkpoint costs is counted "
-                     "from one to the next")
+        parser.error("--steps must be at least twice --every, because the cost of a checkpoint is "
+                     "measured from one checkpoint to the next")
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         args.scratch = pathlib.Path(scratch)
         (compare_with_peer if args.peer_python else compare_with_machine)(args)

@@ -20,7 +20,8 @@ SKIPPED = 77
 HEADS = {"8B": (32, 8, 128), "135M": (9, 3, 64)}
 
 
-def ours(args):
+def run_own_kernels(args):
+    """Returns the results of gpu_kernel_bench, one dictionary for each case."""
     done = subprocess.run([str(args.binary), "--only", args.only, "--attention", args.attention],
                           capture_output=True,
                           text=True)
@@ -31,6 +32,7 @@ def ours(args):
 
 
 def milliseconds(torch, body, calls=5, rounds=5):
+    """Returns the milliseconds of a call of `body` in the fastest round."""
     body()
     best = float("inf")
     for _ in range(rounds):
@@ -67,6 +69,7 @@ def attention(torch, name):
 
 
 def product(torch, name):
+    """Returns the milliseconds of torch's matrix product of a linear layer."""
     tokens, inputs, outputs = map(int, re.search(r"(\d+) x (\d+) x (\d+)$", name).groups())
     make = lambda *shape: torch.randn(shape, device="cuda", dtype=torch.bfloat16)
     x, w, dy = make(tokens, inputs), make(outputs, inputs), make(tokens, outputs)
@@ -85,7 +88,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--attention", choices=("own", "cudnn"), default="own")
     args = parser.parse_args()
-    found = ours(args)
+    cases = run_own_kernels(args)
     try:
         import torch
     except ImportError:
@@ -96,17 +99,17 @@ def main():
     major, minor = torch.cuda.get_device_capability()
     print(f"on {torch.cuda.get_device_name()}, compute capability {major}.{minor}")
     print("| case | ms | TFLOP/s | GB/s | torch, ms | ratio |\n|---|---|---|---|---|---|")
-    for case in found:
+    for case in cases:
         name = case["case"]
-        timed = attention if name.startswith("attention") else product if name.startswith(
+        measure = attention if name.startswith("attention") else product if name.startswith(
             "linear") else None
         # torch has no such operation without another package.
         if "cross_entropy" in name or "documents" in name:
-            timed = None
-        theirs = timed(torch, name) if timed else None
-        beside = f"{theirs:.3f} | {theirs / case['ms']:.2f}" if theirs else "| "
+            measure = None
+        torch_ms = measure(torch, name) if measure else None
+        columns = f"{torch_ms:.3f} | {torch_ms / case['ms']:.2f}" if torch_ms else "| "
         print(f"| {name} | {case['ms']:.3f} | {case['tflops']:.1f} | {case['gbytes']:.0f} | "
-              f"{beside} |", flush=True)
+              f"{columns} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,26 +56,27 @@ print(json.dumps({"times": times, "losses": losses, "peak": peak}))
 '''
 
 
-def ftrun(args, adapter, quantized=False, dora=False):
+def run_ftrun(args, adapter, quantized=False, dora=False):
+    """Trains with ftrun; returns times, losses, and planned and measured peak memory."""
     out = args.scratch / "run"
     shutil.rmtree(out, ignore_errors=True)
-    value = {"model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
-             "data": {"train": str(args.data), "token_dtype": args.token_dtype,
-                      "sequence_length": args.tokens, "shuffle": False},
-             "train": {"steps": args.steps}, "train_micro_batch_size_per_gpu": 1,
-             "gradient_accumulation_steps": 1,
-             "gradient_clipping": 1.0,
-             "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
-             "checkpoint": {"every": 0}, "export": {"enabled": False}}
+    config = {"model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
+              "data": {"train": str(args.data), "token_dtype": args.token_dtype,
+                       "sequence_length": args.tokens, "shuffle": False},
+              "train": {"steps": args.steps}, "train_micro_batch_size_per_gpu": 1,
+              "gradient_accumulation_steps": 1,
+              "gradient_clipping": 1.0,
+              "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
+              "checkpoint": {"every": 0}, "export": {"enabled": False}}
     if adapter:
-        value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear",
-                            "use_dora": dora}
+        config["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear",
+                             "use_dora": dora}
     if quantized:
-        value["quantization"] = {"type": "nf4"}
+        config["quantization"] = {"type": "nf4"}
     if args.bf16:
-        value["bf16"] = {"enabled": True}
+        config["bf16"] = {"enabled": True}
     file = args.scratch / "run.json"
-    file.write_text(json.dumps(value))
+    file.write_text(json.dumps(config))
     done = subprocess.run([args.binary, "--config", file], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
@@ -87,7 +88,8 @@ def ftrun(args, adapter, quantized=False, dora=False):
             "planned": memory["predicted"]}
 
 
-def peer(args):
+def run_peer(args):
+    """Trains with PEFT; returns times, losses and peak memory."""
     done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens),
                            str(args.steps), str(args.threads), ",".join(ALL),
                            "dora" if args.dora else "lora"],
@@ -102,7 +104,8 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=512, help="of a sequence, and so of a step")
+    parser.add_argument("--tokens", type=int, default=512,
+                        help="tokens of a sequence and of a step")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--token-dtype", default="uint16")
     parser.add_argument("--alone", action="store_true")
@@ -112,25 +115,27 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)
         if args.alone:
-            run = ftrun(args, True, quantized=True)
+            run = run_ftrun(args, True, quantized=True)
             print(f"the process held {run['peak'] / 2**30:.3f} GiB, planned were "
                   f"{run['planned'] / 2**30:.3f} GiB ({run['peak'] / run['planned'] - 1:+.1%}); "
                   f"{statistics.median(run['times'][1:]):.1f} s a step of {args.tokens} tokens")
             return
         for pair in range(args.pairs):
-            ours, packed = (ftrun(args, True, quantized, args.dora) for quantized in (False, True))
-            theirs, full = peer(args), ftrun(args, args.dora)
-            mine, small, other, whole = (statistics.median(run["times"][1:])
-                                         for run in (ours, packed, theirs, full))
-            print(f"pair {pair + 1}: {other / mine:.2f} x PEFT's tokens/s, "
-                  f"{ours['peak'] / theirs['peak']:.2f} x its memory ({ours['peak'] / 2**20:.0f} "
-                  f"and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one "
-                  f"of {'LoRA' if args.dora else 'full training'} ({mine:.2f} s, {whole:.2f} s), "
-                  f"memory {ours['peak'] / full['peak']:.2f}; first losses "
-                  f"{ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}; NF4 base: "
-                  f"{packed['peak'] / theirs['peak']:.2f} x PEFT's fp32 memory "
-                  f"({packed['peak'] / 2**20:.0f} MiB), {mine / small:.2f} x the speed of fp32's, "
-                  f"first loss {packed['losses'][0]:.6f}", flush=True)
+            fp32, nf4 = (run_ftrun(args, True, quantized, args.dora)
+                         for quantized in (False, True))
+            peft, full = run_peer(args), run_ftrun(args, args.dora)
+            fp32_step, nf4_step, peft_step, full_step = (statistics.median(run["times"][1:])
+                                                         for run in (fp32, nf4, peft, full))
+            print(f"pair {pair + 1}: {peft_step / fp32_step:.2f} x PEFT's tokens/s, "
+                  f"{fp32['peak'] / peft['peak']:.2f} x its memory ({fp32['peak'] / 2**20:.0f} "
+                  f"and {peft['peak'] / 2**20:.0f} MiB); a step takes {fp32_step / full_step:.2f} "
+                  f"times as long as with {'LoRA' if args.dora else 'full training'} "
+                  f"({fp32_step:.2f} s, {full_step:.2f} s), "
+                  f"memory {fp32['peak'] / full['peak']:.2f}; first losses "
+                  f"{fp32['losses'][0]:.6f}, {peft['losses'][0]:.6f}; NF4 base: "
+                  f"{nf4['peak'] / peft['peak']:.2f} x PEFT's fp32 memory "
+                  f"({nf4['peak'] / 2**20:.0f} MiB), {fp32_step / nf4_step:.2f} x the speed of "
+                  f"the fp32 base, first loss {nf4['losses'][0]:.6f}", flush=True)
 
 
 main()

@@ -129,9 +129,9 @@ def configs(scratch):
     yield named("tensor 2, Granite", layout(tensor=2), "6-narrow-granite")
     for schedule, more in (("1f1b", {}), ("gpipe", {}), ("interleaved", {"virtual_stages": 2}),
                            ("zb-h1", {}), ("zbv", {"virtual_stages": 2})):
-        made = layout(pipeline=2, accumulation=4)
-        made["parallel"] |= pipeline(schedule, **more)
-        yield named(f"pipeline 2, {schedule}", made)
+        settings = layout(pipeline=2, accumulation=4)
+        settings["parallel"] |= pipeline(schedule, **more)
+        yield named(f"pipeline 2, {schedule}", settings)
     yield named("pipeline 2, bf16, recompute full", layout(pipeline=2, accumulation=4, **bf16,
                                                            **full))
     # Four ranks.
@@ -148,7 +148,7 @@ def configs(scratch):
     yield named("tensor 2, pipeline 2, bf16", layout(tensor=2, pipeline=2, accumulation=4, **bf16))
 
 
-def written(path, name, model, tokens, settings, out):
+def write_config(path, name, model, tokens, settings, out):
     """Writes the config file of a table row."""
     settings = dict(settings)
     data = {"train": str(tokens), "token_dtype": "uint32", "sequence_length": 256}
@@ -173,16 +173,16 @@ def resident_bytes(pid):
     return 1024 * sum(int(kib) for kib in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", text, re.M))
 
 
-def rank_below(pid):
+def find_rank(pid):
     """Returns the id of rank 0's process among a process's children; None if there is none."""
     try:
-        below = [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
-                 for child in (task / "children").read_text().split()]
-        named = [child for child in below
+        children = [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+                    for child in (task / "children").read_text().split()]
+        ranks = [child for child in children
                  if pathlib.Path(f"/proc/{child}/comm").read_text().strip() == "ftrun-rank-0"]
     except OSError:
         return None
-    return named[0] if named else next(filter(None, map(rank_below, below)), None)
+    return ranks[0] if ranks else next(filter(None, map(find_rank, children)), None)
 
 
 class Peak(threading.Thread):
@@ -193,13 +193,13 @@ class Peak(threading.Thread):
         super().__init__()
         self.root = root
         self.ended = False
-        self.most = 0
+        self.bytes = 0
 
     def run(self):
         rank = None
         while not self.ended:
-            rank = rank or rank_below(self.root)
-            self.most = max(self.most, resident_bytes(rank or self.root))
+            rank = rank or find_rank(self.root)
+            self.bytes = max(self.bytes, resident_bytes(rank or self.root))
             time.sleep(0.01)
 
 
@@ -212,13 +212,13 @@ def run(binary, config, nproc):
         peak = Peak(process.pid)
         peak.start()
         try:
-            told = process.communicate()[0]
+            output = process.communicate()[0]
         finally:
             peak.ended = True
             peak.join()
     if process.returncode != 0:
-        raise RuntimeError(told[-1500:])
-    return peak.most
+        raise RuntimeError(output[-1500:])
+    return peak.bytes
 
 
 def families(scratch):
@@ -243,42 +243,42 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         (scratch / "swap").mkdir()
-        wanted = [(name, *random_model.make(shape, scratch / shape), settings)
-                  for name, shape, settings in configs(scratch) if options.only in name]
+        runs = [(name, *random_model.make_model(shape, scratch / shape), settings)
+                for name, shape, settings in configs(scratch) if options.only in name]
         if options.families:
             short = {"data": {"sequence_length": 32}}
-            wanted += [(f"1 rank, {name}, hidden 64", model, tokens, layout() | short)
-                       for name, model, tokens in families(scratch)]
-        for number, (name, model, tokens, settings) in enumerate(wanted):
+            runs += [(f"1 rank, {name}, hidden 64", model, tokens, layout() | short)
+                     for name, model, tokens in families(scratch)]
+        for number, (name, model, tokens, settings) in enumerate(runs):
             out = scratch / f"run-{number}"
             config = scratch / f"{number}.json"
-            more = settings.pop("data", {})
-            written(config, name, model, tokens, settings, out)
-            if more:
-                made = json.loads(config.read_text())
-                made["data"] |= more | {"token_dtype": "uint16"}
-                config.write_text(json.dumps(made))
+            data = settings.pop("data", {})
+            write_config(config, name, model, tokens, settings, out)
+            if data:
+                content = json.loads(config.read_text())
+                content["data"] |= data | {"token_dtype": "uint16"}
+                config.write_text(json.dumps(content))
             mesh = settings["parallel"]
             nproc = mesh["data"] * mesh["tensor"] * mesh["pipeline"]
             try:
-                seen = run(options.binary, config, nproc)
+                peak = run(options.binary, config, nproc)
             except RuntimeError as error:
                 failed.append(name)
                 print(f"{name}: failed: {error}", file=sys.stderr, flush=True)
                 continue
             memory = json.loads((out / "run.json").read_text())["memory"]["process"]
-            rows.append((name, memory, max(seen, memory["measured"])))
+            rows.append((name, memory, max(peak, memory["measured"])))
             print(row_text(rows[-1]), flush=True)
             subprocess.run(["rm", "-rf", out], check=True)
     if rows:
         text = report(rows, failed)
         print("\n" + text)
         if options.page:
-            put_into(options.page, text)
+            update_page(options.page, text)
     return 1 if failed else 0
 
 
-def off(row):
+def errors_of(row):
     """Returns the error of a prediction: as a share of the measured peak, and in bytes."""
     _, memory, measured = row
     return memory["predicted"] / measured - 1, memory["predicted"] - measured
@@ -286,7 +286,7 @@ def off(row):
 
 def row_text(row):
     name, memory, measured = row
-    share, size = off(row)
+    share, size = errors_of(row)
     return (f"| {name} | {memory['predicted'] / MIB:.1f} | {memory['peers'] / MIB:.1f} "
             f"| {memory['working'] / MIB:.1f} | {measured / MIB:.1f} | {100 * share:+.2f} % "
             f"| {size / MIB:+.1f} |")
@@ -305,27 +305,30 @@ def machine_text():
 
 def report(rows, failed):
     """Returns the table and a summary of its errors."""
-    under = [row for row in rows if off(row)[1] < 0]
+    under = [row for row in rows if errors_of(row)[1] < 0]
     beyond = [row for row in rows
-              if abs(off(row)[0]) > WORST_SHARE and abs(off(row)[1]) > WORST_BYTES]
-    worst = max(rows, key=lambda row: abs(off(row)[0]))
-    told = [f"{len(rows)} trainings, {datetime.date.today()}, {machine_text()}.",
-            f"The mean error is {100 * statistics.mean(abs(off(row)[0]) for row in rows):.2f} % "
-            f"({statistics.mean(abs(off(row)[1]) for row in rows) / MIB:.1f} MiB), the worst "
-            f"{100 * off(worst)[0]:+.2f} % ({worst[0]}, {off(worst)[1] / MIB:+.1f} MiB).",
-            f"{len(beyond)} rows are off by more than {100 * WORST_SHARE} % and "
-            f"{WORST_BYTES // MIB} MiB. {len(under)} predictions are under what was measured"
-            + (": " + "; ".join(f"{row[0]} by {-off(row)[1] / MIB:.2f} MiB" for row in under)
-               if under else "") + "."]
+              if abs(errors_of(row)[0]) > WORST_SHARE and abs(errors_of(row)[1]) > WORST_BYTES]
+    worst = max(rows, key=lambda row: abs(errors_of(row)[0]))
+    worst_share, worst_bytes = errors_of(worst)
+    mean_share, mean_bytes = (statistics.mean(abs(errors_of(row)[i]) for row in rows)
+                              for i in (0, 1))
+    sentences = [
+        f"{len(rows)} trainings, {datetime.date.today()}, {machine_text()}.",
+        f"The mean error is {100 * mean_share:.2f} % ({mean_bytes / MIB:.1f} MiB), the worst "
+        f"{100 * worst_share:+.2f} % ({worst[0]}, {worst_bytes / MIB:+.1f} MiB).",
+        f"{len(beyond)} rows are off by more than {100 * WORST_SHARE} % and "
+        f"{WORST_BYTES // MIB} MiB. {len(under)} predictions are under what was measured"
+        + (": " + "; ".join(f"{row[0]} by {-errors_of(row)[1] / MIB:.2f} MiB" for row in under)
+           if under else "") + "."]
     if failed:
-        told.append(f"{len(failed)} trainings failed: {'; '.join(failed)}.")
+        sentences.append(f"{len(failed)} trainings failed: {'; '.join(failed)}.")
     head = ["| config | predicted | peers | working memory | measured | off "
             "| off, MiB |", "|---|---|---|---|---|---|---|"]
     lines = head + [row_text(row) for row in rows] + [""]
-    return "\n".join(lines + textwrap.wrap(" ".join(told), 100)) + "\n"
+    return "\n".join(lines + textwrap.wrap(" ".join(sentences), 100)) + "\n"
 
 
-def put_into(page, text):
+def update_page(page, text):
     """Replaces the text of a page between the two marks of this script."""
     begin, end = "<!-- memory_bench.py writes from here -->\n", "<!-- to here -->\n"
     before, rest = page.read_text().split(begin)

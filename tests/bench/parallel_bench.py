@@ -83,8 +83,8 @@ def figures(watched, seconds, losses, **more):
 
 def run_ftrun(args, model, parallel, micro_batches, threads=1):
     watched, lines, run = train(args, model, parallel, micro_batches, args.steps, threads)
-    idle = {stage: (found["idle_per_million"] / 1e4, found["schedule_idle_per_million"] / 1e4)
-            for stage, found in run.get("pipeline", {}).items()}
+    idle = {stage: (shares["idle_per_million"] / 1e4, shares["schedule_idle_per_million"] / 1e4)
+            for stage, shares in run.get("pipeline", {}).items()}
     return figures(watched, [line["step_seconds"] for line in lines],
                    [line["loss"] for line in lines], idle=idle)
 
@@ -104,39 +104,42 @@ def run_peer(args, model, script, *options):
 def compare(args, runs):
     """Trains all runs in turn, and compares the first with each other one over the quiet rounds, or
     over all rounds if none was quiet."""
-    ours, *others = runs
-    found = []
+    baseline, *others = runs
+    rounds = []
     for i in range(args.pairs):
         names = list(runs)
-        turned = names[i % len(names):] + names[:i % len(names)]
-        found.append({name: runs[name]() for name in turned})
-        one = found[-1]
+        order = names[i % len(names):] + names[:i % len(names)]
+        results = {name: runs[name]() for name in order}
+        rounds.append(results)
 
-        def comparison_with(name):
-            pairs = zip(one[ours]["losses"], one[name]["losses"], strict=True)
-            off = max(abs(a - b) / b for a, b in pairs)
-            ratio = one[name]["seconds"] / one[ours]["seconds"]
-            return f"{name} {one[name]['seconds']:.2f} s, {ratio:.2f} x, losses off by {off:.1e}"
+        def comparison_text(name):
+            pairs = zip(results[baseline]["losses"], results[name]["losses"], strict=True)
+            error = max(abs(a - b) / b for a, b in pairs)
+            ratio = results[name]["seconds"] / results[baseline]["seconds"]
+            return (f"{name} {results[name]['seconds']:.2f} s, {ratio:.2f} x, losses differ by "
+                    f"{error:.1e}")
 
-        foreign = max(run["foreign"] for run in one.values())
-        print(f"round {i + 1}: {ours} {one[ours]['seconds']:.2f} s; "
-              + "; ".join(comparison_with(name) for name in others)
+        foreign = max(run["foreign"] for run in results.values())
+        print(f"round {i + 1}: {baseline} {results[baseline]['seconds']:.2f} s; "
+              + "; ".join(comparison_text(name) for name in others)
               + f"; other load at most {foreign:.2f} core", flush=True)
-        for name, run in one.items():
+        for name, run in results.items():
             for stage, (idle, schedule) in run.get("idle", {}).items():
                 print(f"  {name}, {stage}: waits {idle:.1f} % of its steps, by the schedule "
                       f"{schedule:.1f} %", flush=True)
-    quiet = [one for one in found if max(run["foreign"] for run in one.values()) <= QUIET_CORES]
+    quiet = [results for results in rounds
+             if max(run["foreign"] for run in results.values()) <= QUIET_CORES]
     for name in others:
-        ratios = sorted(one[name]["seconds"] / one[ours]["seconds"] for one in quiet or found)
-        print(f"{ours} is {statistics.median(ratios):.2f} x as fast as {name} ({ratios[0]:.2f} to "
-              f"{ratios[-1]:.2f}; {len(quiet)} of {len(found)} rounds "
+        ratios = sorted(results[name]["seconds"] / results[baseline]["seconds"]
+                        for results in quiet or rounds)
+        print(f"{baseline} is {statistics.median(ratios):.2f} x as fast as {name} "
+              f"({ratios[0]:.2f} to {ratios[-1]:.2f}; {len(quiet)} of {len(rounds)} rounds "
               f"quiet{'' if quiet else ': no result'})")
-    return quiet or found
+    return quiet or rounds
 
 
 def compare_tensor(args):
-    model = random_model.make(TENSOR_SHAPE, args.scratch / "model")[0]
+    model = random_model.make_model(TENSOR_SHAPE, args.scratch / "model")[0]
     compare(args, {
         "tensor 2": lambda: run_ftrun(args, model, {"tensor": 2}, 1),
         "one process of two threads": lambda: run_ftrun(args, model, {}, 1, threads=2),
@@ -151,7 +154,7 @@ def pipeline(schedule, split):
 
 
 def compare_pipeline(args):
-    model = random_model.make(PIPELINE_SHAPE, args.scratch / "model")[0]
+    model = random_model.make_model(PIPELINE_SHAPE, args.scratch / "model")[0]
     compare(args, {
         "1f1b": lambda: run_ftrun(args, model, pipeline("1f1b", SPLIT), MICRO_BATCHES),
         "PyTorch": lambda: run_peer(args, model, "torch_pp.py", "--acc", MICRO_BATCHES,
@@ -165,7 +168,7 @@ def compare_schedules(args):
     names = [name for name in SCHEDULES if name != "gpipe"]
     print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
           flush=True)
-    model = random_model.make(args.shape, args.scratch / "model")[0]
+    model = random_model.make_model(args.shape, args.scratch / "model")[0]
 
     def run(name):
         layers = SPLIT if SCHEDULES[name][1] == 1 else None
@@ -174,7 +177,7 @@ def compare_schedules(args):
     rounds = compare(args, {name: (lambda name=name: run(name)) for name in names})
 
     def median_of(name, value):
-        return statistics.median(value(one[name], one["1f1b"]) for one in rounds)
+        return statistics.median(value(results[name], results["1f1b"]) for results in rounds)
 
     def mean_idle(run, which):
         return statistics.mean(shares[which] for shares in run["idle"].values())
@@ -185,10 +188,10 @@ def compare_schedules(args):
     for name in names:
         idle = [[median_of(name, lambda run, _: run["idle"][f"stage {stage}"][which])
                  for which in (0, 1)] for stage in (0, 1)]
-        less = [median_of(name, lambda run, ours: mean_idle(ours, which) - mean_idle(run, which))
+        less = [median_of(name, lambda run, base: mean_idle(base, which) - mean_idle(run, which))
                 for which in (0, 1)]
         print(f"| {name} | {median_of(name, lambda run, _: run['seconds']):.2f} s | "
-              f"{median_of(name, lambda run, ours: run['seconds'] / ours['seconds']):.3f} | " +
+              f"{median_of(name, lambda run, base: run['seconds'] / base['seconds']):.3f} | " +
               " | ".join(f"{measured:.1f} % ({schedule:.1f})" for measured, schedule in idle)
               + f" | {less[0]:.1f} ({less[1]:.1f}) |")
 
@@ -223,7 +226,7 @@ def compare_memory(args):
     """Compares memory. The activations of one micro-batch are a quarter of the difference between
     GPipe runs with 4 and with 8 micro-batches; gradients and scratch reuse memory of freed
     activations."""
-    model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
+    model = random_model.make_model(MEMORY_SHAPE, args.scratch / "model")[0]
     print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | "
           "process |")
     print("|---|---|---|---|---|---|---|---|")
@@ -233,45 +236,48 @@ def compare_memory(args):
         if stages == 1:
             half = full
         for schedule in SCHEDULES if stages > 1 else ["1f1b"]:
-            found = (full if schedule == "gpipe" or stages == 1
-                     else stage_bytes(args, model, schedule, stages, MICRO_BATCHES))
-            for stage, used in enumerate(found):
-                one = (full[stage]["temporary"] - half[stage]["temporary"]) / (MICRO_BATCHES // 2)
-                kept = in_flight(schedule, stages, stage, MICRO_BATCHES)
+            by_stage = (full if schedule == "gpipe" or stages == 1
+                        else stage_bytes(args, model, schedule, stages, MICRO_BATCHES))
+            for stage, used in enumerate(by_stage):
+                per_batch = ((full[stage]["temporary"] - half[stage]["temporary"])
+                             / (MICRO_BATCHES // 2))
+                count = in_flight(schedule, stages, stage, MICRO_BATCHES)
                 mib = [used[name] / 2**20 for name in ("parameters", "optimizer", "temporary")]
-                known = f"{kept:g} x {one / 2**20:.1f}" if stages > 1 else "1"
+                activations = f"{count:g} x {per_batch / 2**20:.1f}" if stages > 1 else "1"
                 print(f"| {stages} | {schedule if stages > 1 else '-'} | {stage} | "
                       + " | ".join(f"{x:.1f}" for x in mib) +
-                      f" | {known} | {used['process'] / 2**20:.0f} |", flush=True)
+                      f" | {activations} | {used['process'] / 2**20:.0f} |", flush=True)
 
 
-WAYS = {"tensor": compare_tensor, "pipeline": compare_pipeline, "schedules": compare_schedules,
-        "memory": compare_memory}
+COMPARISONS = {"tensor": compare_tensor, "pipeline": compare_pipeline,
+               "schedules": compare_schedules, "memory": compare_memory}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    ways = parser.add_mutually_exclusive_group(required=True)
-    for way in WAYS:
-        ways.add_argument(f"--{way}", dest="way", action="store_const", const=way)
+    group = parser.add_mutually_exclusive_group(required=True)
+    for name in COMPARISONS:
+        group.add_argument(f"--{name}", dest="comparison", action="store_const", const=name)
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
     parser.add_argument("--peers")
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--pairs", type=int, help="rounds (5; of schedules 2)")
-    parser.add_argument("--shape", default=SCHEDULES_SHAPE, help="of --schedules (random_model.py)")
+    parser.add_argument("--pairs", type=int, help="number of rounds (default: 5; with --schedules "
+                                                  "2)")
+    parser.add_argument("--shape", default=SCHEDULES_SHAPE,
+                        help="the model's shape with --schedules (random_model.py)")
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=512, help="of a sequence")
+    parser.add_argument("--tokens", type=int, default=512, help="tokens of a sequence")
     parser.add_argument("--stages",
                         type=lambda text: [int(part)
                                            for part in text.split(",")], default=[1, 2, 4])
     args = parser.parse_args()
-    args.pairs = args.pairs or PAIRS.get(args.way)
-    if args.way in ("tensor", "pipeline") and not args.peers:
-        parser.error(f"--{args.way} needs --peers FOLDER")
+    args.pairs = args.pairs or PAIRS.get(args.comparison)
+    if args.comparison in ("tensor", "pipeline") and not args.peers:
+        parser.error(f"--{args.comparison} needs --peers FOLDER")
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)
-        WAYS[args.way](args)
+        COMPARISONS[args.comparison](args)
 
 
 if __name__ == "__main__":

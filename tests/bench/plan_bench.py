@@ -34,8 +34,8 @@ def plan(binary, config, *arguments):
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, f"ftrun plan: exit {process.returncode}"
     checked = re.search(r"^checked: all (\d+) ranks, (\d+) ", text, re.M)
-    took = time.monotonic() - start
-    return checked.groups(), took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    seconds = time.monotonic() - start
+    return checked.groups(), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 MESH = ("parallel.data=128", "parallel.pipeline=16")
@@ -45,12 +45,13 @@ PIPELINES = {"1f1b, ZeRO-1": (), "interleaved, ZeRO-1": ("parallel.schedule=inte
              "1f1b, ZeRO-3": ("zero_optimization.stage=3",)}
 
 
-def settings(*of_config):
-    return [word for setting in of_config for word in ("--set", setting)]
+def set_options(*settings):
+    """Returns the options --set of settings."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
-def draw(binary, config, *arguments):
-    """Draws the picture; returns (wall-clock seconds, CPU seconds)."""
+def draw_schedule(binary, config, *arguments):
+    """Draws the schedule's picture; returns (wall-clock seconds, CPU seconds)."""
     start, before = time.monotonic(), os.times()
     subprocess.run([binary, "plan", "--schedule", "--config", config, *arguments], check=True,
                    stdout=subprocess.DEVNULL, cwd=ROOT)
@@ -60,17 +61,18 @@ def draw(binary, config, *arguments):
 
 
 def plan_pipelines(options):
-    for name, more in PIPELINES.items():
+    """Measures the plans of all PIPELINES."""
+    for name, settings in PIPELINES.items():
         for count in options.micro_batches:
-            arguments = settings(*MESH, f"gradient_accumulation_steps={count}", *more)
+            arguments = set_options(*MESH, f"gradient_accumulation_steps={count}", *settings)
             walls, seconds, memory = [], [], []
             for _ in range(options.times):
-                drawn = draw(options.binary, options.config, *arguments)
-                (ranks, programs), wall, cpu, most = plan(options.binary, options.config,
+                draw_wall, draw_cpu = draw_schedule(options.binary, options.config, *arguments)
+                (ranks, programs), wall, cpu, peak = plan(options.binary, options.config,
                                                           *arguments)
-                walls.append(wall + drawn[0])
-                seconds.append(cpu + drawn[1])
-                memory.append(most)
+                walls.append(wall + draw_wall)
+                seconds.append(cpu + draw_cpu)
+                memory.append(peak)
             print(f"{name}, {count} micro-batches: {ranks} ranks, {programs} programs: "
                   f"{min(walls):.2f} s (median {statistics.median(walls):.2f}), CPU time "
                   f"{min(seconds):.2f} s (median {statistics.median(seconds):.2f}), memory at most "
@@ -89,14 +91,14 @@ def main():
     options = parser.parse_args()
     if options.pipelines:
         return plan_pipelines(options)
-    ways = {"as it is": (), "two data-parallel ranks": ("--set", "parallel.data=2")}
-    runs = {name: [] for name in ways}
+    variants = {"unchanged": (), "two data-parallel ranks": ("--set", "parallel.data=2")}
+    runs = {name: [] for name in variants}
     for _ in range(options.times):
-        for name, arguments in ways.items():
+        for name, arguments in variants.items():
             runs[name].append(plan(options.binary, options.config, *arguments))
-    for name, found in runs.items():
-        ranks, programs = found[0][0]
-        walls, seconds, memory = (list(column) for column in list(zip(*found))[1:])
+    for name, results in runs.items():
+        ranks, programs = results[0][0]
+        walls, seconds, memory = (list(column) for column in list(zip(*results))[1:])
         print(f"{name}: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median "
               f"{statistics.median(walls):.2f}), CPU time {min(seconds):.2f} s (median "
               f"{statistics.median(seconds):.2f}), memory at most {max(memory) / 2**20:.0f} MiB")

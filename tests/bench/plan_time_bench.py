@@ -4,11 +4,12 @@ layouts, measures the machine anew before each, and prints predicted and measure
     plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
                        [--tries N] [--even SHARE]
 
-Steps after the second count. Nothing else should run meanwhile; the script also prints the share of
-time that other processes took. With --tries above 1 it measures the machine again after the steps,
-and a try counts only if the predictions of both measurements, and the quartiles of the measured
-steps, agree within SHARE: on a shared host, the machine's own speed may change in between, which no
-plan can know. The compared prediction is always that of the measurement before the steps.
+Steps after the second count. No other program should run meanwhile; the script also prints the time
+for which the host ran other machines (stolen). With --tries above 1, the script measures the
+machine again after the steps. A try counts only if the predictions of both measurements, and the
+quartiles of the measured steps, agree within SHARE: on a shared host, the machine's own speed may
+change in between, which no plan can know. The compared prediction is always that of the measurement
+before the steps.
 """
 import argparse
 import itertools
@@ -36,13 +37,13 @@ SHAPE = "6-narrow-layers"
 
 
 def layouts():
-    """Yields (name, settings), each with a global batch of 4 rows of 256 tokens."""
+    """Yields (name, settings), each with a global batch of 4 sequences of 256 tokens."""
     def layout(name, data=1, tensor=1, pipeline=1, stage=0, accumulation=None, **more):
-        rows = 4 // data
-        accumulation = accumulation or (rows if pipeline > 1 else 1)
+        sequences = 4 // data
+        accumulation = accumulation or (sequences if pipeline > 1 else 1)
         return name, {"parallel": {"data": data, "tensor": tensor, "pipeline": pipeline},
                       "zero_optimization": {"stage": stage},
-                      "train_micro_batch_size_per_gpu": rows // accumulation,
+                      "train_micro_batch_size_per_gpu": sequences // accumulation,
                       "gradient_accumulation_steps": accumulation} | more
 
     bf16 = {"bf16": {"enabled": True}}
@@ -73,12 +74,14 @@ def layouts():
     yield layout("data 2, pipeline 2", data=2, pipeline=2)
 
 
-def stolen():
+def stolen_time():
     """Returns the hundredths of a second for which the host ran other machines."""
     return int(pathlib.Path("/proc/stat").read_text().split()[8])
 
 
-def measured(config, nproc, folder):
+def measure_run(config, nproc, folder):
+    """Trains; returns (median seconds of a step, relative distance of the quartiles, median seconds
+    of exposed communication)."""
     subprocess.run([FTRUN, "--config", config, "--nproc", str(nproc), "--restarts", "0"],
                    check=True, capture_output=True)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -89,7 +92,8 @@ def measured(config, nproc, folder):
             statistics.median(line.get("exposed_communication_seconds") or 0 for line in steps))
 
 
-def predicted(config, nproc, machine):
+def predict(config, nproc, machine):
+    """Returns (predicted seconds of a step, seconds of waiting for collectives)."""
     stdout = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine",
                              machine], check=True,
                             capture_output=True, text=True).stdout
@@ -99,11 +103,13 @@ def predicted(config, nproc, machine):
 
 
 def measure_machine(machine):
+    """Writes a machine file with measured rates."""
     subprocess.run([FTRUN, "bench", "machine", "--out", machine]
                    + ([] if options.full else ["--quick"]), check=True, capture_output=True)
 
 
 def write_config(config, settings, model, tokens, folder):
+    """Writes the config of a run."""
     config.write_text(json.dumps({
         "model": {"path": str(model)}, "output_dir": str(folder),
         "train": {"steps": options.steps},
@@ -113,34 +119,34 @@ def write_config(config, settings, model, tokens, folder):
 
 
 def compare(name, settings, folder, model, tokens):
-    """Measures the machine and a run; returns the row, and how far the machine's pace moved."""
+    """Measures the machine and a run; returns the row, and how much the machine's speed changed."""
     mesh = settings["parallel"]
     nproc = mesh["data"] * mesh["tensor"] * mesh["pipeline"]
     config, machine = folder.with_suffix(".json"), folder.with_suffix(".yaml")
     write_config(config, settings, model, tokens, folder)
     measure_machine(machine)
-    before = stolen()
-    seconds, spread, exposed = measured(config, nproc, folder)
-    taken = stolen() - before
-    plan, waits = predicted(config, nproc, machine)
-    moved = spread
+    before = stolen_time()
+    seconds, spread, exposed = measure_run(config, nproc, folder)
+    stolen = stolen_time() - before
+    plan, waits = predict(config, nproc, machine)
+    change = spread
     if options.tries > 1:
         after = folder.with_suffix(".after.yaml")
         measure_machine(after)
-        again = predicted(config, nproc, after)[0]
-        moved = max(spread, max(plan, again) / min(plan, again) - 1)
+        plan_after = predict(config, nproc, after)[0]
+        change = max(spread, max(plan, plan_after) / min(plan, plan_after) - 1)
     row = (name, plan, seconds, plan / seconds - 1, waits / plan, exposed / seconds)
     print(f"{name:40s} predicted {plan:7.3f} s  measured {seconds:7.3f} s  "
           f"{100 * row[3]:+6.1f} %   exposed {100 * row[4]:5.1f} % / {100 * row[5]:5.1f} %   "
-          f"moved {100 * moved:5.1f} %   stolen {taken}", flush=True)
-    return row, moved
+          f"speed changed {100 * change:5.1f} %   stolen {stolen / 100:.2f} s", flush=True)
+    return row, change
 
 
 def main():
-    rows, uneven = [], []
+    rows, unstable = [], []
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        model, tokens = random_model.make(SHAPE, scratch / "model")
+        model, tokens = random_model.make_model(SHAPE, scratch / "model")
         for number, (name, settings) in enumerate(layouts()):
             if options.only not in name:
                 continue
@@ -150,12 +156,13 @@ def main():
                                      tokens))
                 if tries[-1][1] <= options.even:
                     break
-            row, moved = min(tries, key=lambda one: one[1])
+            row, change = min(tries, key=lambda attempt: attempt[1])
             rows.append(row)
-            if options.tries > 1 and moved > options.even:
-                uneven.append(name)
-    if uneven:
-        print(f"no even try, the evenest is shown: {', '.join(uneven)}")
+            if options.tries > 1 and change > options.even:
+                unstable.append(name)
+    if unstable:
+        print("the machine's speed changed in every try (the try with the smallest change is "
+              f"shown): {', '.join(unstable)}")
     errors = [abs(row[3]) for row in rows]
     pairs = [(a, b) for a, b in itertools.combinations(rows, 2) if abs(a[2] / b[2] - 1) > 0.05]
     ordered = sum(1 if (a[1] - b[1]) * (a[2] - b[2]) > 0 else -1 for a, b in pairs)

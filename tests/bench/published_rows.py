@@ -6,17 +6,18 @@ published_rows.tsv with the machine file of its GPU and the numbers of its softw
     published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
     published_rows.py --check [--page docs/plan.md] [--only WORD]
 
-Rows with context ranks are listed as waiting for context parallelism. Where a source gives no
-value, recompute is none; the micro-batch is the largest power of two that divides a rank's share of
-the batch, leaves a pipeline four micro-batches per stage, and fits the GPU by its plan; a stage has
-parts of one layer each if its micro-batches are a multiple of the stages, else one part.
+Rows with context ranks are listed as waiting for context parallelism. If a source gives no value,
+recompute is none; the micro-batch is the largest power of two that divides a rank's share of the
+batch, leaves a pipeline four micro-batches per stage, and fits the GPU by its plan; a stage has
+parts of one layer each if its micro-batches are a multiple of the stages, otherwise one part.
 
---check prints the rows that the page does not show as they are predicted now and, if all rows are
-checked, errors of the goals or of the page's summary. Its exit status is 1 if it prints anything.
+--check prints the rows whose predictions differ from those in the page and, if all rows are
+checked, wrong statements of the page's summary and missed goals. Its exit status is 1 if it prints
+any of these.
 
 --fit searches for the numbers of the rows' stacks (such as products,memory) that minimize the mean
 square of log(predicted / published), with a small penalty that pulls them towards common numbers,
-and prints them. It changes no file.
+and prints them. No file is changed.
 """
 import argparse
 import concurrent.futures
@@ -31,16 +32,18 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STACKS = ROOT / "configs" / "stacks"
-# Bytes that libraries hold on a GPU in addition to the plan, if a rule asks what fits.
-BESIDE_PLAN = 3e9
+# Bytes that libraries are assumed to hold on a GPU in addition to the plan.
+LIBRARY_BYTES = 3e9
 
 
 def read_rows(path):
+    """Returns the rows of the table as dictionaries."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def number(row, key):
+    """Returns a whole number of a row."""
     return int(row[key])
 
 
@@ -65,29 +68,30 @@ def model_config(row):
 
 
 def settings(row, micro_batch, parts):
+    """Returns the config of a row by its keys, for --set."""
     batch, data = number(row, "batch"), number(row, "data")
-    made = {"device": "cuda", "parallel.data": data, "parallel.tensor": row["tensor"],
-            "parallel.pipeline": row["pipeline"],
-            "parallel.sequence": "true" if row["sequence"] == "yes" else "false",
-            "train_batch_size": batch, "train_micro_batch_size_per_gpu": micro_batch,
-            "gradient_accumulation_steps": batch // data // micro_batch,
-            "zero_optimization.stage": row["zero"], "recompute.policy": row["recompute"],
-            "data.sequence_length": row["row"],
-            "optimizer": "{type: AdamW, params: {lr: 1.0e-5}}",
-            f"{row['precision']}.enabled": "true"}
+    overrides = {"device": "cuda", "parallel.data": data, "parallel.tensor": row["tensor"],
+                 "parallel.pipeline": row["pipeline"],
+                 "parallel.sequence": "true" if row["sequence"] == "yes" else "false",
+                 "train_batch_size": batch, "train_micro_batch_size_per_gpu": micro_batch,
+                 "gradient_accumulation_steps": batch // data // micro_batch,
+                 "zero_optimization.stage": row["zero"], "recompute.policy": row["recompute"],
+                 "data.sequence_length": row["row"],
+                 "optimizer": "{type: AdamW, params: {lr: 1.0e-5}}",
+                 f"{row['precision']}.enabled": "true"}
     if row["recompute"] == "?":
-        made["recompute.policy"] = "none"
+        overrides["recompute.policy"] = "none"
     if row["replicas"] != "1":
-        made["parallel.data_replicate"] = row["replicas"]
+        overrides["parallel.data_replicate"] = row["replicas"]
     if number(row, "pipeline") > 1:
-        made["parallel.schedule"] = "interleaved" if parts > 1 else "1f1b"
+        overrides["parallel.schedule"] = "interleaved" if parts > 1 else "1f1b"
         if parts > 1:
-            made["parallel.virtual_stages"] = parts
+            overrides["parallel.virtual_stages"] = parts
     if row["lora"] == "qkv":
-        made["adapter"] = "{type: lora, r: 16, target_modules: [q_proj, k_proj, v_proj]}"
+        overrides["adapter"] = "{type: lora, r: 16, target_modules: [q_proj, k_proj, v_proj]}"
     elif row["lora"] != "-":
-        made["adapter"] = "{type: lora, r: 16, target_modules: all-linear}"
-    return made
+        overrides["adapter"] = "{type: lora, r: 16, target_modules: all-linear}"
+    return overrides
 
 
 def plan(binary, row, stack, micro_batch, parts):
@@ -95,10 +99,10 @@ def plan(binary, row, stack, micro_batch, parts):
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "config.json"
         config.write_text(json.dumps(model_config(row)))
-        empty = pathlib.Path(folder) / "plan.yaml"
-        empty.write_text("train: {steps: 1}\n")
+        base = pathlib.Path(folder) / "plan.yaml"
+        base.write_text("train: {steps: 1}\n")
         nodes = -(-number(row, "gpus") // 8)
-        command = [binary, "plan", "--json", "--model", config, "--config", empty, "--machine",
+        command = [binary, "plan", "--json", "--model", config, "--config", base, "--machine",
                    ROOT / "configs" / "machines" / f"{row['machine']}.yaml", "--stack", stack,
                    "--nodes", str(nodes), "--device-memory", "1000GB"]
         for key, value in settings(row, micro_batch, parts).items():
@@ -106,11 +110,12 @@ def plan(binary, row, stack, micro_batch, parts):
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
         return None, done.stderr
-    answer = json.loads(done.stdout)["result"]
-    return (answer, "") if "time" in answer else (None, "no time")
+    result = json.loads(done.stdout)["result"]
+    return (result, "") if "time" in result else (None, "the plan has no time of a step")
 
 
 def machine_memory(row):
+    """Returns the bytes of memory of the row's GPU."""
     text = (ROOT / "configs" / "machines" / f"{row['machine']}.yaml").read_text()
     return next(float(line.split()[1]) * 1e9 for line in text.splitlines()
                 if line.startswith("memory:"))
@@ -120,10 +125,10 @@ def choices(row):
     """Yields the micro-batches and parts that the row's rules allow, in order of preference."""
     share = number(row, "batch") // number(row, "data")
     stages = number(row, "pipeline")
-    least = 4 * stages if stages > 1 else 1
+    min_micro_batches = 4 * stages if stages > 1 else 1
     sizes = [number(row, "micro_batch")] if row["micro_batch"] != "?" else [
         size for size in (64, 32, 16, 8, 4, 2, 1)
-        if share % size == 0 and (share // size >= least or size == 1)]
+        if share % size == 0 and (share // size >= min_micro_batches or size == 1)]
     for size in sizes:
         parts = number(row, "layers") // stages if row["parts"] == "?" else number(row, "parts")
         if row["parts"] == "?" and share // size % stages != 0:
@@ -133,12 +138,12 @@ def choices(row):
 
 def choose_values(binary, row, stack):
     """Chooses the values that the row marks with question marks, by the rules."""
-    made = list(choices(row))
-    for micro_batch, parts in made[:-1]:
-        answer, _ = plan(binary, row, stack, micro_batch, parts)
-        if answer and answer["memory"]["device"]["total"] + BESIDE_PLAN < machine_memory(row):
+    candidates = list(choices(row))
+    for micro_batch, parts in candidates[:-1]:
+        result, _ = plan(binary, row, stack, micro_batch, parts)
+        if result and result["memory"]["device"]["total"] + LIBRARY_BYTES < machine_memory(row):
             return micro_batch, parts
-    return made[-1]
+    return candidates[-1]
 
 
 def model_flops(row):
@@ -151,6 +156,7 @@ def model_flops(row):
 
 
 def published_seconds(row):
+    """Returns the published seconds of a step, computed from the source's metric."""
     value, gpus = float(row["value"]), number(row, "gpus")
     if row["metric"] == "step_seconds":
         return value
@@ -160,10 +166,12 @@ def published_seconds(row):
 
 
 def stack_text(name, values):
+    """Returns the content of a stack's file."""
     return f"stack: {name}\n" + "".join(f"{key}: {value:.4g}\n" for key, value in values.items())
 
 
 def read_stack(name):
+    """Returns the numbers of a stack."""
     values = {}
     for line in (STACKS / f"{name}.yaml").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -173,25 +181,27 @@ def read_stack(name):
 
 
 class Rows:
+    """Rows with the micro-batch and the parts that are chosen for each."""
+
     def __init__(self, binary, rows):
         self.binary = binary
         self.rows = rows
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            self.settled = list(pool.map(
+            self.chosen = list(pool.map(
                 lambda row: choose_values(binary, row, STACKS / f"{row['stack']}.yaml"), rows))
 
-    def predicted(self, values_of):
-        """Returns the predicted seconds of each row, with its stack's numbers from `values_of`."""
+    def predict(self, stacks):
+        """Returns the predicted seconds of each row. `stacks` holds the numbers of each stack."""
         with tempfile.TemporaryDirectory() as folder:
-            for name, values in values_of.items():
+            for name, values in stacks.items():
                 pathlib.Path(folder, f"{name}.yaml").write_text(stack_text(name, values))
 
-            def step_seconds(at):
-                row = self.rows[at]
-                answer, told = plan(self.binary, row, f"{folder}/{row['stack']}.yaml",
-                                    *self.settled[at])
-                assert answer, (row["model"], told)
-                return answer["time"]["seconds"]
+            def step_seconds(index):
+                row = self.rows[index]
+                result, error = plan(self.binary, row, f"{folder}/{row['stack']}.yaml",
+                                     *self.chosen[index])
+                assert result, (row["model"], error)
+                return result["time"]["seconds"]
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
                 return list(pool.map(step_seconds, range(len(self.rows))))
 
@@ -199,25 +209,25 @@ class Rows:
 # The common numbers, which have no penalty in a fit. A stack has few rows; numbers that the rows do
 # not determine stay near these.
 PRIOR = {"products": 0.75, "attention": 0.5, "memory": 0.75, "node": 1, "cluster": 1}
-PULL = 0.002
+PENALTY_WEIGHT = 0.002
 
 
 def descend(error, start, keys):
     """Returns the numbers near `start` with the smallest error, and that error. Searches with
     steps that are halved when none lowers the error."""
-    best, least, step = start, error(start), 0.2
+    best, best_error, step = start, error(start), 0.2
     while step > 1e-3:
-        moved = False
+        has_improved = False
         for key in keys:
             for factor in (1 + step, 1 / (1 + step)):
-                tried = best | {key: best[key] * factor}
+                candidate = best | {key: best[key] * factor}
                 is_share = key not in ("node", "cluster")
-                if not is_share or tried[key] <= 1:
-                    found = error(tried)
-                    if found < least:
-                        best, least, moved = tried, found, True
-        step = step if moved else step / 2
-    return best, least
+                if not is_share or candidate[key] <= 1:
+                    candidate_error = error(candidate)
+                    if candidate_error < best_error:
+                        best, best_error, has_improved = candidate, candidate_error, True
+        step = step if has_improved else step / 2
+    return best, best_error
 
 
 def fit(binary, rows, keys):
@@ -225,22 +235,22 @@ def fit(binary, rows, keys):
     the numbers, with slopes from one more prediction per number, in which that number is changed.
     Another fit that starts with the printed numbers corrects the remaining error."""
     for name in sorted({row["stack"] for row in rows}):
-        mine = Rows(binary, [row for row in rows if row["stack"] == name])
+        stack_rows = Rows(binary, [row for row in rows if row["stack"] == name])
         start = read_stack(name)
-        base = mine.predicted({name: start})
-        slopes = {key: [(there - here) * start[key] / 0.25 for here, there in zip(
-            base, mine.predicted({name: start | {key: start[key] * 0.8}}))] for key in keys}
+        base = stack_rows.predict({name: start})
+        slopes = {key: [(changed - original) * start[key] / 0.25 for original, changed in zip(
+            base, stack_rows.predict({name: start | {key: start[key] * 0.8}}))] for key in keys}
 
-        def error(values, mine=mine, start=start, base=base, slopes=slopes):
+        def error(values, stack_rows=stack_rows, start=start, base=base, slopes=slopes):
             logs = []
-            for at, row in enumerate(mine.rows):
-                seconds = base[at] + sum(slopes[key][at] * (1 / values[key] - 1 / start[key])
-                                         for key in keys)
+            for i, row in enumerate(stack_rows.rows):
+                seconds = base[i] + sum(slopes[key][i] * (1 / values[key] - 1 / start[key])
+                                        for key in keys)
                 logs.append(math.log(max(seconds, 1e-9) / published_seconds(row)))
-            pull = sum(math.log(values[key] / PRIOR[key]) ** 2 for key in keys)
-            return statistics.mean(x * x for x in logs) + PULL * pull
-        best, least = descend(error, start, keys)
-        print(f"{name}: root mean square with the pull {100 * math.sqrt(least):.1f} %: "
+            penalty = sum(math.log(values[key] / PRIOR[key]) ** 2 for key in keys)
+            return statistics.mean(x * x for x in logs) + PENALTY_WEIGHT * penalty
+        best, best_error = descend(error, start, keys)
+        print(f"{name}: root mean square with the penalty {100 * math.sqrt(best_error):.1f} %: "
               + ", ".join(f"{key} {best[key]:.3g}" for key in best), flush=True)
 
 
@@ -248,42 +258,44 @@ def fit(binary, rows, keys):
 MEAN, WITHIN, WORST = 0.06, 23, 0.2
 
 
-def row_text(row, found, settled):
-    measured = published_seconds(row)
+def row_text(row, predicted, chosen):
+    """Returns the line of a row; values that were chosen by rules are marked with "?"."""
+    published = published_seconds(row)
     lora = "" if row["lora"] == "-" else " LoRA"
-    asked = "".join(f"{value}{'?' if row[key] == '?' else ''}{end}" for value, key, end in
-                    zip(settled, ("micro_batch", "parts"), (", ", "")))
-    return (f"| {row['stack']} | {row['model']}{lora}, {row['gpus']} {row['machine']} | {asked} "
-            f"| {found:.4g} | {measured:.4g} | {100 * (found / measured - 1):+.1f} % |")
+    values = "".join(f"{value}{'?' if row[key] == '?' else ''}{end}" for value, key, end in
+                     zip(chosen, ("micro_batch", "parts"), (", ", "")))
+    return (f"| {row['stack']} | {row['model']}{lora}, {row['gpus']} {row['machine']} | {values} "
+            f"| {predicted:.4g} | {published:.4g} | {100 * (predicted / published - 1):+.1f} % |")
 
 
 def waiting_text(row):
+    """Returns the line of a row that cannot be planned yet."""
     return (f"| {row['stack']} | {row['model']}, {row['gpus']} {row['machine']} | waits for "
             f"context parallelism | | {published_seconds(row):.4g} | |")
 
 
-def faults(lines, errors, page, is_whole):
+def find_faults(lines, errors, page, has_all_rows):
     """Returns the page's wrong statements, and the missed goals."""
     text = page.read_text()
-    found = [f"not in {page}: {line}" for line in lines if line not in text.splitlines()]
-    if not is_whole:
-        return found
+    faults = [f"not in {page}: {line}" for line in lines if line not in text.splitlines()]
+    if not has_all_rows:
+        return faults
     mean, worst = statistics.mean(errors), max(errors)
     within = sum(error <= 0.15 for error in errors)
     summary = (f"Over {len(errors)} rows the mean error is {100 * mean:.1f} %, {within} are within "
                f"15 %, and the worst is {100 * worst:.1f} %.")
     if summary not in " ".join(text.split()):
-        found.append(f"not in {page}: {summary}")
+        faults.append(f"not in {page}: {summary}")
     if mean > MEAN or within < WITHIN or worst > WORST:
-        found.append("a goal is missed: mean 6 %, 23 rows within 15 %, none beyond 20 %")
-    return found
+        faults.append("a goal is missed: mean 6 %, 23 rows within 15 %, none beyond 20 %")
+    return faults
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", default=ROOT / "build" / "release" / "bin" / "ftrun")
-    parser.add_argument("--only", default="", help="rows whose stack or model has this in it")
-    parser.add_argument("--fit", default="")
+    parser.add_argument("--only", default="", help="rows whose stack or model contains this text")
+    parser.add_argument("--fit", default="", help="numbers to fit, separated by commas")
     parser.add_argument("--check", action="store_true", help="compare with a page's table")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs" / "plan.md")
     options = parser.parse_args()
@@ -294,15 +306,15 @@ def main():
     if options.fit:
         return fit(options.binary, rows, options.fit.split(","))
     planned = Rows(options.binary, rows)
-    seconds = planned.predicted({name: read_stack(name) for name in {r["stack"] for r in rows}})
-    errors = [abs(found / published_seconds(row) - 1) for row, found in zip(rows, seconds)]
-    lines = [row_text(*row) for row in zip(rows, seconds, planned.settled)]
+    seconds = planned.predict({name: read_stack(name) for name in {r["stack"] for r in rows}})
+    errors = [abs(predicted / published_seconds(row) - 1) for row, predicted in zip(rows, seconds)]
+    lines = [row_text(*row) for row in zip(rows, seconds, planned.chosen)]
     lines += map(waiting_text, waiting)
     if options.check:
-        told = faults(lines, errors, options.page, not options.only)
-        print("\n".join(told or [f"{len(lines)} rows are those of {options.page}"]))
-        return 1 if told else 0
-    print("| stack | model, GPUs | micro-batch, parts | predicted, s | published, s | off |")
+        faults = find_faults(lines, errors, options.page, not options.only)
+        print("\n".join(faults or [f"{len(lines)} rows are those of {options.page}"]))
+        return 1 if faults else 0
+    print("| stack | model, GPUs | micro-batch, parts | predicted, s | published, s | error |")
     print("|---|---|---|---|---|---|")
     print("\n".join(lines))
     print(f"\n{len(rows)} rows: mean error {100 * statistics.mean(errors):.1f} %, within 15 %: "

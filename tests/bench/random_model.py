@@ -4,10 +4,10 @@ library.
 
   tests/bench/random_model.py --shape NAME --out FOLDER
 
-It is for machines that no weights can be copied to. The same shape gives the same bytes. Norm
-weights are 1; all others have either sign and sizes between 2^-7 and 2^-5. The shapes are Llama and
-Granite models with a head of their own, and one Qwen2 model, whose head is its embedding and whose
-query, key and value projections have biases.
+The script is for machines to which no weights can be copied. The same shape gives the same bytes.
+Norm weights are 1; the absolute values of all others are between 2^-7 and 2^-5. The shapes are
+Llama and Granite models with untied embeddings, and Qwen2 models, whose embeddings are tied and
+whose query, key and value projections have biases.
 """
 import argparse
 import json
@@ -44,6 +44,7 @@ PIECE = 1 << 22
 
 
 def tensors(shape):
+    """Yields (name, shape) of the model's tensors."""
     hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(layers):
@@ -65,27 +66,31 @@ def tensors(shape):
         yield "lm_head.weight", (vocabulary, hidden)
 
 
-# These are a Granite model's multipliers.
+# The multipliers of a Granite model.
 MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22,
                "attention_multiplier": 0.015625, "logits_scaling": 8.0}
 
 
 def is_granite(shape):
+    """Returns whether a shape is a Granite model's."""
     return shape.endswith("granite")
 
 
 def is_qwen(shape):
+    """Returns whether a shape is a Qwen2 model's."""
     return shape.startswith("qwen")
 
 
 def count(dims):
+    """Returns the number of elements of a tensor."""
     total = 1
     for size in dims:
         total *= size
     return total
 
 
-def numbers(source, elements):
+def random_numbers(source, elements):
+    """Yields the bytes of random bf16 numbers, piece by piece."""
     for first in range(0, elements, PIECE):
         piece = bytearray(source.randbytes(2 * min(PIECE, elements - first)))
         piece[1::2] = piece[1::2].translate(UPPER)
@@ -93,6 +98,7 @@ def numbers(source, elements):
 
 
 def write_weights(path, shape):
+    """Writes model.safetensors."""
     header, at = {}, 0
     for name, dims in tensors(shape):
         end = at + 2 * count(dims)
@@ -107,11 +113,12 @@ def write_weights(path, shape):
             if name.endswith("norm.weight"):
                 file.write(ONE * count(dims))
                 continue
-            for piece in numbers(source, count(dims)):
+            for piece in random_numbers(source, count(dims)):
                 file.write(piece)
 
 
 def config(shape):
+    """Returns the content of config.json."""
     hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
     family = "Qwen2" if is_qwen(shape) else "Granite" if is_granite(shape) else "Llama"
     return {
@@ -129,7 +136,7 @@ def config(shape):
     }
 
 
-def make(shape, out):
+def make_model(shape, out):
     """Makes the model's folder and the token file unless they exist; returns both paths."""
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -139,7 +146,8 @@ def make(shape, out):
         write_weights(out / "model.safetensors", shape)
         vocabulary = SHAPES[shape][-1]
         source = random.Random(2)
-        # Sixteen words repeat in turn, and one token in ten is any other: this is quickly learned.
+        # Sixteen words repeat in turn, except that one token in ten is random, so that the model
+        # learns the text quickly.
         words = [source.randrange(vocabulary) for _ in range(16)]
         tokens = [words[i % 16] if source.random() < 0.9 else source.randrange(vocabulary)
                   for i in range(TOKENS)]
@@ -155,7 +163,7 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
-    model, data = make(args.shape, args.out)
+    model, data = make_model(args.shape, args.out)
     print(f"{model} {data}")
 
 

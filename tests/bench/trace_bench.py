@@ -2,8 +2,8 @@
 
     trace_bench.py BINARY [--ranks 2] [--stage 3] [--runs 3] [--shape 15-narrow-layers]
 
-Prints the ratio of each traced step's time to the mean of its two untraced neighbours: median and
-quartiles.
+The script prints the ratio of each traced step's time to the mean of its two untraced neighbors:
+median and quartiles.
 """
 import argparse
 import json
@@ -28,6 +28,7 @@ TIMEOUT = 1200
 
 
 def ratios_of_run(model, tokens, folder):
+    """Trains; returns the ratio of each traced step."""
     config = folder.with_suffix(".json")
     config.write_text(json.dumps({
         "model": {"path": str(model)}, "output_dir": str(folder),
@@ -39,19 +40,19 @@ def ratios_of_run(model, tokens, folder):
     command = [options.binary, "--config", config, "--nproc", options.ranks, "--restarts", 0]
     watch(command, {}, step_of_ftrun, TIMEOUT)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    took = {line["step"]: line["step_seconds"] for line in lines if "step_seconds" in line}
-    return [2 * took[step] / (took[step - 1] + took[step + 1]) for step in TRACED]
+    seconds = {line["step"]: line["step_seconds"] for line in lines if "step_seconds" in line}
+    return [2 * seconds[step] / (seconds[step - 1] + seconds[step + 1]) for step in TRACED]
 
 
 def main():
     ratios = []
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        model, tokens = random_model.make(options.shape, scratch / "model")
+        model, tokens = random_model.make_model(options.shape, scratch / "model")
         for run in range(options.runs):
             ratios += ratios_of_run(model, tokens, scratch / f"run-{run}")
     lower, median, upper = statistics.quantiles(ratios, n=4)
-    print(f"a traced step takes {median:.4f} of one that is not traced (quartiles of "
+    print(f"a traced step takes {median:.4f} times as long as an untraced step (quartiles of "
           f"{len(ratios)} steps: {lower:.4f} and {upper:.4f})")
 
 

@@ -117,22 +117,24 @@ def peer_environment(args):
 
 
 def needs_deepspeed(peer):
+    """Returns whether a peer's command line uses DeepSpeed."""
     return peer.startswith("ds_") or " deepspeed" in peer
 
 
-def peer_is_there(args, peer):
+def has_peer(args, peer):
+    """Returns whether a peer can run: DeepSpeed may be missing, which is printed."""
     if not needs_deepspeed(peer):
         return True
-    found = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True,
-                           text=True,
-                           env={**os.environ, **peer_environment(args)})
-    if found.returncode != 0:
-        why = (found.stderr.strip().splitlines() or ["it does not import"])[-1]
-        print(f"{peer}: left out, no DeepSpeed for {args.peer_python} ({why})")
-    return found.returncode == 0
+    imported = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True,
+                              text=True, env={**os.environ, **peer_environment(args)})
+    if imported.returncode != 0:
+        reason = (imported.stderr.strip().splitlines() or ["the import failed"])[-1]
+        print(f"{peer}: left out, {args.peer_python} cannot import DeepSpeed ({reason})")
+    return imported.returncode == 0
 
 
 def json_lines(text):
+    """Returns the values of the lines that are JSON objects."""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
@@ -251,18 +253,19 @@ def repeat(args, name, once, print_one):
     """Calls `once(i)` until --pairs of the runs recorded under `name` were quiet, at most twice as
     often in total."""
     while True:
-        found = args.results.of(name)
-        if sum(record["quiet"] for record in found) >= args.pairs or len(found) >= 2 * args.pairs:
-            return found
-        print_one(len(found), args.results.add(name, **once(len(found))))
+        records = args.results.of(name)
+        quiet = sum(record["quiet"] for record in records)
+        if quiet >= args.pairs or len(records) >= 2 * args.pairs:
+            return records
+        print_one(len(records), args.results.add(name, **once(len(records))))
 
 
 def run_all(runs, i):
     """Runs each run once, beginning with a different one in each round."""
     names = list(runs)
-    turned = names[i % len(names):] + names[:i % len(names)]
-    found = {name: runs[name]() for name in turned}
-    return {name: found[name] for name in names}
+    order = names[i % len(names):] + names[:i % len(names)]
+    results = {name: runs[name]() for name in order}
+    return {name: results[name] for name in names}
 
 
 def run_text(name, run):
@@ -273,7 +276,7 @@ def run_text(name, run):
 def compare(args, name):
     case = CASES[name]
     for peer in case["peers"]:
-        if args.peer not in peer or not peer_is_there(args, peer):
+        if args.peer not in peer or not has_peer(args, peer):
             continue
         runs = {"ftrun": lambda: run_ftrun(args, case), "peer": lambda: run_peer(args, case, peer)}
         if case["ranks"] > 1 and not args.no_gloo:
@@ -299,8 +302,9 @@ def spread(ratios):
     return f"{statistics.median(ordered):.2f} × ({ordered[0]:.2f}–{ordered[-1]:.2f})"
 
 
-def furthest(ours, theirs):
-    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
+def largest_error(values, expected):
+    """Returns the largest relative difference of values."""
+    return max(abs(a - b) / abs(b) for a, b in zip(values, expected, strict=True))
 
 
 def pair_row(name, records):
@@ -317,8 +321,8 @@ def pair_row(name, records):
             f"{statistics.median(r['runs']['peer']['tokens_per_s'] for r in used):.0f} | "
             f"{spread(ratio('tokens_per_s'))} | {spread(gloo) if gloo else '-'} | "
             f"{spread(ratio('memory'))} | {spread(ratio('first_step_s'))} | "
-            f"{furthest(first['ftrun']['loss'], first['peer']['loss']):.1e} | "
-            f"{furthest(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
+            f"{largest_error(first['ftrun']['loss'], first['peer']['loss']):.1e} | "
+            f"{largest_error(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
 
 
 def ways_rows(records):
@@ -479,10 +483,14 @@ def bound(args):
 
 
 def exact_text(runs):
-    exact = runs["fp64"]
-    return "; ".join(f"{who}: loss off by {furthest(run['loss'], exact['loss']):.1e}, gradient "
-                     f"norm by {furthest(run['grad_norm'], exact['grad_norm']):.1e}"
-                     for who, run in runs.items() if who != "fp64")
+    """Returns a text with the errors of each program's losses and gradient norms."""
+    exact_run = runs["fp64"]
+
+    def error(run, key):
+        return largest_error(run[key], exact_run[key])
+    return "; ".join(f"{program}: loss off by {error(run, 'loss'):.1e}, gradient norm by "
+                     f"{error(run, 'grad_norm'):.1e}"
+                     for program, run in runs.items() if program != "fp64")
 
 
 def exact(args, name):
@@ -499,7 +507,7 @@ def exact(args, name):
                      "grad_norm": [s["grad_norm"] for s in steps], "foreign": 0.0},
             "ftrun": run_ftrun(args, case)}
     runs |= {peer: run_peer(args, case, peer) for peer in case["peers"] if args.peer in peer
-             and peer_is_there(args, peer)}
+             and has_peer(args, peer)}
     print(f"{name} against fp64: " + exact_text(args.results.add(f"exact | {name}", runs)["runs"]),
           flush=True)
 

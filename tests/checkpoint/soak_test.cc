@@ -1,6 +1,6 @@
 // These tests simulate runs that lose power repeatedly while they save. A run must always find the
 // state that was last reported as saved, or a newer one. Each run is drawn from a seed;
-// FTRUN_SOAK_STATES sets the number of tested states (scripts/soak.sh).
+// FTRUN_SOAK_POWER_CUTS sets the number of tested states (scripts/soak.sh).
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -22,7 +22,7 @@ namespace ftrun::test {
 namespace {
 
 int64_t requested_states(int64_t usual) {
-  const char* const text = std::getenv("FTRUN_SOAK_STATES");
+  const char* const text = std::getenv("FTRUN_SOAK_POWER_CUTS");
   return text == nullptr ? usual : std::atoll(text);
 }
 

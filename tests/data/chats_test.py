@@ -197,8 +197,8 @@ class Templates(Case):
         self.use("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}")
         out = self.prepare(self.chats(self.TURNS))
         self.assertIn("2 of 2 answers end without a special token (the first: " + self.folder
-                      + "/c.jsonl:1): a model learns "
-                      "from them to go on; its end tokens are <|im_end|>\n", out)
+                      + "/c.jsonl:1), so a model learns "
+                      "from them not to stop; its end tokens are <|im_end|>\n", out)
         self.use(CHATML)
         self.assertNotIn("warning", self.prepare(self.chats(self.TURNS)))
         self.assertEqual(self.side()["turn_ends"], [3])
@@ -221,7 +221,7 @@ class Templates(Case):
             "b<|im_end|>]\n",
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\n"
             "c<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>]\n"])
-        self.assertIn("1 chats became a sample for each answer", out)
+        self.assertIn("1 chats were split into one sample per answer", out)
         # The reasoning may also be in a separate key, as servers return it.
         self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"),
                                  assistant("d"))))
@@ -263,8 +263,8 @@ class Templates(Case):
         out = self.prepare(self.chats((user("q"), assistant("y"))))
         self.assertEqual(self.shown(), ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
                                         "[y<|im_end|>]\n"])
-        self.assertIn("before 1 of 1 answers a server's prompt goes on otherwise than the chat "
-                      "does", out)
+        self.assertIn("before 1 of 1 answers the prompt that a server renders differs from the "
+                      "chat", out)
 
     def test_train_on_last_and_all_and_messages_that_are_left_out(self):
         self.use(CHATML)
@@ -304,11 +304,11 @@ class Templates(Case):
         self.use(GEMMA)
         self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "s"}, user("q"),
                                                   assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: the chat template refuses it: System role not "
-                         "supported")
+                         f"{self.folder}/c.jsonl:1: the chat template refuses the chat: System "
+                         "role not supported")
         self.assertEqual(self.refusal(self.chats((user("q"), user("r"), assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: the chat template refuses it: Conversation "
-                         "roles must alternate user/assistant/user/assistant/...")
+                         f"{self.folder}/c.jsonl:1: the chat template refuses the chat: "
+                         "Conversation roles must alternate user/assistant/user/assistant/...")
         self.use(CHATML.replace("m.content +", "\nm.content.x.y +"))
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
                          f"{self.folder}/c.jsonl:1: the chat template fails in its line 2: 'str "
@@ -369,7 +369,7 @@ class Templates(Case):
 
     def test_a_model_without_a_template_cannot_lay_out_chats(self):
         self.use(None)
-        self.assertIn("has no chat template, so messages cannot be laid out",
+        self.assertIn("has no chat template, so messages cannot be converted to text",
                       self.refusal(self.chats(self.TURNS)))
 
 
@@ -422,10 +422,10 @@ class Shapes(Case):
                 ({"messages": [{"role": "User", "content": "p"}, assistant("c")]},
                  "message 1: role 'User', expected 'user'"),
                 ({"prompt": "p", "chosen": "a", "rejected": "b"},
-                 'is a preference (chosen and rejected); answers to imitate are read from '
-                 '"messages", or "prompt" and "completion"'),
-                ({"input_ids": [1]}, 'holds token ids ("input_ids"); name such a file in '
-                                     'data.train as it is'),
+                 'is a preference (chosen and rejected), which is not supported; answers to '
+                 'imitate are read from "messages", or "prompt" and "completion"'),
+                ({"input_ids": [1]}, 'holds token ids ("input_ids"), so the file needs no '
+                                     'preparation; name it in data.train'),
                 ({"messages": [user("p"), assistant("c")], "tools": "[{"},
                  '"tools" is a text that is not JSON: Expecting property name enclosed in double '
                  'quotes: line 1 column 3 (char 2)'),
@@ -508,7 +508,7 @@ class Fields(Case):
         except BadDocument as bad:
             return str(bad)
         samples = [(ids.tolist(), trained.tolist()) for ids, trained in found.samples]
-        return samples, [name for (_, name), _ in found.notes.of("unread")]
+        return samples, [name for (_, name), _ in found.notes.of_kind("unread")]
 
     def read(self, content):
         found = self.encoded(content)
@@ -536,19 +536,16 @@ class Fields(Case):
                               {"role": "system", "content": [{"type": "text", "text": "s"}]}):
                     self.assertEqual(self.read({**shape, key: value}), expected,
                                      (shape, key, value))
-        self.refused({**shapes[-1], "system": "t"}, '"system" stands beside a first message of the '
-                                                    'role system that says something else; leave '
-                                                    "one of them out")
+        self.refused({**shapes[-1], "system": "t"}, '"system" differs from the first message, '
+                                                    'whose role is system; remove one of them')
         self.refused({**shapes[0], "system": 5}, '"system" must be a text, or a list of {"text": '
                                                  '"..."}')
         self.refused({**shapes[0], "system": "s", "system_prompt": "t"},
-                     '"system" and "system_prompt" are two spellings of one thing and hold '
-                                                                         "different values; leave "
-                     "one of them out")
-        self.refused({"text": "t", "system": "s"}, '"system" stands beside "text", which is '
-                                                   'trained on alone; write "messages", or pass '
-                                                   'over it '
-                                                   "with --ignore-fields system")
+                     '"system" and "system_prompt" are two names of the same field and hold '
+                     "different values; remove one of them")
+        self.refused({"text": "t", "system": "s"}, '"system" is not used in a record with "text"; '
+                                                   'write "messages" instead of "text", or ignore '
+                                                   '"system" with --ignore-fields system')
 
     def test_answers_that_must_not_be_imitated_are_refused_and_left_out_with_a_count(self):
         shapes = ({"messages": [user("p"), assistant("c")]}, {"prompt": "p", "completion": "c"},
@@ -560,21 +557,20 @@ class Fields(Case):
                 self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer '
                                                     'must not be imitated')
             for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
-                tail = ("; to train on its messages alone, pass over the others with "
+                tail = ("; to train only on its messages, ignore the other fields with "
                         f"--ignore-fields {key}" if "messages" in shape else "")
-                self.refused({**shape, key: "no"}, f'is a preference ({key}); answers to imitate '
-                                                   'are read from "messages", or "prompt" and '
-                                                   f'"completion"{tail}')
+                self.refused({**shape, key: "no"},
+                             f"is a preference ({key}), which is not supported; answers to imitate "
+                             f'are read from "messages", or "prompt" and "completion"{tail}')
             self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}),
                              self.encoded(shape))
         self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to '
-                                                    'imitate) or false; correct it, or pass over '
-                                                    'it '
+                                                    'imitate) or false; correct it, or ignore it '
                                                     "with --ignore-fields label")
-        self.refused({"text": "t", "label": 1}, '"label" is 1; labels are not supported beside '
-                                                '"text", because the whole text is trained on '
-                                                'regardless of its label; write "prompt" and '
-                                                '"completion" if the model shall learn the label, '
+        self.refused({"text": "t", "label": 1}, '"label" is 1; a record with "text" cannot have a '
+                                                'label, because the whole text is trained on '
+                                                'regardless of it; write "prompt" and '
+                                                '"completion" if the model should learn the label, '
                                                 "or ignore it with --ignore-fields label")
         path = self.lines("k.jsonl", [{**shapes[1], "label": True},
                                       {"prompt": "q", "completion": "bad", "label": False}])
@@ -588,40 +584,40 @@ class Fields(Case):
 
     def test_weights_masks_and_media_are_refused_by_name(self):
         chat = {"messages": [user("p"), assistant("c")]}
-        tail = "pass over it with --ignore-fields "
+        tail = "ignore it with --ignore-fields "
         for key, value, message in (
-                ("loss_mask", [0, 1], "says by token what counts in the loss, which texts cannot; "
-                                      "write \"train\": false in the messages that do not count, "
-                                      "or prepare the token ids elsewhere and name that file in "
-                                      "data.train"),
-                ("sample_weight", 0.5, "weighs the record or its tokens, and all count alike here; "
-                                       "give a data set of its own a weight in data.train"),
+                ("loss_mask", [0, 1], "selects single tokens for the loss, which is not possible "
+                                      "for texts; write \"train\": false in the messages that do "
+                                      "not count, or prepare the token ids elsewhere and name that "
+                                      "file in data.train"),
+                ("sample_weight", 0.5, "gives the record or its tokens a weight, but ftrun weights "
+                                       "all trained tokens equally; prepare such records as a "
+                                       "separate data set and give that a weight in data.train"),
                 ("images", ["a.png"], "holds something other than text, and ftrun trains only on "
-                                      "text; "
-                                      "remove it where the texts do not need it"),
-                ("function_call", {"name": "f"}, "is a call of a tool beside the conversation; put "
-                                                 "it into \"tool_calls\" of an assistant's "
-                                                 "message"),
-                ("input_ids", [1], "holds token ids beside texts; name a file of token ids in "
-                                   "data.train as it is, or remove them")):
+                                      "text; remove the field if the texts make sense without it"),
+                ("function_call", {"name": "f"}, "is a tool call outside the messages; move it to "
+                                                 "\"tool_calls\" of an assistant's message"),
+                ("input_ids", [1], "holds token ids, but the record has texts to tokenize; remove "
+                                   "the field, or name a file of token ids in data.train instead "
+                                   "of preparing it")):
             self.refused({**chat, key: value}, f'"{key}" {message}, or {tail}{key}')
             self.assertEqual(self.encoded({**chat, key: None}), self.encoded(chat))
         self.refused({"messages": [user("p"), assistant("c", weight=0.5)]},
-                     'message 2: "weight" is 0.5; a message is trained on or it is not: write 1 or '
-                     '0')
+                     'message 2: "weight" is 0.5, but a message is either trained on or not; write '
+                     '1 or 0')
         self.refused({"messages": [user("p"), assistant("c", loss=False)]},
                      "has no assistant message to train on: message 2 says that it is not trained "
                      "on")
         self.refused({"messages": [{**user("p"), "train": True}, assistant("c")]},
-                     'message 1: "train" is true, and its role is user: answers alone are trained '
-                     'on, or everything with --train-on all')
+                     'message 1: "train" is true, but its role is user, and only messages of the '
+                     'assistant are trained on; to train on everything, use --train-on all')
         self.refused({"messages": [user([{"type": "text", "text": "p", "source_lang_code": "de"}]),
                                    assistant("c")]},
-                     'message 1: "source_lang_code" in a part of its content is not read, as '
-                     'contents are texts here; write the message so that its '
-                     f"text says it, or {tail}source_lang_code")
-        self.refused({**chat, "completion": "d"}, '"completion" stands beside "messages" and says '
-                                                  'something else; write it as a message, or '
+                     'message 1: "source_lang_code" in a part of its content is not supported, '
+                     'because only the text of a part is used; write the information into the '
+                     f"text, or {tail}source_lang_code")
+        self.refused({**chat, "completion": "d"}, '"completion" differs from the text in '
+                                                  '"messages"; write it as a message, or '
                                                   f"{tail}completion")
         self.assertEqual(self.counted({**chat, "completion": "c", "prompt": "p", "score": 3,
                                        "id": 7}), ["prompt", "completion", "score"])
@@ -631,19 +627,17 @@ class Fields(Case):
                                          assistant("d")]}])
         self.assertEqual(self.refusal(path, "--train-on", "all"),
                          f"{path}:1: message 2 says that it is not trained on, and --train-on all "
-                                                                  "trains on every token; leave "
-                         "one of them out")
+                         "trains on every token; remove one of the two")
 
     def test_arguments_of_the_template_are_read_from_one_place(self):
         chat = {"messages": [user("p"), assistant("c")]}
         self.assertIn("...", self.read({**chat, "chat_template_kwargs": {"quiet": True}}))
         self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which '
-                                              'is read from "chat_template_kwargs" alone; write '
-                                              "it there, or pass over it with --ignore-fields "
-                                              "quiet")
+                                              'is read only from "chat_template_kwargs"; write it '
+                                              "there, or ignore it with --ignore-fields quiet")
         self.refused({**chat, "chat_template_kwargs": {"add_generation_prompt": True}},
-                     '"add_generation_prompt" in "chat_template_kwargs" is no argument of a chat '
-                     'template; remove it')
+                     '"add_generation_prompt" in "chat_template_kwargs" cannot be an argument of a '
+                     'chat template; remove it')
         self.assertEqual(self.counted({**chat, "chat_template_kwargs": {"loud": True}}),
                          ["chat_template_kwargs.loud"])
         out = self.prepare(self.lines("c.jsonl", [chat]), "--template-options", '{"loud": 1}')
@@ -723,7 +717,7 @@ class Fields(Case):
                  "the arguments of call 1 of message 2"),
                 (TOOLS.replace("+ m.content }}", "+ ('' if m.tool_calls else m.content) }}"),
                  [user("p"), assistant("I seek.", tool_calls=self.CALLS[0])], {},
-                 "what message 2 says beside its tool_calls")):
+                 "the text of message 2, which has tool_calls")):
             self.use(template)
             self.encoder = Encoder(self.model)
             self.refused({"messages": turns, **more}, f"this chat template leaves out {message}")
@@ -739,8 +733,7 @@ class Fields(Case):
         self.encoder = Encoder(self.model)
         self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
                      'this chat template leaves out "reasoning_content" of message 2; write it '
-                     'into "content", or pass over it with --ignore-fields '
-                     "reasoning_content")
+                     'into "content", or ignore it with --ignore-fields reasoning_content')
         self.refused({"messages": [user("p"),
                                    assistant("", tool_calls=[{"function": {"name": "f"}}])]},
                      'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
@@ -765,7 +758,8 @@ class Fields(Case):
                                  ("messages of the role user", 1, "<|im_end|>"),
                                  ("messages of the role tool", 1, "<|eot_id|>"),
                                  ("texts", 3, "<s>")):
-            self.assertIn(f"  warning: 1 {who} spell out special tokens, which become those tokens "
+            self.assertIn(f"  warning: 1 {who} contain the text of special tokens, which the "
+                          "tokenizer converts to these tokens "
                           f"(the first: {path}:{line}: {token})\n", out)
         self.assertNotIn("role assistant", out)
 
@@ -831,8 +825,8 @@ class Fields(Case):
             self.assertIsNotNone(outcome, f"{level}{spelling} = {value!r} of {shape} vanishes: "
                                           f"{record}")
             outcomes[outcome] += 1
-        self.assertEqual(sorted(outcomes), ["as it is anyway", "counted", "harmless",
-                                            "holds nothing", "read", "refused"], outcomes)
+        self.assertEqual(sorted(outcomes), ["counted", "empty", "harmless", "no change", "read",
+                                            "refused"], outcomes)
 
     def outcome(self, found, plain, name, value):
         """Returns how the field was handled; None if it was ignored silently."""
@@ -840,23 +834,23 @@ class Fields(Case):
         # A field that holds messages, or that is inside a message, is reported by the message's
         # name.
         if isinstance(found, str):
-            by_message = known in fields.spelled((*fields.RECORD["messages"],
+            by_message = known in fields.canonical_names((*fields.RECORD["messages"],
                                                   *fields.MESSAGE["weight"],
                                                   *fields.MESSAGE["train"]))
             return "refused" if name in found or (by_message and "message" in found) else None
         if found[0] != plain[0]:
-            return "read" if not fields.is_absent(value) else None
+            return "read" if not fields.is_empty(value) else None
         if any(name == key or key.endswith(f".{name}") or key == "chat_template_kwargs.k"
                for key in found[1]):
             return "counted"
-        if fields.holds_nothing(value):
-            return "holds nothing" if found == plain else None
+        if fields.is_empty_or_empty_json(value):
+            return "empty" if found == plain else None
         if known in fields.HARMLESS_NAMES or known == "toolcallid":
             return "harmless"
-        if known in fields.spelled((*fields.RECORD["label"], *fields.MESSAGE["weight"],
-                                    *fields.MESSAGE["train"])) and fields.verdict(
+        if known in fields.canonical_names((*fields.RECORD["label"], *fields.MESSAGE["weight"],
+                                    *fields.MESSAGE["train"])) and fields.as_bool(
                                         value) is not None:
-            return "as it is anyway"
+            return "no change"
         return None
 
 
@@ -882,18 +876,18 @@ class Lengths(Case):
     def test_long_samples_are_refused_with_a_histogram(self):
         rows = self.before + 4  # fits samples of one token more: an answer of 3 and 2 ends
         err = self.refusal(self.file, "--sequence-length", str(rows))
-        self.assertIn(f"1 of 3 samples (33.3%) are longer than a row of {rows} tokens "
+        self.assertIn(f"1 of 3 samples (33.3%) are longer than a sequence of {rows} tokens "
                       f"(--sequence-length): {self.file}:3 ({self.before + 42} tokens)\n", err)
-        self.assertIn("  16 to 31 tokens         2  ########################################  < a "
-                      "row ends here\n", err)
-        self.assertIn(f"train with longer rows (the longest needs {self.before + 41}), or say what "
-                      "shall become of them: --too-long truncate", err)
+        self.assertIn("  16 to 31 tokens         2  ########################################  < "
+                      "end of a sequence\n", err)
+        self.assertIn(f"increase --sequence-length (the longest sample needs {self.before + 41}), "
+                      "or choose what happens to longer samples: --too-long truncate", err)
 
     def test_cut_dropped_and_split_are_counted(self):
         out, samples = self.fit("truncate")
         row = self.before + 5
         self.assertEqual(samples, [(row - 1, 3), (row, 4), (row, 5)])
-        self.assertIn("1 of 3 samples longer than a row of", out)
+        self.assertIn("1 of 3 samples longer than a sequence of", out)
         self.assertIn("were cut: 37 tokens lost, 36 of them trained on\n", out)
         out, samples = self.fit("drop")
         self.assertEqual(samples, [(row - 1, 3), (row, 4)])
@@ -911,16 +905,15 @@ class Lengths(Case):
         row, tokens = self.before + 5, 3 * (self.before + 4) - 1 + self.before + 3
         held = samples[0][0] + sum(length - 1 for length, _ in samples[1:])
         self.assertEqual(sum(trained for _, trained in samples), 2)
-        self.assertIn(f"1 of 1 samples longer than a row of {row - 1} tokens were split: "
-                      f"{tokens - held} tokens lost, of pieces without any that is trained on\n",
-                      out)
+        self.assertIn(f"1 of 1 samples longer than a sequence of {row - 1} tokens were split: "
+                      f"{tokens - held} tokens lost, in pieces without a trained token\n", out)
 
     def test_an_answer_that_is_cut_away_leaves_nothing(self):
         self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"},
                                            {"prompt": "p" * 60, "completion": "c"}])
         out, samples = self.fit("truncate")
         self.assertEqual(len(samples), 1)
-        self.assertIn("; 1 had no answer in what was left and were left out", out)
+        self.assertIn("; 1 of these had no trained token left and were left out", out)
 
 
 class Report(Case):
@@ -951,9 +944,9 @@ class Report(Case):
         path = f"{self.folder}/c.jsonl"
         self.assertIn(f"1 answers are empty (the first: {path}:2); a model learns from them to say "
                       "nothing\n", out)
-        self.assertIn(f"1 samples occur again (the first: {path}:3 is {path}:1 again)\n", out)
-        self.assertIn("1 of these are in train and in validation, whose loss they make too low\n",
-                      out)
+        self.assertIn(f"1 samples are duplicates (the first: {path}:3 repeats {path}:1)\n", out)
+        self.assertIn("1 of these are in both train and validation, which makes the validation "
+                      "loss too low\n", out)
 
     def test_the_first_sample_is_shown_with_what_is_trained_on(self):
         path = self.lines("c.jsonl", [{"prompt": "<b>", "completion": "c & d"}])

@@ -289,7 +289,7 @@ class Case(unittest.TestCase):
         code, said, error = self.export(*words)
         self.assertEqual(code, 0, error)
         self.assertIn("llama.cpp has the token ids of 8 prompts" if proof.has_llama_cpp()
-                      else "llama.cpp did not read it", said.splitlines()[-1])
+                      else "llama.cpp did not check the file", said.splitlines()[-1])
         self.assertEqual(sorted(os.listdir(self.folder / "out")), ["m.gguf", "m.gguf.Modelfile"])
         return said
 
@@ -343,7 +343,8 @@ class HandedOver(Case):
                 (self.folder / "out").mkdir()
                 write_multimodal_model(self.folder / "model", self.folder / "alone", kind,
                                        byte_level_tokenizer("smollm"))
-                self.assertIn("it holds the decoder, without ", self.accepted("--type", "f32"))
+                self.assertIn("the file holds only the decoder, without ",
+                              self.accepted("--type", "f32"))
                 made = self.move_tensors()
                 path = self.folder / "model" / "model.safetensors"
                 weights = {in_new_names(name): value for name, value in load_file(path).items()}
@@ -353,7 +354,7 @@ class HandedOver(Case):
                     with unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False):
                         code, said, error = self.export("--type", "f32",
                                                         model=self.folder / model)
-                    self.assertEqual((code, "it holds the decoder" in said), (0, is_part), error)
+                    self.assertEqual((code, "the file holds only" in said), (0, is_part), error)
                     self.assertEqual(self.move_tensors(), made)
         if proof.has_llama_cpp() and proof.has_peft():
             write_adapter(self.folder / "adapter", self.folder / "model", of_decoder=True,
@@ -443,7 +444,7 @@ class HandedOver(Case):
         save_file(zeros, path, {"format": "pt"})
         code, said, error = self.export("--type", "f32", model=self.folder / "adapter")
         self.assertEqual(code, 0, error)
-        self.assertIn("that llama.cpp applies it is not shown", said.splitlines()[-1])
+        self.assertIn("so this does not prove that llama.cpp applies it", said.splitlines()[-1])
 
     def test_a_run_stands_for_what_it_exported(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
@@ -491,10 +492,10 @@ class Refused(Case):
 
     def test_what_llama_cpp_computes_otherwise(self):
         yarn = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
-        for changes, words in (({"model_type": "opt"}, ["model_type 'opt' has no proven way"]),
-                               ({"hidden_act": "gelu"}, ["hidden_act 'gelu' is not computed"]),
+        for changes, words in (({"model_type": "opt"}, ["model_type 'opt' cannot be exported"]),
+                               ({"hidden_act": "gelu"}, ["hidden_act 'gelu' is not supported"]),
                                ({"model_type": "mistral", "sliding_window": 64},
-                                ["sliding_window 64 is not computed"]),
+                                ["sliding_window 64 is not supported"]),
                                ({"rope_parameters": yarn}, ["type 'yarn'"]),
                                ({"vocab_size": 100}, ["vocab_size is 100"])):
             with self.subTest(str(changes)):
@@ -505,20 +506,22 @@ class Refused(Case):
 
     def test_settings_by_family(self):
         for kind, changes, words in (
-                ("Qwen3", {"attention_bias": True}, "attention_bias True is not computed"),
+                ("Qwen3", {"attention_bias": True}, "attention_bias True is not supported"),
                 ("Phi3", {"sliding_window": 64}, "a model that is used for at most 64 tokens"),
-                ("Starcoder2", {"use_bias": False}, "use_bias False is not computed"),
-                ("Gemma2", {"query_pre_attn_scalar": 99}, "which takes 256 for 26 layers"),
-                ("Gemma2", {"layer_types": ["full_attention"] * 26}, "every 2th layer alone"),
+                ("Starcoder2", {"use_bias": False}, "use_bias False is not supported"),
+                ("Gemma2", {"query_pre_attn_scalar": 99}, "which uses 256 for 26 layers"),
+                ("Gemma2", {"layer_types": ["full_attention"] * 26},
+                 "only layers 2, 4, ... are without a window"),
                 ("Gemma3Text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
                 ("SmolLM3", {"no_rope_layers": [1] * 36}, "no_rope_layers"),
                 ("GPT2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse"),
-                ("Phi", {"qk_layernorm": True}, "qk_layernorm True is not computed"),
-                ("Cohere", {"use_qk_norm": True}, "use_qk_norm True is not computed by llama.cpp's "
-                 "command-r in 40 layers: it takes True from 64 layers on and False below"),
-                ("Cohere", {"num_hidden_layers": 64}, "use_qk_norm False is not computed"),
-                ("Olmo", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not computed by llama.cpp's olmo"),
-                ("Falcon", {"alibi": True}, "alibi True is not computed by llama.cpp's falcon")):
+                ("Phi", {"qk_layernorm": True}, "qk_layernorm True is not supported"),
+                ("Cohere", {"use_qk_norm": True}, "use_qk_norm True is not supported by "
+                 "llama.cpp's command-r with 40 layers: it uses True from 64 layers on and False "
+                 "below"),
+                ("Cohere", {"num_hidden_layers": 64}, "use_qk_norm False is not supported"),
+                ("Olmo", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported by llama.cpp's olmo"),
+                ("Falcon", {"alibi": True}, "alibi True is not supported by llama.cpp's falcon")):
             with self.subTest(f"{kind} {changes}"):
                 config = model_folder.derived(getattr(transformers, kind + "Config")().to_dict())
                 family = FAMILIES[config["model_type"]]
@@ -529,7 +532,7 @@ class Refused(Case):
     def test_a_file_that_llama_cpp_does_not_load(self):
         if proof.has_llama_cpp():
             with unittest.mock.patch.object(model_folder, "add_setting", lambda *_: None):
-                self.refused("m.gguf: llama.cpp does not load it")
+                self.refused("m.gguf: llama.cpp does not load the file")
 
     def test_a_file_whose_norms_have_another_epsilon_than_the_class(self):
         shutil.rmtree(self.folder / "model")
@@ -542,12 +545,12 @@ class Refused(Case):
         with contextlib.redirect_stderr(said):
             self.assertEqual(make_model.main([str(self.folder / "out" / "m.gguf"), "--out",
                                               str(self.folder / "back")]), 4)
-        self.assertIn("olmo.attention.layer_norm_epsilon is 0.001, and 1e-05 in every olmo model",
+        self.assertIn("olmo.attention.layer_norm_epsilon is 0.001, but 1e-05 in every olmo model",
                       said.getvalue())
 
     def test_a_rule_without_a_name(self):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
-        self.refused("its pre-tokenizer has no tested name in llama.cpp")
+        self.refused("its pre-tokenizer has no tested counterpart in llama.cpp")
 
     def test_damaged_tensor_files(self):
         path = self.folder / "model" / "model.safetensors"
@@ -581,38 +584,38 @@ class Refused(Case):
     def test_existing_files_are_not_replaced(self):
         thesis = self.folder / "out" / "m.gguf"
         thesis.write_text("thesis")
-        self.refused("is there already, and is not replaced")
+        self.refused("exists already and is not replaced")
         self.assertEqual(thesis.read_text(), "thesis")
         thesis.rename(self.folder / "out" / "m.gguf.Modelfile")
-        self.refused("m.gguf.Modelfile: is there already")
+        self.refused("m.gguf.Modelfile: exists already")
 
     def test_an_adapter_that_llama_cpp_does_not_apply(self):
         run = self.folder / "run"
         write_adapter(run / "export" / "adapter", self.folder / "model", target_modules=["q_proj"])
         path = run / "export" / "adapter" / "adapter_config.json"
         was = json.loads(path.read_text())
-        for changes, words in (({"use_dora": True}, "as it is (use_dora)"),
-                               ({"bias": "all"}, "as it is (bias)"),
+        for changes, words in (({"use_dora": True}, "unchanged (use_dora)"),
+                               ({"bias": "all"}, "unchanged (bias)"),
                                ({"modules_to_save": ["lm_head"], "alpha_pattern": {"q_proj": 2}},
-                                "as it is (modules_to_save, alpha_pattern)"),
+                                "unchanged (modules_to_save, alpha_pattern)"),
                                ({"use_rslora": True, "rank_pattern": {"q_proj": 2}},
-                                "as it is (use_rslora with rank_pattern)"),
-                               ({"peft_type": "LOHA"}, "as it is (peft_type LOHA)")):
+                                "unchanged (use_rslora with rank_pattern)"),
+                               ({"peft_type": "LOHA"}, "unchanged (peft_type LOHA)")):
             with self.subTest(str(changes)):
                 path.write_text(json.dumps(was | changes))
                 self.refused(words, "merge it with its base first: ftrun convert", model=run)
         path.write_text(json.dumps(was | {"base_model_name_or_path": None}))
-        self.refused("does not say what it was trained on; give --base FOLDER", model=run)
+        self.refused("does not name its base model; give --base FOLDER", model=run)
         path.write_text(json.dumps(was | {"base_model_name_or_path": str(run)}))
-        self.refused("was trained on is not there; give --base FOLDER", model=run)
+        self.refused("is not a model folder, but the adapter", "give --base FOLDER", model=run)
         path.write_text(json.dumps(was))
         weights = path.with_name("adapter_model.safetensors")
         tensors = load_file(weights)
         save_file(tensors, weights, {"ftrun.base_quantization": '{"type":"int8"}'})
-        self.refused("as it is (a base that was quantized in training)", model=run)
+        self.refused("unchanged (a base that was quantized in training)", model=run)
         save_file(tensors | {"base_model.model.lm_head.lora_A.weight": np.zeros((2, 2), "f4")},
                   weights)
-        self.refused("as it is (the tensor base_model.model.lm_head.lora_A.weight)", model=run)
+        self.refused("unchanged (the tensor base_model.model.lm_head.lora_A.weight)", model=run)
 
     def test_folders_without_a_model(self):
         self.refused("is neither a model folder nor a run that exported one",
@@ -697,7 +700,7 @@ class Published(Case):
                 with unittest.mock.patch.object(export_gguf, "move_into_place", create_late):
                     code, _, said = self.export()
                 self.assertEqual(code, 4, said)
-                self.assertIn("m.gguf: is there already", said)
+                self.assertIn("m.gguf: exists already", said)
                 self.assertEqual((self.output_names(), out.read_text()), (["m.gguf"], "thesis"))
                 out.unlink()
                 self.assertEqual(self.export()[0], 0)
@@ -724,13 +727,13 @@ class Published(Case):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
-        asked = proof.LlamaCpp.__new__(proof.LlamaCpp)
-        asked.path, asked.key = "m.gguf", "key"
+        llama_cpp = proof.LlamaCpp.__new__(proof.LlamaCpp)
+        llama_cpp.path, llama_cpp.key = "m.gguf", "key"
         address = f"http://127.0.0.1:{server.server_port}"
-        asked.server = types.SimpleNamespace(listening_address=address)
+        llama_cpp.server = types.SimpleNamespace(listening_address=address)
         with self.assertRaisesRegex(UserError, "^m.gguf: llama.cpp answers /apply-template with "
                                                "400: unknown role$"):
-            asked.layout([])
+            llama_cpp.render_chat([])
 
 
 if __name__ == "__main__":

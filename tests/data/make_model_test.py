@@ -147,17 +147,17 @@ class MakeModel(unittest.TestCase):
             self.assertEqual(code, 4, said)
             self.assertIn(words, said)
 
-        refused("rotation of type 'yarn' is not trained here",
+        refused("a rotary embedding of type 'yarn' is not supported",
                 more=[("llama.rope.scaling.type", "yarn")])
         refused("rotates 4 of 8 numbers of a head", more=[("llama.rope.dimension_count", 4)])
         refused("is a part of a model in several files; join them: llama-gguf-split --merge",
                 more=[("split.count", 2)])
         refused("has llama.cpp's pre-tokenizer 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
-        refused("heads of keys and values have other sizes",
+        refused("heads of keys and of values have different sizes",
                 more=[("llama.attention.value_length", 16)])
         for name, value in (("attention.clamp_kqv", 30.0), ("expert_count", 8), ("unheard_of", "x"),
                             ("attention.sliding_window", 32), ("rope.scaling.attn_factor", 1.5)):
-            refused(f"the setting llama.{name} ({value!r}) has no place in a llama model here",
+            refused(f"the setting llama.{name} ({value!r}) is not supported in a llama model",
                     more=[(f"llama.{name}", value)])
         without = {name: values for name, values in self.tensors.items() if "1.mlp.up" not in name}
         refused("lacks the tensor 'blk.1.ffn_up.weight' of a llama model", without)
@@ -243,8 +243,8 @@ class MakeModel(unittest.TestCase):
 
     def test_heads_are_not_taken_away(self):
         self.assertEqual(self.run_script("--kv-heads", "1"),
-                         (4, "", f"make_model: error: --kv-heads 1: {self.gguf} has 2, and none is "
-                                 "removed\n"))
+                         (4, "", f"make_model: error: --kv-heads 1: {self.gguf} has 2, and heads "
+                                 "cannot be removed\n"))
 
     def test_the_tokenizer_splits_digits_and_knows_special_tokens(self):
         self.run_script()
@@ -331,7 +331,7 @@ class MakeModel(unittest.TestCase):
     def test_a_folder_of_somebody_else_is_not_replaced(self):
         self.out.mkdir()
         (self.out / "config.json").write_text("{}")
-        self.assert_refused("it holds no ftrun-output.json, so it was not written here")
+        self.assert_refused("it holds no ftrun-output.json, so ftrun did not write it")
         (self.out / "config.json").unlink()
         self.run_script()  # an empty folder is replaced
         (self.out / "README.md").write_text("what I found")
@@ -402,7 +402,7 @@ class MakeModel(unittest.TestCase):
             self.run_script("--dtype", "fp32")
             busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
             exchange = own_output._exchange if swaps else lambda a, b: False
-            warning = f"warning: {self.out}: what it was before could not be removed: {busy}\n"
+            warning = f"warning: {self.out}: the replaced folder could not be removed: {busy}\n"
             with mock.patch("own_output._exchange",
                             exchange), mock.patch("own_output._remove", side_effect=busy), \
                     contextlib.redirect_stderr(io.StringIO()) as told:

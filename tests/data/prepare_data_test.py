@@ -398,8 +398,8 @@ class PrepareData(unittest.TestCase):
                      f"{self.folder}/alias/train.json",
                      f"{self.out}/../out/train.json"):
             with self.subTest(path):
-                self.assert_refused(f"{path}: is read, and would be replaced as {own}; choose "
-                                    "another --out", path)
+                self.assert_refused(f"{path}: is an input and would be replaced by the output "
+                                    f"{own}; choose another --out", path)
         # An input may be next to the outputs.
         os.rename(own, self.out + "/raw.json")
         self.prepare(self.out + "/raw.json")
@@ -411,7 +411,7 @@ class PrepareData(unittest.TestCase):
         self.assert_refused(f"{self.out}: is not a folder", text)
         os.remove(self.out)
         os.symlink("nowhere", self.out)
-        self.assert_refused(f"{self.out}: is a link to nowhere, which is not there", text)
+        self.assert_refused(f"{self.out}: is a link to nowhere, which does not exist", text)
         os.makedirs(self.folder + "/nowhere")
         self.prepare(text)
         self.assertTrue(os.path.islink(self.out)
@@ -422,7 +422,7 @@ class PrepareData(unittest.TestCase):
         number `at`; returns whether the script reached its end."""
         def prepare(ending):
             prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
-            prepare_data.shutil.rmtree = ending(shutil.rmtree)
+            token_files.shutil.rmtree = ending(shutil.rmtree)
 
         return survives_kill_at(at, prepare, lambda: self.run_script(*arguments)[0])
 
@@ -544,7 +544,7 @@ class PrepareData(unittest.TestCase):
              f'{folder}/l.jsonl:1: has none of "messages", "conversations", "prompt", '
              '"instruction" or "text"; its keys are words'),
             ((self.write("m.jsonl", '{"prompt": "a"}'),), 4,
-             f'{folder}/m.jsonl:1: needs a text "response"'),
+             f'{folder}/m.jsonl:1: has no text "response"'),
             ((self.write("n.jsonl", '{"messages": []}'),), 4,
              f'{folder}/n.jsonl:1: "messages" must be a list of at least one message'),
             ((self.write("o.jsonl", '{"messages": [{"role": "user"}]}'),), 4,
@@ -585,7 +585,7 @@ class PrepareData(unittest.TestCase):
                          ["[t<|end|>]"])
 
     def test_other_json_is_refused(self):
-        tail = "; a .json file must hold an array of objects, or an object a line"
+        tail = "; a .json file must hold an array of objects, or one object per line"
         for content, message in (
                 ('[{"text": "a"},\n {"text": ', ":2: column 11: Expecting value, but the text "
                                                 f"ends here{tail}"),
@@ -603,7 +603,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.refusal(path),
                          (4, f"prepare_data: error: {path}: .txt, .text, .md, .jsonl, .json, "
                              ".parquet and .arrow files are read (also .gz and .zst of them); "
-                             "--as-text takes any other file for plain text\n"))
+                             "--as-text reads any other file as plain text\n"))
         self.prepare(path, "--as-text")
         self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[b,c<|end|>]")
 
@@ -688,8 +688,8 @@ class PrepareData(unittest.TestCase):
         lines = [{"prompt": "p", "completion": "c" * n}
                  for n in (600, 1)] + [{"prompt": "pp", "completion": ""}]
         out = self.prepare(self.write("c.jsonl", "\n".join(map(json.dumps, lines))), "--plain")
-        self.assertIn("  documents of 3 to 602 tokens, mean 203; too long for one row: 33.3% at "
-                      "512, 0.0% at 1024, 0.0% at 2048, 0.0% at 4096\n", out)
+        self.assertIn("  documents of 3 to 602 tokens, mean 203; too long for one sequence: 33.3% "
+                      "at 512, 0.0% at 1024, 0.0% at 2048, 0.0% at 4096\n", out)
         self.assertNotIn("are left out", out)
         out = self.prepare(self.write("d.jsonl", '{"text": "ab"}\n{"text": ""}'))
         self.assertIn("  warning: 1 of 2 documents have no token that is trained on; unless "
@@ -730,8 +730,8 @@ class PrepareData(unittest.TestCase):
         write_tokenizer(self.model, "{{ messages | length }}" + TEMPLATE)
         self.assertEqual(self.refusal(chat),
                          (4, f"prepare_data: error: {chat}:1: the chat template changes earlier "
-                             "messages when message 2 follows, so that no server would give the "
-                             "model what is trained on: after '' a server has "
+                             "messages when message 2 follows, so the model would be trained on "
+                             "text that no server produces: after '' a server has "
                              "'1<|im_start|>user\\na<|im_end|>\\n<|im_start…', the chat "
                              "'2<|im_start|>user\\na<|im_end|>\\n<|im_start…'; use --train-on all "
                              "or --plain\n"))
@@ -740,7 +740,7 @@ class PrepareData(unittest.TestCase):
         shutil.rmtree(self.out)
         write_tokenizer(self.model, "{{ raise_exception('no') }}")
         self.assertEqual(self.refusal(chat), (4, f"prepare_data: error: {chat}:1: the chat "
-                                                 "template refuses it: no\n"))
+                                                 "template refuses the chat: no\n"))
         write_tokenizer(self.model, "{% for m in messages %}{{ m.missing.deeper }}{% endfor %}")
         self.assertEqual(self.refusal(chat),
                          (4, f"prepare_data: error: {chat}:1: the chat template fails in its line "
@@ -748,8 +748,8 @@ class PrepareData(unittest.TestCase):
         write_tokenizer(self.model, None)
         self.assertEqual(self.refusal(chat),
                          (4, f"prepare_data: error: {chat}:1: {self.model} has no chat template, "
-                             "so messages cannot be laid out; name the folder of the chat model, "
-                             "put its chat_template.jinja into this one, or use prompt and "
+                             "so messages cannot be converted to text; name the folder of the chat "
+                             "model, put its chat_template.jinja into this one, or use prompt and "
                              "completion\n"))
 
     WIDE = (("utf-16", b"\xff\xfe", "utf-16-le", "UTF-16 (little-endian, by its mark)"),
@@ -785,8 +785,8 @@ class PrepareData(unittest.TestCase):
             self.assertEqual((code,
                               err.splitlines()[0 if name == "a.txt"
                                                else 1].split("error: ")[-1].strip()),
-                             (4, f"{path}:{line}: holds NUL bytes, which no text has; where UTF-16 "
-                                 "was appended to a file of UTF-8, write all of it in UTF-8"))
+                             (4, f"{path}:{line}: holds NUL bytes, which no text has; if UTF-16 "
+                                 "was appended to a UTF-8 file, convert the whole file to UTF-8"))
 
     def test_a_byte_order_mark_is_not_text(self):
         for name, content in (("a.txt", "\ufeffab"),
@@ -824,8 +824,8 @@ class PrepareData(unittest.TestCase):
                              (4, f"prepare_data: error: {path}: {message}\n"))
         bad = self.write("c.jsonl", '{"text": "a"}\n'.encode("utf-16") + b"\0")
         self.assertEqual(self.refusal(bad, "--encoding", "utf-16"),
-                         (4, f"prepare_data: error: {bad}: what follows line 1 is not utf-16; name "
-                             "the file's encoding with --encoding\n"))
+                         (4, f"prepare_data: error: {bad}: the text after line 1 is not utf-16; "
+                             "name the file's encoding with --encoding\n"))
 
     POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
 
@@ -848,8 +848,8 @@ class PrepareData(unittest.TestCase):
         for content, message in ((TEMPLATE.encode("utf-16"),
                                   "is UTF-16, expected UTF-8; write it in UTF-8"),
                                  (b"\xef\xbb\xbf" + TEMPLATE.encode(),
-                                  "begins with the mark of UTF-8, which transformers takes for "
-                                  "text; write it without the mark")):
+                                  "begins with the byte order mark of UTF-8, which transformers "
+                                  "reads as text; write the file without it")):
             path = self.write("model/chat_template.jinja", content)
             self.assertEqual(self.refusal(good), (4, f"prepare_data: error: {path}: {message}\n"))
 
@@ -869,9 +869,8 @@ class PrepareData(unittest.TestCase):
         told = [f"{snap}: its validation files are left out: data/dev_0.jsonl, "
                 "validation/part-1.jsonl",
                 f"{snap}: its test files are left out: data/test.jsonl",
-                f"{snap}: cards and licences are left out: LICENSE, LICENSE.txt, README.md",
-                f"{snap}: files of other kinds, which are read when they are named, are left out: "
-                "table.csv"]
+                f"{snap}: cards and licenses are left out: LICENSE, LICENSE.txt, README.md",
+                f"{snap}: files of other kinds are left out unless they are named: table.csv"]
         self.assertIn("".join(f"  {line}\n" for line in told), out)
         page = pathlib.Path(self.out, "train.html").read_text()
         for line in told:
@@ -879,7 +878,7 @@ class PrepareData(unittest.TestCase):
         shutil.rmtree(self.out)
         self.assertEqual(self.refusal(snap + "/validation", snap + "/data"),
                          (4, f"prepare_data: error: {snap}/data: holds validation and test files "
-                             "alone; name those that are to be trained on\n"))
+                             "only; name the files to train on\n"))
         self.prepare(snap + "/data/test.jsonl", snap + "/README.md")  # named files are read
 
     def test_shared_memory_that_cannot_be_used_is_named(self):
@@ -888,9 +887,9 @@ class PrepareData(unittest.TestCase):
                         side_effect=OSError(errno.EROFS, "Read-only file system")):
             code, _, err = self.run_script(path, "--workers", "2")
         self.assertEqual((code, err), (5, "prepare_data: error: /dev/shm: Read-only file system: "
-                                          "the tokenising processes need a few bytes there; make "
-                                          "it writable and leave it some room, or tokenise in this "
-                                          "process with --workers 1\n"))
+                                          "the tokenizing processes need a few bytes there; make "
+                                          "the folder writable and free some space in it, or "
+                                          "tokenize in this process with --workers 1\n"))
 
     def test_a_full_disk_is_named_with_its_folder(self):
         path = self.write("a.txt", "ab")
@@ -937,8 +936,9 @@ class PrepareData(unittest.TestCase):
         code, _, err = self.run_script(path)
         self.assertEqual((code, err), (4, f"prepare_data: error: {self.out}/validation.bin: was "
                                           "split off by an earlier --validation-every, and its "
-                                          "samples would now be in train as well; give that again, "
-                                          "choose another --out, or move it away\n"))
+                                          "samples would now be in train as well; give "
+                                          "--validation-every again, choose another --out, or move "
+                                          "the file away\n"))
 
     def test_an_invalid_tokenizer_is_named(self):
         path = os.path.join(self.model, "tokenizer.json")
@@ -1019,8 +1019,7 @@ class ScriptEnds(unittest.TestCase):
                 ("KeyboardInterrupt()", "stopped", 130),
                 ("script_errors.UserError('no')", "error: no", 4),
                 ("ValueError('odd\\nmore')", "error: a defect of this script: ValueError: odd; "
-                                             "please report it, with what --debug prints besides",
-                 1)):
+                                             "please report it with the output of --debug", 1)):
             for way in (f"def work(): raise {error}\nsys.exit(script_errors.run('name', work))",
                         f"script_errors.install_excepthook('name')\nraise {error}"):
                 done = self.run_code(way)
@@ -1042,8 +1041,8 @@ class ScriptEnds(unittest.TestCase):
             for number, (closed, told) in enumerate(((">&-", ""), (">&- 2>&-", ""),
                                                      ("<&- >&- 2>&-", ""),
                                                      ("| head -c 1 > /dev/null", ""),
-                                                    ("> /dev/full", "name: warning: what it "
-                                                     "printed could not be written: [Errno 28] No "
+                                                    ("> /dev/full", "name: warning: a part of the "
+                                                     "output could not be written: [Errno 28] No "
                                                      "space left on device\n"))):
                 script = pathlib.Path(folder, f"{number}.py")
                 script.write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); "

@@ -6,7 +6,7 @@ import signal
 import tempfile
 
 from runner import (ATTEMPTS, Job, await_save, case, checkpoints, ftrun, manifest, must, numbers,
-                    preload, run_cases, same_run, start, steps)
+                    preload, require_same_run, run_cases, start, steps)
 
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
 FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **saves(background=background),
                     **keys)
         waited, beside = job.out(f"{name}-False"), job.out(f"{name}-True")
-        same_run(waited, beside)
+        require_same_run(waited, beside)
         hashes = checkpoint_hashes(waited)
         assert list(hashes) == [f"step-{step:08d}" for step in range(2, 13, 2)], hashes
         assert hashes == checkpoint_hashes(beside)
@@ -91,7 +91,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 caught += kill_while_writing(name, ranks, 1 + attempt % 5, **keys)
                 attempt += 1
                 job.run(name, "--nproc", ranks, "--resume", "auto", **FEW, **saves(), **keys)
-                same_run(job.out(straight), job.out(name))
+                require_same_run(job.out(straight), job.out(name))
                 left = list((job.out(name) / "checkpoints").glob("*.tmp-*"))
                 assert not left, left
             assert caught >= 1, f"none of {attempt} kills met a checkpoint that was being written"

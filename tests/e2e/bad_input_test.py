@@ -12,8 +12,8 @@ import tempfile
 import numpy as np
 
 from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, evaluations,
-                    exported, ftrun, manifest, must, near, needs, preload, run_cases, same_run,
-                    start, steps, tiny_model, tiny_weights)
+                    exported, ftrun, manifest, must, near, needs, preload, require_same_run,
+                    run_cases, start, steps, tiny_model, tiny_weights)
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
@@ -730,7 +730,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (f"resumed from {job.out('damaged')}/checkpoints/step-00000002 (read in "
                 in again.stdout), again.stdout
         job.run("undamaged", train={"steps": 8}, **saved)
-        same_run(job.out("damaged"), job.out("undamaged"))
+        require_same_run(job.out("damaged"), job.out("undamaged"))
 
     @case
     def a_latest_that_cannot_be_read_stops_all_ranks():
@@ -836,7 +836,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert manifest(job.out("limit"))["exit_code"] == 5
         must(ftrun("--config", config, "--resume", "auto"))
         job.run("unlimited", train={"steps": 8})
-        same_run(job.out("limit"), job.out("unlimited"))
+        require_same_run(job.out("limit"), job.out("unlimited"))
 
     @needs("mount")
     def full_disk_while_saving_keeps_the_checkpoint_before():
@@ -862,7 +862,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
                 must(ftrun("--config", config, "--nproc", ranks, "--resume", "auto"))
                 job.run(f"roomy-{ranks}", "--nproc", ranks, train={"steps": 8})
-                same_run(out, job.out(f"roomy-{ranks}"))
+                require_same_run(out, job.out(f"roomy-{ranks}"))
                 shutil.rmtree(out)
                 subprocess.run(["mount", "-o", "remount,size=700k", disk], check=True)
         finally:

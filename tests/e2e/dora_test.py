@@ -44,11 +44,12 @@ def adapter_file(out):
     return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
 
 
-def require_near(here, there, least):
-    assert set(here) == set(there), set(here) ^ set(there)
-    for tensor, values in there.items():
-        far = np.linalg.norm(here[tensor] - values) / np.linalg.norm(values)
-        assert far <= least, f"{tensor}: {far}"
+def require_near(tensors, expected, bound):
+    """Asserts that the relative error of each tensor is at most `bound`."""
+    assert set(tensors) == set(expected), set(tensors) ^ set(expected)
+    for name, values in expected.items():
+        error = np.linalg.norm(tensors[name] - values) / np.linalg.norm(values)
+        assert error <= bound, f"{name}: {error}"
 
 
 def module_matrices(adapter, tensor):

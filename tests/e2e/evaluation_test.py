@@ -10,7 +10,8 @@ import numpy as np
 import xxhash
 
 from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
-                    near, preload, run_cases, same_run, steps, tiny_data, tiny_model, tiny_weights)
+                    near, preload, require_same_run, run_cases, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 ROWS = 6
 

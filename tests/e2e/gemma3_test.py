@@ -165,7 +165,7 @@ def check_hand_over(out, folder):
     proven = done.stdout.splitlines()[-1]
     there = importlib.util.find_spec("xllamacpp") is not None
     assert proven.startswith("llama.cpp has the token ids of 8 prompts" if there
-                             else "llama.cpp did not read it"), done.stdout
+                             else "llama.cpp did not check the file"), done.stdout
     print(f"{file.stat().st_size / 1e6:.0f} MB of GGUF: {proven}", flush=True)
 
 

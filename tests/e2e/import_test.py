@@ -239,8 +239,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                    zero / "value_head.weight")
         stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out",
                                    scratch / "prefixed-out").stdout
-        says(stdout, "1 of its tensors are none of the model's and were left out:\n  "
-                   "value_head.weight")
+        says(stdout, "1 tensors of the checkpoint are not in the model and were left out:\n  "
+                     "value_head.weight")
         found = {}
         for path in (scratch / "prefixed-out").glob("*.safetensors"):
             found.update({name: hashlib.sha256(values.tobytes()).hexdigest()
@@ -454,7 +454,7 @@ with tempfile.TemporaryDirectory() as scratch:
         says(hostile("getattr", pickled=pickle.dumps(Calls(getattr, {}, "clear"), protocol=2)),
              "an object of builtins.getattr")
         says(hostile("state", pickled=b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b."),
-             "is given a state")
+             "the pickle sets a state of ")
         says(hostile("class", pickled=b"\x80\x02}" + op_name("global_steps")
                      + b"cevil.module\nCounter\n)\x81s."),
              "global_steps is an object of evil.module.Counter")
@@ -504,7 +504,7 @@ with tempfile.TemporaryDirectory() as scratch:
                      + b"\x85R" * 60_001 + b"."), "holds an object of x.y")
         many = (b"\x80\x02](" + b"K\x01" * 20_000 + b"eq\x000"
                 + b"".join([b"ctorch\nSize\nq\x01"] + [b"h\x01h\x00\x85R"] * 2_000) + b".")
-        says(hostile("copies", pickled=many), "makes more lists than it holds")
+        says(hostile("copies", pickled=many), "copies its lists so often")
 
     @case
     def odd_layouts_are_refused():
@@ -566,7 +566,7 @@ with tempfile.TemporaryDirectory() as scratch:
         out = scratch / "empty-out"
         says(refusal(empty, "--model", MODEL, "--out", out), "holds no checkpoint of DeepSpeed")
         (empty / "latest").write_text("global_step9")
-        says(refusal(empty, "--model", MODEL, "--out", out), "'global_step9', which is not there",
+        says(refusal(empty, "--model", MODEL, "--out", out), "'global_step9', which does not exist",
              "--tag")
         (empty / "latest").write_text("../../etc")
         says(refusal(empty, "--model", MODEL, "--out", out), "not a plain folder name")

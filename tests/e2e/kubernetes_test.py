@@ -14,7 +14,7 @@ import kubernetes_validate
 import yaml
 
 from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, manifest, must,
-                    run_cases, same_run, steps_so_far)
+                    require_same_run, run_cases, steps_so_far)
 
 SOURCE = pathlib.Path(sys.argv[1])
 FOLDER = SOURCE / "scripts" / "kubernetes"
@@ -155,7 +155,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for each in again:
             each.wait(0)
         assert manifest(job.out("pods"))["exit_code"] == 0
-        same_run(job.out("straight"), job.out("pods"))
+        require_same_run(job.out("straight"), job.out("pods"))
 
     @case
     def a_config_that_is_wrong_ends_the_job():

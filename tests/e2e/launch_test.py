@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 from runner import (BINARY, TORCHRUN, Job, Running, await_that, case, free_port, ftrun, must,
-                    run_cases, same_run, start, steps, waiting_case, weights_hash)
+                    require_same_run, run_cases, start, steps, waiting_case, weights_hash)
 
 FEW = {"train": {"steps": 4}}
 
@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: train_batch_size 8 / (micro 2 × accumulation 2)\n" in batch.stderr, (
             batch.stderr)
         for name in ("mesh", "batch"):
-            same_run(job.out("nproc"), job.out(name))
+            require_same_run(job.out("nproc"), job.out(name))
 
     @waiting_case
     def torchrun_starts_two_ranks():
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running = Running(command, {"OMP_NUM_THREADS": "1"})
         running.wait(0)
         assert "2 ranks: the launcher started 2 ranks" in running.text(), running.text()
-        same_run(job.out("nproc"), job.out("torchrun"))
+        require_same_run(job.out("nproc"), job.out("torchrun"))
 
     @waiting_case
     def bare_processes_join_as_ranks():
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as scratch:
         first.wait(0)
         second.wait(0)
         assert "2 ranks: WORLD_SIZE 2, one rank each" in first.text(), first.text()
-        same_run(job.out("nproc"), job.out("bare"))
+        require_same_run(job.out("nproc"), job.out("bare"))
 
     @waiting_case
     def bare_processes_start_several_ranks_each():
@@ -67,7 +67,7 @@ with tempfile.TemporaryDirectory() as scratch:
         second.wait(0)
         assert "4 ranks: WORLD_SIZE 2 × 2 ranks each" in first.text(), first.text()
         job.run("four", "--nproc", 4, **FEW)
-        same_run(job.out("four"), job.out("nodes"))
+        require_same_run(job.out("four"), job.out("nodes"))
 
     @waiting_case
     def nproc_under_a_launcher_is_refused():
@@ -164,7 +164,7 @@ with tempfile.TemporaryDirectory() as scratch:
         finally:
             over.set()
             disturber.join()
-        same_run(job.out("nproc"), job.out("strangers"))
+        require_same_run(job.out("nproc"), job.out("strangers"))
         assert tries[0] > 10, tries
         assert (here in listening
                 and not any(at.startswith("00000000:") for at in list(listening))), listening
@@ -203,7 +203,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "same output_dir and model.path") in stray.text(), stray.text()
         for running in (first, join("a-job", 1)):
             running.wait(0)
-        same_run(job.out("nproc"), job.out("a-job"))
+        require_same_run(job.out("nproc"), job.out("a-job"))
         assert not job.out("b-job").exists()
 
     @waiting_case

@@ -5,8 +5,8 @@ import re
 import tempfile
 import time
 
-from runner import (ATTEMPTS, Job, await_save, being_written, case, manifest, run_cases, same_run,
-                    skip, steps)
+from runner import (ATTEMPTS, Job, await_save, case, incomplete_checkpoints, manifest,
+                    require_same_run, run_cases, skip, steps)
 from two_machines import TwoMachines, missing
 
 if why := missing():
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         job.run("here", "--nproc", 2, **FEW)
         ended(near.start(job.config("there", **FEW)))
         assert near.cable.carried > 100, "nothing went over the cable"
-        same_run(job.out("here"), job.out("there"))
+        require_same_run(job.out("here"), job.out("there"))
 
     @case
     def link_that_goes_down_in_mid_step_ends_both_sides_and_the_run_goes_on_later():
@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         first, _ = ended(near.start(config, "--resume", "auto"))
         assert "resumed from" in first.text(), first.text()
         job.run("straight", "--nproc", 2, **LONG)
-        same_run(job.out("straight"), job.out("down"))
+        require_same_run(job.out("straight"), job.out("down"))
 
     @case
     def link_that_breaks_while_a_checkpoint_is_written_costs_no_other():
@@ -74,7 +74,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         for _ in range(ATTEMPTS):
             await_save(ranks[0], job.out("saving"), 60)
             near.cable.cut = True
-            if unfinished := being_written(job.out("saving")):
+            if unfinished := incomplete_checkpoints(job.out("saving")):
                 break
             near.cable.cut = False
         assert unfinished, f"none of {ATTEMPTS} cuts met a checkpoint that was being written"
@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         near.cable.cut, near.cable.delay = False, 0.0
         first, _ = ended(near.start(config, "--resume", "auto"))
         assert f"resumed from {folder}/{before}" in first.text(), first.text()
-        same_run(job.out("straight"), job.out("saving"))
+        require_same_run(job.out("straight"), job.out("saving"))
         assert not list(folder.glob("*.tmp-*")), list(folder.iterdir())
 
     @case

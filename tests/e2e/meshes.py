@@ -8,7 +8,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (ShardedJob, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
-                    near, same_run, start, steps, stored_boxes, tiny_data, tiny_model)
+                    near, require_same_run, start, steps, stored_boxes, tiny_data,
+                    tiny_model)
 
 VOCABULARY = 503  # the last of 2 ranks, and of 4, has a row of padding
 MANY = 20000
@@ -199,4 +200,4 @@ class MeshJob(ShardedJob):
             assert checkpoints(self.out(name)) == [f"step-{done:08}"]
         self.run(name, "--resume", "auto", **self.settings_of(**mesh, total=done + 2))
         self.run(f"not-stopped-{of}", **self.settings_of(**mesh, total=done + 2))
-        same_run(self.out(name), self.out(f"not-stopped-{of}"))
+        require_same_run(self.out(name), self.out(f"not-stopped-{of}"))

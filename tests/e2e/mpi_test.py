@@ -6,7 +6,7 @@ import signal
 import tempfile
 
 from runner import (BINARY, Job, Running, bad_data, case, checkpoints, free_port, manifest,
-                    run_cases, same_run, skip, steps)
+                    require_same_run, run_cases, skip, steps)
 
 FEW = {"train": {"steps": 4}}
 # One core may hold both ranks, and containers run as root.
@@ -32,13 +32,13 @@ with tempfile.TemporaryDirectory() as scratch:
         # mpirun puts a terminal between itself and the ranks, although its own output is a pipe.
         assert ("\nstep 4/4  loss " in running.text()
                 and "\x1b" not in running.text()), running.text()
-        same_run(job.out("supervised"), job.out("plain"))
+        require_same_run(job.out("supervised"), job.out("plain"))
 
     @case
     def the_address_may_come_from_the_user():
         mpirun(job.config("addressed", **FEW), "-x", "MASTER_ADDR=127.0.0.1", "-x",
                f"MASTER_PORT={free_port()}").wait(0)
-        same_run(job.out("supervised"), job.out("addressed"))
+        require_same_run(job.out("supervised"), job.out("addressed"))
 
     @case
     def rank_that_fails_is_named():

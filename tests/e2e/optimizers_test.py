@@ -7,8 +7,8 @@ import numpy as np
 
 from safetensors.numpy import load_file
 
-from runner import (ShardedJob, case, copy_without_last, exported, ftrun, must, preload, run_cases,
-                    same_run, steps)
+from runner import (ShardedJob, case, copy_without_last, exported, ftrun, must, preload,
+                    require_same_run, run_cases, steps)
 
 # The settings with which each optimizer shows its effect in a few steps.
 OPTIMIZERS = {
@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for tier, zero in {"host": {"offload_optimizer": CPU},
                                "disk": {"offload_optimizer": NVME}}.items():
                 away = job.train(f"{name}-{tier}", 3, **settings_of(name, stage=3, zero=zero))
-                same_run(job.out(f"{name}-stage-3"), away)
+                require_same_run(job.out(f"{name}-stage-3"), away)
 
     @case
     def a_first_step_follows_from_the_gradient():
@@ -102,7 +102,7 @@ with tempfile.TemporaryDirectory() as scratch:
             whole = job.train(f"{name}-saving", 2, **saving)
             copy_without_last(whole, job.out(f"{name}-resumed"), 4)
             job.train(f"{name}-resumed", 2, "--resume", "auto", **saving)
-            same_run(whole, job.out(f"{name}-resumed"))
+            require_same_run(whole, job.out(f"{name}-resumed"))
 
     @case
     def codes_are_kept_in_checkpoints_which_other_layouts_read():

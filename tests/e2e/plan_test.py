@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 
-from runner import (TINY_CONFIG, ftrun, must, run_cases, case, tiny_data, tiny_model, tiny_weights,
+from runner import (TINY_CONFIG, case, ftrun, must, run_cases, tiny_data, tiny_model, tiny_weights,
                     write_config)
 
 SOURCE = pathlib.Path(sys.argv[1])

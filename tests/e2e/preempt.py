@@ -26,13 +26,13 @@ from runner import (
     await_gone,
     await_save,
     await_that,
-    being_written,
+    incomplete_checkpoints,
     checkpoints,
     children,
     ftrun,
     manifest,
     must,
-    same_run,
+    require_same_run,
     start,
     steps,
     tiny_model,
@@ -73,7 +73,7 @@ def require_saved(out, number, code, what):
     assert code == CODES[number], what
     if not (out / "run.json").exists():
         return
-    assert not being_written(out), f"{being_written(out)}: {what}"
+    assert not incomplete_checkpoints(out), f"{incomplete_checkpoints(out)}: {what}"
     done = trained(out)
     if (
         done > 0
@@ -232,7 +232,7 @@ class Contract:
             if not self.stop_once(kind, start(*command), out, seconds):
                 break
         must(ftrun(*command))
-        same_run(straight, out)
+        require_same_run(straight, out)
         must(ftrun("verify", out))
 
     def make(self, signals):

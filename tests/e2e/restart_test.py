@@ -10,7 +10,7 @@ import time
 
 from runner import (BINARY, TIMEOUT, TORCHRUN, Job, Running, await_gone, await_that, case,
                     checkpoints, fail_by_timeout, free_port, ftrun, manifest, must, preload,
-                    preload_torchrun, run_cases, same_run, start, steps, waiting_case)
+                    preload_torchrun, require_same_run, run_cases, start, steps, waiting_case)
 
 STEPS = 120
 LONG = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as scratch:
         print(f"  from the kill to the first new step: {slowest:.1f} s at most", flush=True)
         running.wait(0)
         require_each_step_once(job.out("killed"))
-        same_run(job.out("straight"), job.out("killed"))
+        require_same_run(job.out("straight"), job.out("killed"))
         record = manifest(job.out("killed"))
         assert record["exit_code"] == 0 and record["exit_rank"] == -1, record
         # The first kill came before the run folder was written, so there was nothing to resume.
@@ -143,7 +143,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 and "resumed" not in running.text()), running.text()[-2000:]
         job.run("stopped", "--nproc", 3, "--resume", "auto", **SAVING)
         require_each_step_once(job.out("stopped"))
-        same_run(job.out("straight"), job.out("stopped"))
+        require_same_run(job.out("straight"), job.out("stopped"))
 
     @waiting_case
     def without_restarts_a_failure_is_the_end_and_one_rank_may_have_them():
@@ -158,7 +158,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.await_line("resumed from", seen)
         running.wait(0)
         require_each_step_once(job.out("single"))
-        same_run(job.out("straight-1"), job.out("single"))
+        require_same_run(job.out("straight-1"), job.out("single"))
 
     @waiting_case
     def workers_of_torchrun_go_on_from_the_newest_checkpoint():
@@ -172,7 +172,7 @@ with tempfile.TemporaryDirectory() as scratch:
         await_end(running, 0)
         assert "resumed from" in running.text(), running.text()[-3000:]
         require_each_step_once(job.out("elastic"))
-        same_run(job.out("straight-2"), job.out("elastic"))
+        require_same_run(job.out("straight-2"), job.out("elastic"))
         assert len(manifest(job.out("elastic"))["restarts"]) == 1
         # A folder of another run is not mistaken for that of the first attempt.
         once = job.config("straight-2", **SAVING)
@@ -193,7 +193,7 @@ with tempfile.TemporaryDirectory() as scratch:
         await_end(running, 0)
         assert "resumed from" in running.text(), running.text()[-3000:]
         require_each_step_once(job.out("storeless"))
-        same_run(job.out("straight-1"), job.out("storeless"))
+        require_same_run(job.out("straight-1"), job.out("storeless"))
 
     @waiting_case
     def two_agents_that_count_restarts_each_for_itself_start_one_run():
@@ -220,6 +220,6 @@ with tempfile.TemporaryDirectory() as scratch:
         texts = "\n".join(agent.text()[-3000:] for agent in agents)
         assert any("resumed from" in agent.text() for agent in agents), texts
         require_each_step_once(job.out("agents"))
-        same_run(job.out("straight-2"), job.out("agents"))
+        require_same_run(job.out("straight-2"), job.out("agents"))
 
     run_cases()

@@ -4,8 +4,9 @@ import json
 import shutil
 import tempfile
 
-from runner import (ATTEMPTS, Job, case, checkpoints, ftrun, manifest, must, near, numbers, preload,
-                    run_cases, same_run, start, steps, tiny_data, tiny_model, tiny_weights)
+from runner import (ATTEMPTS, Job, case, checkpoints, ftrun, manifest, must, near, numbers,
+                    preload, require_same_run, run_cases, start, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
@@ -36,7 +37,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run(straight, "--nproc", ranks, **FEW, optimizer=optimizer)
         cut = f"cut-{name}-{ranks}"
         interrupted(cut, ranks, optimizer)
-        same_run(job.out(straight), job.out(cut))
+        require_same_run(job.out(straight), job.out(cut))
         record = manifest(job.out(cut))
         assert record["exit_code"] == 0 and len(record["restarts"]) == 1, record["restarts"]
         restart = record["restarts"][0]
@@ -78,7 +79,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def same_run_twice_is_bitwise_equal():
         job.run("again", "--nproc", 2, **FEW, optimizer=ADAMW)
-        same_run(job.out("straight-adamw-2"), job.out("again"))
+        require_same_run(job.out("straight-adamw-2"), job.out("again"))
 
     @case
     def a_run_resumes_at_an_explicit_step():
@@ -88,7 +89,7 @@ with tempfile.TemporaryDirectory() as scratch:
         again = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW,
                         checkpoint={"every": 4, "keep_last": 0})
         assert "step-00000004" in again.stdout and "step 5/12" in again.stdout, again.stdout
-        same_run(job.out("straight-adamw-1"), job.out("explicit"))
+        require_same_run(job.out("straight-adamw-1"), job.out("explicit"))
 
     @case
     def a_run_resumes_on_another_number_of_ranks():
@@ -122,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, ranks in (("mixed-2", 2), ("mixed-1", 1)):
             job.run(name, "--nproc", 2, **base, train={"steps": 5})
             job.run(name, "--nproc", ranks, "--resume", "auto", **base, train={"steps": 12})
-        same_run(job.out("mixed"), job.out("mixed-2"))
+        require_same_run(job.out("mixed"), job.out("mixed-2"))
         near("loss", [m["loss"] for m in steps(job.out("mixed-1"))],
              [m["loss"] for m in steps(job.out("mixed"))], 1e-6)
         mix["train"][1]["weight"] = 2
@@ -230,7 +231,7 @@ with tempfile.TemporaryDirectory() as scratch:
         straight = job.run("eight-straight", **EIGHT)
         assert manifest(job.out("eight-straight"))["start"] == "the model's weights", (
             straight.stderr)
-        same_run(job.out("eight-straight"), out)
+        require_same_run(job.out("eight-straight"), out)
 
     @case
     def without_run_json_another_model_or_data_are_refused():
@@ -301,7 +302,7 @@ with tempfile.TemporaryDirectory() as scratch:
         again = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
         assert ("no checkpoint was saved yet: training starts from the beginning"
                 in again.stdout), again.stdout
-        same_run(job.out("straight-adamw-1"), job.out("early"))
+        require_same_run(job.out("straight-adamw-1"), job.out("early"))
 
     @case
     def run_that_failed_before_its_first_checkpoint_may_change():
@@ -314,6 +315,6 @@ with tempfile.TemporaryDirectory() as scratch:
         restart = manifest(job.out("mended"))["restarts"][0]
         assert restart["rank"] == 0 and "is outside the model's" in restart["reason"], restart
         assert "training starts from the beginning" in mended.stdout, mended.stdout
-        same_run(job.out("straight-adamw-1"), job.out("mended"))
+        require_same_run(job.out("straight-adamw-1"), job.out("mended"))
 
     run_cases()

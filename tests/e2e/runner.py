@@ -58,6 +58,7 @@ def config(model, data, out, **changes):
 
 
 def write_config(folder, value, name="config.json"):
+    """Writes a config to a folder; returns its path."""
     path = pathlib.Path(folder) / name
     path.write_text(json.dumps(value, indent=1))
     return path
@@ -66,9 +67,9 @@ def write_config(folder, value, name="config.json"):
 def environment(extra=None):
     """Returns this process's environment without variables that a launcher around the tests may
     have set."""
-    kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-    kept.update(extra or {})
-    return kept
+    variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+    variables.update(extra or {})
+    return variables
 
 
 # --- failures that a busy machine may cause ----------------------------------------------------
@@ -120,8 +121,8 @@ def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
 
 def require_in_time(begin, seconds, what):
     """Fails by a timeout if more than `seconds` have passed since `begin`."""
-    if (took := time.monotonic() - begin) > seconds:
-        fail_by_timeout(f"{what} took {took:.1f} s, {seconds} s at most were expected")
+    if (elapsed := time.monotonic() - begin) > seconds:
+        fail_by_timeout(f"{what} took {elapsed:.1f} s, at most {seconds} s were expected")
 
 
 WAIT_MESSAGES = set()
@@ -135,9 +136,10 @@ def record_exit(code, text):
 
 
 def is_timeout(error):
-    shown = str(error) if isinstance(error, AssertionError) else ""
+    """Returns whether an exception is a wait that timed out."""
+    text = str(error) if isinstance(error, AssertionError) else ""
     return (isinstance(error, (TimedOut, subprocess.TimeoutExpired))
-            or any(message in shown for message in WAIT_MESSAGES))
+            or any(message in text for message in WAIT_MESSAGES))
 
 
 def only_timed_out(error):
@@ -151,6 +153,7 @@ def only_timed_out(error):
 
 
 def report_failure(kind, error, trace):
+    """Prints an exception that ends the test, and a last line if the test failed by waiting."""
     sys.__excepthook__(kind, error, trace)
     if only_timed_out(error):
         print(f"waited: {str(error).splitlines()[0]}", flush=True)
@@ -160,6 +163,7 @@ sys.excepthook = report_failure
 
 
 def refuse_traces(text):
+    """Fails if an output shows a defect instead of an error message."""
     for trace in TRACES:
         assert trace not in text, f"the output holds {trace!r}:\n{text[-3000:]}"
 
@@ -250,7 +254,7 @@ TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 PRELOADED_TORCHRUN = None
 
 
-def tells_of_ends():
+def supports_pidfds():
     """Returns whether the kernel can report the end of a process through a descriptor."""
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -264,7 +268,7 @@ def preload():
     forked."""
     global PRELOADED
     library = os.environ.get("FTRUN_PRELOADED")
-    if library and tells_of_ends():
+    if library and supports_pidfds():
         PRELOADED = Preloaded(BINARY, [BINARY], LD_PRELOAD=library)
 
 
@@ -272,12 +276,12 @@ def preload_torchrun():
     """Imports torch in a process from which each later agent in Running is forked, which saves
     three seconds of CPU time."""
     global PRELOADED_TORCHRUN
-    if tells_of_ends():
+    if supports_pidfds():
         server = pathlib.Path(__file__).with_name("preloaded_torchrun.py")
         PRELOADED_TORCHRUN = Preloaded(TORCHRUN, [sys.executable, server])
 
 
-def finds_engine(arguments, env):
+def uses_preloaded_engine(arguments, env):
     """Returns whether the run is forked from Preloaded: it is a training (the other commands do not
     load the engine), and `env` is not given, not even empty."""
     return PRELOADED is not None and env is None and list(arguments[:1]) == ["--config"]
@@ -285,7 +289,7 @@ def finds_engine(arguments, env):
 
 def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
     """Runs the binary; returns the finished process with stdout and stderr as text."""
-    if not wrapper and finds_engine(arguments, env):
+    if not wrapper and uses_preloaded_engine(arguments, env):
         process = PRELOADED.run(arguments, timeout, cwd)
         refuse_traces(process.stdout + process.stderr)
         return process
@@ -297,6 +301,7 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
 
 
 def must(process, code=0):
+    """Fails unless a finished process ended with this exit code; returns the process."""
     record_exit(process.returncode, process.stdout + process.stderr)
     require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n"
                                            f"{process.stderr[-3000:]}")
@@ -315,17 +320,19 @@ def peak_kib(*command):
 
 
 def metrics(out):
+    """Returns the lines of a run's metrics.jsonl."""
     with open(pathlib.Path(out) / "metrics.jsonl") as lines:
         return [json.loads(line) for line in lines]
 
 
-def of_steps(lines):
+def step_lines(lines):
     """Returns the lines of metrics that belong to steps."""
     return [m for m in lines if "loss" in m and "evaluation" not in m]
 
 
 def steps(out):
-    return of_steps(metrics(out))
+    """Returns the lines of a run's metrics that belong to steps."""
+    return step_lines(metrics(out))
 
 
 def steps_so_far(out):
@@ -334,8 +341,8 @@ def steps_so_far(out):
     path = pathlib.Path(out) / "metrics.jsonl"
     if not path.exists():
         return []
-    whole, _, _ = path.read_text().rpartition("\n")
-    return of_steps(json.loads(line) for line in whole.splitlines())
+    complete_lines, _, _ = path.read_text().rpartition("\n")
+    return step_lines(json.loads(line) for line in complete_lines.splitlines())
 
 
 def evaluations(out, name="validation"):
@@ -529,6 +536,7 @@ def numbers(out):
 
 
 def exported(out):
+    """Returns the weights that a run exported, by name."""
     weights = {}
     for path in sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors")):
         weights.update(load_file(path))
@@ -537,6 +545,7 @@ def exported(out):
 
 
 def weights_hash(out):
+    """Returns the SHA-256 of the files of weights that a run exported."""
     files = sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors"))
     assert files, f"{out}: no exported weights"
     digest = hashlib.sha256()
@@ -552,7 +561,7 @@ def same_tensors(one, other):
                                                             for name in one)
 
 
-def same_run(a, b):
+def require_same_run(a, b):
     """Asserts that two runs have the same metrics, bit by bit, and the same exported weights."""
     first, second = numbers(a), numbers(b)
     assert len(first) == len(second), f"{len(first)} and {len(second)} lines"
@@ -562,6 +571,7 @@ def same_run(a, b):
 
 
 def manifest(out):
+    """Returns a run's run.json."""
     return json.loads((pathlib.Path(out) / "run.json").read_text())
 
 
@@ -582,6 +592,7 @@ def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
 
 
 def checkpoints(out):
+    """Returns the names of a run's checkpoints."""
     return sorted(p.name for p in (pathlib.Path(out) / "checkpoints").iterdir() if p.is_dir())
 
 
@@ -618,7 +629,7 @@ class Running:
 
     def __init__(self, command, env=None):
         preloaded = None
-        if command[0] == BINARY and finds_engine(command[1:], env):
+        if command[0] == BINARY and uses_preloaded_engine(command[1:], env):
             preloaded = PRELOADED
         elif command[0] == TORCHRUN:
             preloaded = PRELOADED_TORCHRUN
@@ -720,16 +731,18 @@ class Running:
 
 
 def start(*arguments, env=None):
+    """Starts the binary in parallel with the test."""
     return Running([BINARY, *arguments], env)
 
 
 def children(pid):
-    found = []
+    """Returns the ids of a process's children."""
+    pids = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         # The thread may have ended in the meantime.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+            pids += [int(child) for child in (task / "children").read_text().split()]
+    return pids
 
 
 def state_of(pid):
@@ -737,7 +750,8 @@ def state_of(pid):
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
-def alive(pid):
+def is_alive(pid):
+    """Returns whether a thread of a process still runs."""
     try:
         state = state_of(pid)
         threads = len(os.listdir(f"/proc/{pid}/task"))
@@ -747,7 +761,7 @@ def alive(pid):
     return state != "Z" or threads > 1
 
 
-def being_written(out, checkpoint="step-*"):
+def incomplete_checkpoints(out, checkpoint="step-*"):
     """Returns the folders of a run's incomplete checkpoints whose names match."""
     return list((pathlib.Path(out) / "checkpoints").glob(f"{checkpoint}.tmp-*"))
 
@@ -756,13 +770,14 @@ def await_save(running, out, seconds, checkpoint="step-*"):
     """Waits until a checkpoint is being written, but at most `seconds`, and not after the run's
     end."""
     end = time.monotonic() + seconds
-    while (not being_written(out, checkpoint) and time.monotonic() < end
+    while (not incomplete_checkpoints(out, checkpoint) and time.monotonic() < end
            and running.process.poll() is None):
         time.sleep(0.0005)
 
 
 def await_gone(pids, seconds=60):
-    await_that(lambda: not any(alive(pid)
+    """Waits until processes have ended."""
+    await_that(lambda: not any(is_alive(pid)
                                for pid in pids), "processes of ranks are gone", seconds=seconds)
 
 
@@ -791,13 +806,14 @@ def publish_on_hub(cache, name, folder, commit, kind="models", ref="main"):
 
 
 def free_port():
+    """Returns a TCP port that no process uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 CASES = []
-AT_ONCE = 3
+MAX_CONCURRENT = 3
 
 
 def case(function):
@@ -807,7 +823,7 @@ def case(function):
 
 
 def waiting_case(function):
-    """Marks a test case that mostly waits and shares no run with its neighbours: run_cases() runs
+    """Marks a test case that mostly waits and shares no run with its neighbors: run_cases() runs
     adjacent such cases at the same time."""
     function.waits = True
     return case(function)
@@ -822,7 +838,7 @@ def needs(what):
     return marked
 
 
-def mount_refused():
+def mount_problem():
     with tempfile.TemporaryDirectory() as folder:
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", folder],
                                  capture_output=True, text=True)
@@ -831,7 +847,7 @@ def mount_refused():
         return mounted.stderr.strip().splitlines()[-1] if mounted.returncode else ""
 
 
-def terminal_refused():
+def terminal_problem():
     try:
         for end in os.openpty():
             os.close(end)
@@ -840,20 +856,20 @@ def terminal_refused():
     return ""
 
 
-def network_refused():
+def network_problem():
     made = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
     return f"no network namespace of one's own: {made.stderr.strip()}" if made.returncode else ""
 
 
-def pids_refused():
+def pids_problem():
     made = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"],
                           capture_output=True, text=True)
     return f"no process ids of one's own: {made.stderr.strip()}" if made.returncode else ""
 
 
 # Maps each need to a function that returns why this machine cannot run such cases; "" if it can.
-MISSING = {"mount": mount_refused, "network": network_refused, "pids": pids_refused,
-           "terminal": terminal_refused}
+MISSING = {"mount": mount_problem, "network": network_problem, "pids": pids_problem,
+           "terminal": terminal_problem}
 SKIPPED = 77
 
 
@@ -873,18 +889,19 @@ def run_cases():
     for waits, group in itertools.groupby(chosen,
                                           lambda function: getattr(function, "waits", False)):
         if waits:
-            run_side_by_side(group)
+            run_concurrently(group)
             continue
         for function in group:
             run_case(function)
 
 
-def run_side_by_side(functions):
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+def run_concurrently(functions):
+    """Runs cases at the same time, up to MAX_CONCURRENT."""
+    with concurrent.futures.ThreadPoolExecutor(MAX_CONCURRENT) as pool:
         running = [pool.submit(run_case, function) for function in functions]
         try:
-            for one in running:
-                one.result()
+            for future in running:
+                future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -892,14 +909,15 @@ def run_side_by_side(functions):
 
 def cpu_seconds():
     """Returns the CPU seconds of this process and of the processes that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def run_case(function):
+    """Runs a case and prints its name and its time."""
     begin, before = time.monotonic(), cpu_seconds()
     function()
-    taken = f"{time.monotonic() - begin:.1f} s"
+    times = f"{time.monotonic() - begin:.1f} s"
     if not getattr(function, "waits", False):  # times of concurrent cases cannot be separated
-        taken += f", {cpu_seconds() - before:.1f} s of CPU time"
-    print(f"{function.__name__.replace('_', ' ')}: {taken}", flush=True)
+        times += f", {cpu_seconds() - before:.1f} s of CPU time"
+    print(f"{function.__name__.replace('_', ' ')}: {times}", flush=True)

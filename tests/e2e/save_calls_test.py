@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from runner import (BINARY, TIMEOUT, Job, checkpoints, environment, ftrun, must, refuse_traces,
-                    same_run, skip)
+                    require_same_run, skip)
 
 SEED = 20261124
 KILLER = os.environ["FTRUN_KILL_AT_CALL"]
@@ -119,7 +119,7 @@ def kill_and_go_on(name, number, background):
         f"step {saved} was told to be saved, the next start went on from {found}; killed at "
         f"{calls[-1]}")
     try:
-        same_run(job.out("straight"), job.out(name))
+        require_same_run(job.out("straight"), job.out(name))
         there = checkpoints(job.out(name))
         assert (there[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one
                                                          for one in there)), there
@@ -153,7 +153,7 @@ with tempfile.TemporaryDirectory() as scratch:
         began = time.monotonic()
         process, calls = started_until(f"counted-{way}", 0, background)
         assert process.returncode == 0, process.stderr[-2000:]
-        same_run(job.out("straight"), job.out(f"counted-{way}"))
+        require_same_run(job.out("straight"), job.out(f"counted-{way}"))
         assert sorted(steps_told(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], (
             process.stdout + process.stderr)
         # No save works without these calls; if they are missing, the tracing does not work.

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near,
-                    preload, run_cases, same_run, start, steps, stored_boxes, tiny_data)
+                    preload, require_same_run, run_cases, start, steps, stored_boxes, tiny_data)
 
 CPU = {"device": "cpu"}
 ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True,
@@ -78,7 +78,7 @@ with tempfile.TemporaryDirectory() as scratch:
             name = f"{straight}-{stage}-{tier}"
             stopped(name, ranks, stage=stage, tier=tier, **precision)
             resumed(name, ranks, stage=stage, tier=tier, **precision)
-            same_run(job.out(straight), job.out(name))
+            require_same_run(job.out(straight), job.out(name))
             same_contents(job.out(straight), job.out(name), 6)
 
     @case
@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.train("rounded", 2, **settings(stage=1, **ROUNDED))
         stopped("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
         resumed("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
-        same_run(job.out("rounded"), job.out("rounded-cut"))
+        require_same_run(job.out("rounded"), job.out("rounded-cut"))
         same_contents(job.out("rounded"), job.out("rounded-cut"), 6)
 
     @case
@@ -112,7 +112,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.train("hybrid", 4, **settings(stage=3, **HYBRID))
         stopped("hybrid-cut", 4, stage=3, **HYBRID)
         resumed("hybrid-cut", 4, stage=3, **HYBRID)
-        same_run(job.out("hybrid"), job.out("hybrid-cut"))
+        require_same_run(job.out("hybrid"), job.out("hybrid-cut"))
         same_contents(job.out("hybrid"), job.out("hybrid-cut"), 6)
 
     # --- on another layout -------------------------------------------------------------------
@@ -131,7 +131,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert ("notice: the resumed run has another config.zero_optimization.stage: was "
                         f"3, is now {changes['stage']}"
                         in run.stderr), run.stderr
-            same_run(job.out("fp32"), job.out(name))
+            require_same_run(job.out("fp32"), job.out(name))
             same_contents(job.out("fp32"), job.out(name), 6)
 
     @case
@@ -201,7 +201,7 @@ with tempfile.TemporaryDirectory() as scratch:
                       **job.settings(3, **settings(stage=3, tier="half")))
         assert ("checkpoints/step-00000003" in run.stdout
                 and str(part) in run.stderr), run.stdout + run.stderr
-        same_run(job.out("fp32"), broken)
+        require_same_run(job.out("fp32"), broken)
 
     @case
     def a_run_that_is_killed_while_saving_resumes():
@@ -231,7 +231,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("killed", "--nproc", 3, "--resume", "auto",
                 **job.settings(3, **settings(stage=3, **saving)))
         assert not list(folder.glob("*.tmp-*")), checkpoints(job.out("killed"))
-        same_run(job.out("fp32"), job.out("killed"))
+        require_same_run(job.out("fp32"), job.out("killed"))
         same_contents(job.out("fp32"), job.out("killed"), 6)
 
     # --- the export --------------------------------------------------------------------------

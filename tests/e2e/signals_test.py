@@ -12,8 +12,8 @@ import time
 
 from runner import (ATTEMPTS, BINARY, TIMEOUT, Job, Running, await_gone, await_that, case,
                     checkpoints, children, environment, evaluations, manifest, needs, preload,
-                    require_exit, require_in_time, run_cases, same_run, start, steps, steps_so_far,
-                    tiny_data, tiny_model, waiting_case)
+                    require_exit, require_in_time, require_same_run, run_cases, start, steps,
+                    steps_so_far, tiny_data, tiny_model, waiting_case)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128},
         "train_micro_batch_size_per_gpu": 4}
@@ -179,7 +179,7 @@ with tempfile.TemporaryDirectory() as scratch:
             few = MANY | {"train": {"steps": done + 3}}
             job.run(name, "--nproc", ranks, "--resume", "auto", **few)
             job.run(f"straight-{name}", "--nproc", ranks, **few)
-            same_run(job.out(name), job.out(f"straight-{name}"))
+            require_same_run(job.out(name), job.out(f"straight-{name}"))
 
     @waiting_case
     def stopped_run_saves_before_anything_else():

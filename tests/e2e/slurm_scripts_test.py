@@ -24,7 +24,7 @@ from runner import (
     manifest,
     must,
     run_cases,
-    same_run,
+    require_same_run,
     skip,
     steps,
     waiting_case,
@@ -112,7 +112,7 @@ with contextlib.ExitStack() as until_the_end:
             device="cpu",
             **changes,
         )
-        same_run(job.out(straight), job.out(name))
+        require_same_run(job.out(straight), job.out(name))
         return reason
 
     @waiting_case
@@ -140,7 +140,7 @@ with contextlib.ExitStack() as until_the_end:
         ended = slurm.await_state(number, "COMPLETED", restarts=1)
         assert ended["NodeList"] != nodes, ended
         job.run("no-failed-node", "--nproc", 2, **settings)
-        same_run(job.out("no-failed-node"), job.out("failed-node"))
+        require_same_run(job.out("no-failed-node"), job.out("failed-node"))
 
     @waiting_case
     def time_limit_saves_and_queues_many_nodes_again():
@@ -258,7 +258,7 @@ with contextlib.ExitStack() as until_the_end:
         finish_after_requeue(held, "array-0", first, "no-array")
         slurm.await_state(f"{number}_1", "COMPLETED")
         job.run("not-in-an-array", "--nproc", 2, **FEW, device="cpu")
-        same_run(job.out("not-in-an-array"), job.out("array-1"))
+        require_same_run(job.out("not-in-an-array"), job.out("array-1"))
         slurm.await_state(f"{number}_2", "FAILED")
         assert (
             text_of("array-2")
@@ -356,7 +356,7 @@ with contextlib.ExitStack() as until_the_end:
         number = re.search(r"Submitted batch job (\d+)", shell.run(array))[1]
         for task in (0, 1):
             slurm.await_state(f"{number}_{task}", "COMPLETED")
-        same_run(runs / "first", runs / "second")
+        require_same_run(runs / "first", runs / "second")
         shell.close()
 
     @case

@@ -23,7 +23,7 @@ from runner import (
     refuse_traces,
     require_in_time,
     run_cases,
-    same_run,
+    require_same_run,
     skip,
     steps,
     steps_so_far,
@@ -59,14 +59,14 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     def two_tasks_train_on_one_node():
         done = step(job.config("one-node", **FEW), "-N1", "-n2")
         assert "2 ranks: the launcher started 2 ranks\n" in done.stderr, done.stderr
-        same_run(job.out("supervised"), job.out("one-node"))
+        require_same_run(job.out("supervised"), job.out("one-node"))
         shown = manifest(job.out("one-node"))["environment"]
         assert shown["SLURM_PROCID"] == "0" and shown["SLURM_NTASKS"] == "2", shown
 
     @case
     def two_nodes_train_one_model():
         step(job.config("two-nodes", **FEW), "-N2", "-n2", variables={"MASTER_ADDR": "127.0.0.1"})
-        same_run(job.out("supervised"), job.out("two-nodes"))
+        require_same_run(job.out("supervised"), job.out("two-nodes"))
 
     @case
     def host_that_cannot_be_found():
@@ -101,7 +101,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
             slurm.submit(script, "-N1", "-n4", "-o", f"{scratch}/batch.out"), "COMPLETED"
         )
         assert "2 ranks: --nproc 2\n" in text_of("batch"), text_of("batch")
-        same_run(job.out("supervised"), job.out("batch"))
+        require_same_run(job.out("supervised"), job.out("batch"))
 
     @case
     def a_warning_before_the_time_limit_saves_the_run():

@@ -13,8 +13,8 @@ import tempfile
 import time
 
 from layouts import STEPS, VOCABULARY, kinds
-from runner import (Job, await_gone, await_save, being_written, checkpoints, children, ftrun, must,
-                    same_run, start, tiny_model, tiny_weights)
+from runner import (Job, await_gone, await_save, checkpoints, children, ftrun,
+                    incomplete_checkpoints, must, require_same_run, start, tiny_model, tiny_weights)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
@@ -58,7 +58,7 @@ class Soak:
         started = children(running.process.pid) if running.process.poll() is None else []
         who, pid = self.chance.choice([("supervisor", running.process.pid)]
                                       + [("rank", pid) for pid in (started if ranks > 1 else [])])
-        writing = bool(being_written(out))
+        writing = bool(incomplete_checkpoints(out))
         try:
             if running.process.poll() is not None:
                 raise ProcessLookupError
@@ -92,7 +92,7 @@ class Soak:
             if not self.kill_once(kind, start(*command(number)), out, seconds):
                 break
         must(ftrun(*command(1)))
-        same_run(straight, out)
+        require_same_run(straight, out)
         assert not list((out / "checkpoints").glob("*.tmp-*")), checkpoints(out)
         must(ftrun("verify", out))
 

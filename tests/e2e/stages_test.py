@@ -5,7 +5,7 @@ precisions and tiers in one process."""
 import re
 import tempfile
 
-from runner import ShardedJob, case, near, preload, run_cases, same_run, steps
+from runner import ShardedJob, case, near, preload, run_cases, require_same_run, steps
 from step_text import StepText
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for precision in PRECISIONS:
             for stage in STAGES if precision == "fp32" else (0, 3):
                 job.train(f"{precision}-{stage}", 3, precision=precision, stage=stage)
-                same_run(job.out(f"{precision}-0"), job.out(f"{precision}-{stage}"))
+                require_same_run(job.out(f"{precision}-0"), job.out(f"{precision}-{stage}"))
         # If the precisions were all the same, the comparison above would compare only one of them.
         losses = {precision: [m["loss"] for m in steps(job.out(f"{precision}-0"))]
                   for precision in PRECISIONS}
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def stage_1_may_reduce_whole_gradients():
         job.train("allreduce", 3, stage=1, zero={"reduce_scatter": False})
-        same_run(job.out("fp32-0"), job.out("allreduce"))
+        require_same_run(job.out("fp32-0"), job.out("allreduce"))
 
     @case
     def meshes_train_as_one_process():
@@ -65,20 +65,20 @@ with tempfile.TemporaryDirectory() as scratch:
         for ranks in (2, 4):
             for stage in (0, 3):
                 job.train(f"{ranks}-{stage}", ranks, stage=stage)
-            same_run(job.out(f"{ranks}-0"), job.out(f"{ranks}-3"))
+            require_same_run(job.out(f"{ranks}-0"), job.out(f"{ranks}-3"))
         for name in ("fp32-0", "2-3", "4-3"):
             as_one_process(job.out(name), one)
 
     @case
     def a_shard_of_one_rank_is_the_whole():
         job.train("one-3", 1, stage=3)
-        same_run(job.out("one"), job.out("one-3"))
+        require_same_run(job.out("one"), job.out("one-3"))
 
     @case
     def hybrid_stages_have_the_same_bits():
         for stage in (1, 3):
             job.train(f"hybrid-{stage}", 4, stage=stage, parallel={"data": 4, "data_replicate": 2})
-            same_run(job.out("hybrid-1"), job.out(f"hybrid-{stage}"))
+            require_same_run(job.out("hybrid-1"), job.out(f"hybrid-{stage}"))
         as_one_process(job.out("hybrid-3"), job.out("one"))
 
     @case
@@ -92,7 +92,7 @@ with tempfile.TemporaryDirectory() as scratch:
             hpz = settings | {"zero": {"zero_hpz_partition_size": 2}}
             job.train(plain, 4, **settings)
             job.train(node, 4, **hpz)
-            same_run(job.out(plain), job.out(node))
+            require_same_run(job.out(plain), job.out(node))
             secondary = StepText(job.plan(node, 4, "--program",
                                           **hpz)).buffers["parameters.secondary"][2]
             held = {name: steps(job.out(name))[-1]["memory"]["parameters"]
@@ -109,13 +109,13 @@ with tempfile.TemporaryDirectory() as scratch:
             assert sent[node] < sent[plain], sent
             if precision == "bf16":  # tests/engine trains fp32 in one process
                 job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
-                same_run(job.out(plain), job.out(f"{node}-host"))
+                require_same_run(job.out(plain), job.out(f"{node}-host"))
         job.train("node-hybrid", 4, stage=3, parallel={"data": 4, "data_replicate": 2},
                   zero={"zero_hpz_partition_size": 2, "offload_param": {"device": "cpu"}})
-        same_run(job.out("hybrid-3"), job.out("node-hybrid"))
+        require_same_run(job.out("hybrid-3"), job.out("node-hybrid"))
         job.train("node-gloo", 4, stage=3, zero={"zero_hpz_partition_size": 2},
                   comm={"backend": "gloo"})
-        same_run(job.out("whole-fp32-1"), job.out("node-gloo"))
+        require_same_run(job.out("whole-fp32-1"), job.out("node-gloo"))
 
     @case
     def accumulated_steps_train_as_one_process():
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 job.train(f"small-{name}-{stage}", 3, stage=stage, zero=zero)
             as_one_process(job.out(f"small-{name}-3"), job.out("one"))
         # tests/engine checks thresholds in one process.
-        same_run(job.out("small-budget-0"), job.out("small-budget-3"))
+        require_same_run(job.out("small-budget-0"), job.out("small-budget-3"))
         # With DeepSpeed's threshold, nothing of such a small model is sharded.
         held = {name: steps(job.out(f"small-{name}-3"))[-1]["memory"]["optimizer"]
                 for name in ("default", "none")}
@@ -150,14 +150,14 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, (precision, changes) in words.items():
             for stage in (0, 3):
                 job.train(f"{name}-{stage}", 3, precision=precision, stage=stage, **changes)
-            same_run(job.out(f"{name}-0"), job.out(f"{name}-3"))
+            require_same_run(job.out(f"{name}-0"), job.out(f"{name}-3"))
             assert (steps(job.out(f"{name}-0"))[-1]["loss"]
                     != steps(job.out(f"{precision}-0"))[-1]["loss"]), name
             as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
         # Sums of bf16 over ranks are computed in fp32 and rounded once, so sending fp32 gives the
         # same sum.
         job.train("wide", 3, precision="bf16", stage=2, communication_data_type="fp32")
-        same_run(job.out("bf16-3"), job.out("wide"))
+        require_same_run(job.out("bf16-3"), job.out("wide"))
 
     @case
     def states_rounded_stochastically_are_rounded_alike():
@@ -165,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
                           "bf16_master_weights_and_grads": True}}
         for stage in (1, 3):
             job.train(f"rounded-{stage}", 3, stage=stage, **small)
-        same_run(job.out("rounded-1"), job.out("rounded-3"))
+        require_same_run(job.out("rounded-1"), job.out("rounded-3"))
         as_one_process(job.out("rounded-3"), job.out("one"), 2e-2, 0.2)
 
     @case
@@ -174,7 +174,7 @@ with tempfile.TemporaryDirectory() as scratch:
             tied = ShardedJob(other, tie_word_embeddings=True)
             for stage in (0, 3):
                 tied.train(f"tied-{stage}", 3, stage=stage)
-                same_run(tied.out("tied-0"), tied.out(f"tied-{stage}"))
+                require_same_run(tied.out("tied-0"), tied.out(f"tied-{stage}"))
             as_one_process(tied.out("tied-3"), tied.train("tied-one", 1))
 
     run_cases()

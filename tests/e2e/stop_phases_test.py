@@ -11,9 +11,9 @@ import time
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations, exported, ftrun,
-                    manifest, metrics, must, preload, require_in_time, run_cases, same_run, start,
-                    steps, tiny_data, tiny_model, waiting_case)
+from runner import (VOCABULARY, Job, await_that, checkpoints, evaluations, exported, ftrun,
+                    is_alive, manifest, metrics, must, preload, require_in_time, require_same_run,
+                    run_cases, start, steps, tiny_data, tiny_model, waiting_case)
 
 # STEP_2_LINE is printed between step 2 and the validation after it; the step's line of metrics is
 # written after that validation.
@@ -102,7 +102,7 @@ with tempfile.TemporaryDirectory() as scratch:
             pids = processes(running, ranks)
             time.sleep(18 if alone else 1)
             assert (running.process.poll() is None
-                    and all(alive(pid) for pid in pids)), running.text()[-2000:]
+                    and all(is_alive(pid) for pid in pids)), running.text()[-2000:]
             running.kill(number)
             running.wait(0)
             assert running.text().count(f"no sample of text: {number.name} ended it") == 1, (
@@ -230,7 +230,7 @@ with tempfile.TemporaryDirectory() as scratch:
             must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
             job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
             job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))
-            same_run(out, job.out(f"straight-{name}"))
+            require_same_run(out, job.out(f"straight-{name}"))
             made = exported(out)
             converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
             assert (made.keys() == converted.keys()

@@ -5,7 +5,7 @@ change the step. Whole runs are spot checks: tests/engine/stages_test.cc trains 
 stages, precisions and settings in one process."""
 import tempfile
 
-from runner import ShardedJob, case, preload, run_cases, same_run
+from runner import ShardedJob, case, preload, run_cases, require_same_run
 from step_text import StepText
 
 LARGE = 500_000_000
@@ -154,28 +154,28 @@ with tempfile.TemporaryDirectory() as scratch:
     def combinations_train_the_same_bits_on_three_ranks():
         for name in ON_THREE:
             job.train(name, 3, **WAYS[name])
-            same_run(job.out("plain-1"), job.out(name))
+            require_same_run(job.out("plain-1"), job.out(name))
 
     @case
     def combinations_train_the_same_bits_on_four_ranks():
         for name in ON_FOUR:
             job.train(f"{name}-of-4", 4, **WAYS[name])
-            same_run(job.out("plain-1-of-4"), job.out(f"{name}-of-4"))
+            require_same_run(job.out("plain-1-of-4"), job.out(f"{name}-of-4"))
 
     @case
     def combinations_train_the_same_bits_over_gloo():
         for name in OVER_GLOO:
             job.train(f"{name}-gloo", 3, **WAYS[name], comm={"backend": "gloo"})
-            same_run(job.out("plain-1"), job.out(f"{name}-gloo"))
+            require_same_run(job.out("plain-1"), job.out(f"{name}-gloo"))
 
     @case
     def combinations_train_the_same_bits_in_bf16_on_three_ranks():
         for name in ("plain-1", "all-at-once"):
             job.train(f"{name}-bf16", 3, precision="bf16", **WAYS[name])
-            same_run(job.out("plain-1-bf16"), job.out(f"{name}-bf16"))
+            require_same_run(job.out("plain-1-bf16"), job.out(f"{name}-bf16"))
         job.train("plain-3-bf16-gloo", 3, precision="bf16", **WAYS["plain-3"],
                   comm={"backend": "gloo"})
-        same_run(job.out("plain-1-bf16"), job.out("plain-3-bf16-gloo"))
+        require_same_run(job.out("plain-1-bf16"), job.out("plain-3-bf16-gloo"))
 
     @case
     def combinations_train_the_same_bits_with_sgd_and_accumulation():
@@ -184,6 +184,6 @@ with tempfile.TemporaryDirectory() as scratch:
         for size, overlap in ((1000, False), (LARGE, True)):
             job.train(f"sgd-{size}", 3, **zero(3, reduce_bucket_size=size, overlap_comm=overlap),
                       **sgd)
-        same_run(job.out("sgd-1000"), job.out(f"sgd-{LARGE}"))
+        require_same_run(job.out("sgd-1000"), job.out(f"sgd-{LARGE}"))
 
     run_cases()

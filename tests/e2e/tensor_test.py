@@ -10,7 +10,7 @@ import time
 
 from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
 from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, preload,
-                    require_in_time, run_cases, tiny_model, steps, tiny_weights)
+                    require_in_time, run_cases, steps, tiny_model, tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
     preload()

@@ -8,8 +8,8 @@ import re
 import subprocess
 import tempfile
 
-from runner import (ShardedJob, await_that, case, ftrun, must, needs, preload, run_cases, same_run,
-                    start, steps)
+from runner import (ShardedJob, await_that, case, ftrun, must, needs, preload, require_same_run,
+                    run_cases, start, steps)
 
 CPU = {"device": "cpu"}
 
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for form in forms:
             name = f"{reference}-{form}"
             job.train(name, ranks, **settings | {"zero": FORMS[form]})
-            same_run(job.out(reference), job.out(name))
+            require_same_run(job.out(reference), job.out(name))
 
     @case
     def tiers_have_the_same_bits():

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from runner import case, mount_refused, run_cases, skip
+from runner import case, mount_problem, run_cases, skip
 
 SOURCE = pathlib.Path(sys.argv[1])
 KERNEL = "pointwise.cu"
@@ -27,7 +27,7 @@ done
 exec "$@"
 """
 
-if why := mount_refused():
+if why := mount_problem():
     skip(why)
 if shutil.which("git") is None or not (SOURCE / ".git").exists():
     skip("the files of the project are those that git tracks, and this is no checkout")

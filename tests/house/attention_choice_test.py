@@ -21,17 +21,18 @@ DOCUMENTS = {("8B", "1 x 4096"): ((0.212, 0.781), (0.162, 0.600)),
 H100 = "on NVIDIA H100 80GB HBM3, compute capability 9.0"
 
 
-def log_of(who, plain=PLAIN, documents=DOCUMENTS, gpu=H100):
+def log_of(kernels, plain=PLAIN, documents=DOCUMENTS, gpu=H100):
+    """Returns a log of gpu_kernel_bench.py; `kernels` is 0 for ours, 1 for cuDNN's."""
     lines = [gpu, "| case | ms | TFLOP/s | GB/s | torch, ms | ratio |", "|---|---|---|---|---|---|"]
 
     def add(name, milliseconds):
         lines.append(f"| {name} | {milliseconds:.6f} | 1.0 | 1 |  |  |")
 
     for (model, shape), times in plain.items():
-        for name, one in zip(("attention", "attention_dgrad"), times[who]):
+        for name, one in zip(("attention", "attention_dgrad"), times[kernels]):
             add(f"{name} {model} {shape}", one)
     for (model, shape), times in documents.items():
-        for name, one in zip(("forward", "backward"), times[who]):
+        for name, one in zip(("forward", "backward"), times[kernels]):
             add(f"attention documents {name} {model} {shape}", one)
     return "\n".join([*lines, "| linear 8B qkv 4096 x 4096 x 6144 | 0.253 | 1.0 | 1 |  |  |", ""])
 
@@ -43,7 +44,7 @@ def line(**changes):
 def refusal(own, cudnn):
     try:
         attention_choice.table_line(own, cudnn)
-    except attention_choice.Incomplete as why:
+    except attention_choice.IncompleteLogs as why:
         return str(why)
     return ""
 
@@ -68,5 +69,6 @@ assert (refusal(log_of(0, plain=wide), log_of(1, plain=wide))
 assert refusal(log_of(0), log_of(1, gpu=other)) == "the logs were made on different GPUs"
 assert "on which GPU" in refusal(log_of(0, gpu="on a GPU"), log_of(1))
 only_narrow = {case: times[::-1] if case[0] == "8B" else times for case, times in PLAIN.items()}
-assert "narrow heads alone" in refusal(log_of(0, plain=only_narrow), log_of(1, plain=only_narrow))
-print("the verdict on kernels.attention: auto is the table's line")
+assert ("only with narrow heads"
+        in refusal(log_of(0, plain=only_narrow), log_of(1, plain=only_narrow)))
+print("the choice for kernels.attention: auto is the table's line")

@@ -32,7 +32,7 @@ WAITS = {
     "sh('exit 6').await_line('saved')": "waited: exit 6, expected one of a program that goes on "
                                         "until there is a line with 'saved'",
     "await_that(lambda: False, 'it is there', seconds=0.1)": "waited: it is there: not after 0.1 s",
-    "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, 2 s at most "
+    "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, at most 2 s "
                                                           "were expected",
 }
 FAULTS = (

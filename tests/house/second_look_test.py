@@ -12,7 +12,7 @@ import tempfile
 
 SOURCE = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(SOURCE / "scripts"))
-from ctest_runs import verdict  # noqa: E402
+from ctest_runs import classify_failure as classify  # noqa: E402
 
 GOOD = {"good": "true", "skips": "echo skipped: no device; exit 77"}
 # This beginning of a script makes it pass from its second run on; what follows it makes the first
@@ -46,7 +46,7 @@ def run(scripts, limits=()):
     return done.returncode, done.stdout.splitlines(), rows, folder
 
 
-def of_ctest(lines):
+def ctest_line(lines):
     """Returns the closing line that CTest itself printed for the first run."""
     return next(line for line in lines if re.match(r"\d+% tests passed", line))
 
@@ -54,7 +54,7 @@ def of_ctest(lines):
 def a_run_without_a_failure_has_ctests_own_closing_line():
     code, lines, rows, _ = run(GOOD)
     assert (code, rows) == (0, []), lines
-    assert lines[-1] == of_ctest(lines) == "100% tests passed, 0 tests failed out of 2", lines
+    assert lines[-1] == ctest_line(lines) == "100% tests passed, 0 tests failed out of 2", lines
 
 
 def an_entry_that_waited_once_is_unsteady_and_the_run_passes():
@@ -64,7 +64,7 @@ def an_entry_that_waited_once_is_unsteady_and_the_run_passes():
     assert (lines[-2] == "unsteady, failed by waiting and passed when run again alone: slow, "
                          f"stands (outputs: {folder}/unsteady.tsv)"), lines
     assert (lines[-1] == "100% tests passed, 0 tests failed out of 4"
-            and of_ctest(lines).startswith("50% tests passed, 2 ")), lines
+            and ctest_line(lines).startswith("50% tests passed, 2 ")), lines
     assert rows == [["slow", '3 s for "saved"', "unsteady/slow.first.txt",
                      "unsteady/slow.second.txt"],
                     ["stands", "CTest's time limit", "unsteady/stands.first.txt",
@@ -109,14 +109,14 @@ def more_than_three_timeouts_are_not_run_again():
     assert (code, rows) == (1, []), lines
     assert ("[test] 4 entries failed by waiting, more than 3: none is run again (slow0, slow1, "
             "slow2, slow3)" in lines), lines
-    assert lines[-1] == of_ctest(lines) == "33% tests passed, 4 tests failed out of 6", lines
+    assert lines[-1] == ctest_line(lines) == "33% tests passed, 4 tests failed out of 6", lines
 
 
 def leftover_processes_are_ended_before_an_entry_is_run_again():
     left = ONCE + "sleep 300 & echo $! > $0.pid; echo 'waited: 3 s'; exit 1"
     code, lines, _, folder = run({"leaves": left.replace("sleep 300 &",
                                                          "sleep 300 >/dev/null 2>&1 &")})
-    assert (code == 0 and any(line.endswith("; ended 1 processes that were left")
+    assert (code == 0 and any(line.endswith("; killed 1 leftover processes")
                               for line in lines)), lines
     pid = (folder / "leaves.sh.pid").read_text().strip()
     assert not pathlib.Path(f"/proc/{pid}").exists(), pid
@@ -138,20 +138,20 @@ def a_run_that_ctest_could_not_make_fails():
 
 
 def only_the_last_line_says_that_an_entry_waited():
-    assert verdict("Failed", "waited: 3 s\n\n") == ("waited", "3 s")
-    assert verdict("Failed", "waited: 3 s\nmore\n") == ("fault", "a failed assertion or check")
-    assert verdict("Failed", "not waited: 3 s\n") == ("fault", "a failed assertion or check")
-    assert verdict("Failed", "") == ("fault", "a failed assertion or check")
-    assert verdict("Timeout", "") == ("waited", "CTest's time limit")
-    assert verdict("Timeout", "Traceback (most recent call last):\n")[0] == "fault"
+    assert classify("Failed", "waited: 3 s\n\n") == ("waited", "3 s")
+    assert classify("Failed", "waited: 3 s\nmore\n") == ("fault", "a failed assertion or check")
+    assert classify("Failed", "not waited: 3 s\n") == ("fault", "a failed assertion or check")
+    assert classify("Failed", "") == ("fault", "a failed assertion or check")
+    assert classify("Timeout", "") == ("waited", "CTest's time limit")
+    assert classify("Timeout", "Traceback (most recent call last):\n")[0] == "fault"
     for ended in ("SEGFAULT", "Subprocess aborted", "Subprocess killed", "Bus error", "ILLEGAL",
                   "Not Run", "Numerical"):
-        assert verdict(ended, "waited: 3 s\n") == ("fault", ended)
+        assert classify(ended, "waited: 3 s\n") == ("fault", ended)
     for text in (REPORT, "WARNING: ThreadSanitizer: data race",
                  "lib/a.cc:7:3: runtime error: shift exponent 64 is too large",
                  "terminate called after throwing an instance of",
                  "due to a fatal error condition:\n  SIGSEGV"):
-        assert (verdict("Failed", f"{text}\nwaited: 3 s\n")[0] == verdict("Timeout", text)[0]
+        assert (classify("Failed", f"{text}\nwaited: 3 s\n")[0] == classify("Timeout", text)[0]
                 == "fault"), text
 
 

@@ -70,8 +70,8 @@ def main(folder):
     assert summary(folder, known, *all_at(210))[0] == 1
     code, text = with_one("new", 31)
     assert (code == 0 and text.endswith("over budget: new: 31.0 s, with no budget in "
-                                        "tests/budgets.tsv (20 s count), 20 s at the pace of this "
-                                        "run\n")), text
+                                        "tests/budgets.tsv (counted as 20 s), 20 s at the pace of "
+                                        "this run\n")), text
     assert with_one("new", 101)[0] == 1
     assert summary(folder, known)[0] == 1, "nothing ran"
 

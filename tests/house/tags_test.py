@@ -21,7 +21,7 @@ def main():
     assert len(written) >= 8 and len(names) >= 3, (written, names)
     written |= {f"set/{name}" for name in names}
     line = {"step": 1, "evaluation": "set", "tokens": 1, "loss": 1, "perplexity": 1, "accuracy": 1}
-    sent = set(follow_run.TRAINED.values()) | set(follow_run.scalars(json.dumps(line))[1])
+    sent = set(follow_run.STEP_TAGS.values()) | set(follow_run.parse_metrics(json.dumps(line))[1])
     faults = [f"tags: {tag} is {where}" for tags, where in
               ((written - sent, "written for TensorBoard, but not sent by scripts/follow_run.py"),
                (sent - written, "sent by scripts/follow_run.py, but not written for TensorBoard"))
