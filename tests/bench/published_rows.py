@@ -76,6 +76,7 @@ def settings(row, micro_batch, parts):
                  "train_batch_size": batch, "train_micro_batch_size_per_gpu": micro_batch,
                  "gradient_accumulation_steps": batch // data // micro_batch,
                  "zero_optimization.stage": row["zero"], "recompute.policy": row["recompute"],
+                 "zero_optimization.overlap_comm": "true" if row["overlap"] == "yes" else "false",
                  "data.sequence_length": row["row"],
                  "optimizer": "{type: AdamW, params: {lr: 1.0e-5}}",
                  f"{row['precision']}.enabled": "true"}
