@@ -192,7 +192,8 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
 }
 
 /// Waits for a save in the background and logs its outcome. A failed save is not fatal: earlier
-/// checkpoints still exist, and the next save will be tried.
+/// checkpoints still exist, and the next save will be tried. Its state can no longer become the
+/// best, unless it is that of the current step, which can be saved again.
 void Checkpointer::finish_background_save(TrainingProgress& progress) {
   if (!save_in_progress_) return;
   const std::unique_ptr<BackgroundSave> ended_save = std::move(save_in_progress_);
@@ -203,7 +204,7 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
                         cat(" while training went on, which paused for ",
                             std::llround(1e3 * current_pause_seconds_), " ms"));
   ++failed_count_;
-  progress.evaluations.forget_best(ended_save->step());
+  if (ended_save->step() != progress.step) progress.evaluations.forget_best(ended_save->step());
   parts_.journal.warn(
       cat(outcome.failure, "; training continues and tries again when the next one is due"));
   parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });

@@ -91,12 +91,15 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
 }
 
 void SkippedSteps::refuse_none_trained(int64_t steps) const {
-  if (steps == 0 || consecutive_ < steps) return;
+  if (steps == 0 || total_ < steps) return;
   throw Error(ExitCode::kNumerical,
               cat("loss or gradient was not finite in ",
                   steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
                   ": nothing was trained"),
-              "check the weights and the data, or lower the learning rate");
+              scaler_.expects_overflow()
+                  ? "train more steps, so that the loss scale becomes small enough, or lower "
+                    "fp16.initial_scale_power"
+                  : "check the weights and the data, or lower the learning rate");
 }
 
 }  // namespace ftrun

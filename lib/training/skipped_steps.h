@@ -62,8 +62,8 @@ class SkippedSteps {
   /// Throws Error(kNumerical) if too many consecutive steps were skipped, or the loss scale cannot
   /// become smaller. `step` is the last step.
   void refuse_too_many(int64_t step) const;
-  /// Throws an Error at the end of a run of `steps` steps if none was finite, because the run has
-  /// trained nothing.
+  /// Throws an Error at the end of a run of `steps` steps, steps before a resume included, if none
+  /// was finite, because the run has trained nothing.
   void refuse_none_trained(int64_t steps) const;
 
  private:

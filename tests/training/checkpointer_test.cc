@@ -451,6 +451,21 @@ TEST_CASE("a save in the background that fails loses nothing but itself") {
   CHECK_FALSE(run.best_on_disk());
 }
 
+TEST_CASE("a best state whose save in the background failed is the best once it is saved") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(in_background()));
+  run.disk->fail_next("sync", "rank-00000", ENOSPC);
+  ++run.progress.step;
+  run.evaluate(1);
+  run.checkpointer->save_if_due(run.progress, "data");
+  run.await_save();
+  run.checkpointer->save(run.progress, "data");
+  REQUIRE(run.journal.warnings.size() == 1);
+  CHECK(run.steps() == StepNumbers{1});
+  REQUIRE(run.progress.evaluations.best());
+  CHECK(run.best_on_disk() == 1);
+}
+
 TEST_CASE("a save in the foreground that fails ends the run, and nothing is reported as saved") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));

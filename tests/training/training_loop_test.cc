@@ -374,6 +374,26 @@ TEST_CASE("too many steps in a row that are not finite end the run, recorded and
   CHECK(failure_of(nothing) ==
         "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: "
         "nothing was trained");
+
+  Config half = plain();
+  half.fp16.enabled = true;
+  half.fp16.hysteresis = 1;
+  FakeRun overflows(half, 2);
+  for (const int64_t step : {1, 2})
+    overflows.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
+  CHECK(failure_of(overflows) ==
+        "7: loss or gradient was not finite in all 2 steps: nothing was trained");
+}
+
+TEST_CASE("a resumed run of which no step was finite has trained nothing") {
+  FakeRun run(plain(), 3);
+  run.progress.step = 1;
+  run.progress.skipped.restore(1, std::nullopt);
+  for (const int64_t step : {2, 3})
+    run.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
+  CHECK(failure_of(run) ==
+        "7: loss or gradient was not finite in all 3 steps: first met by rank 1, forward layer 2: "
+        "nothing was trained");
 }
 
 TEST_CASE(
