@@ -236,7 +236,18 @@ class TreeReader {
       const Field* field = schema_.find(path, name);
       if (field == nullptr || applies_to_type(*field, type_of(path))) names.push_back(name);
     }
-    problems_.error(entry.at, cat(written, ": unknown key", suggestion(path, entry.key, names)));
+    const std::string meant = suggestion(path, entry.key, names);
+    problems_.error(entry.at, cat(written, ": unknown key", meant),
+                    meant.empty() ? known_keys(path, names) : "");
+  }
+
+  /// Says which keys a section has, or where they are listed if they are many.
+  static std::string known_keys(const std::string& section, const std::vector<std::string>& names) {
+    constexpr size_t kMaxListed = 24;
+    if (names.empty()) return "";
+    if (section.empty() || names.size() > kMaxListed)
+      return "ftrun schema --markdown lists all keys";
+    return cat("the keys of ", section, " are ", join(names, ", "));
   }
 
   void ignore(const std::string& path, const Position& at, const std::string& why = "") {

@@ -68,7 +68,8 @@ std::vector<InstrId> early_disk_requests(const Program& program) {
   InstrId last = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     if (program.instrs[i].lane != Lane::kDisk) continue;
-    if (program.instrs[i].starts_early()) next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
+    if (last >= 0 && program.instrs[i].starts_early())
+      next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
     last = static_cast<InstrId>(i);
   }
   return next;

@@ -237,9 +237,14 @@ TEST_CASE("a key in the wrong section is reported with its right place") {
                 "c.yaml:2:1: error: lr: unknown key (did you mean \"optimizer.params.lr\"?)",
                 "c.yaml:3:1: error: batch_size: unknown key (did you mean \"train_batch_size\"?)",
                 "c.yaml:4:1: error: steps: unknown key (did you mean \"train.steps\"?)",
-                "c.yaml:5:1: error: nonsense: unknown key"});
+                "c.yaml:5:1: error: nonsense: unknown key\n"
+                "  remedy: ftrun schema --markdown lists all keys"});
   REQUIRE(problems_of("c.yaml", "zero_optimization: {train.steps: 3}") ==
-          Lines{"c.yaml:1:21: error: zero_optimization.train.steps: unknown key"});
+          Lines{"c.yaml:1:21: error: zero_optimization.train.steps: unknown key\n"
+                "  remedy: ftrun schema --markdown lists all keys"});
+  REQUIRE(problems_of("c.yaml", "train: {trace: {nonsense: 3}}") ==
+          Lines{"c.yaml:1:17: error: train.trace.nonsense: unknown key\n"
+                "  remedy: the keys of train.trace are steps, ranks"});
 }
 
 TEST_CASE("a key of another program is reported with ftrun's key") {
