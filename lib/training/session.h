@@ -33,7 +33,7 @@ namespace ftrun {
 ///   in every step only for a number that must be known then; a number that may wait is summed
 ///   every few steps, as SlowRanks does, or once after the last step;
 /// * exchange(), and the functions below that are built on it: a round trip of every rank to the
-///   store of rank 0, in which texts are joined and sent to all. It is for starts, ends and rare
+///   job's store, which joins the texts and sends them to all. It is for starts, ends and rare
 ///   events (a checkpoint, a step that is not finite), never for every step.
 class Session {
  public:
@@ -64,8 +64,8 @@ class Session {
   void open_groups(const Config& config, const StateOptions& state);
   const RankGroups& groups() const { return groups_->groups(); }
 
-  /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the store of
-  /// rank 0, so it is not for every step.
+  /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the job's
+  /// store, so it is not for every step.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
   /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
   /// message begins with `what` ("reading the data") and the rank.
