@@ -122,7 +122,7 @@ class Session {
 
   int rank_;
   int world_;
-  /// comm.timeout is "auto" in the config.
+  /// Says whether comm.timeout is "auto" in the config.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;
