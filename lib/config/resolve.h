@@ -51,8 +51,10 @@ struct Resolution {
   bool ok() const { return !has_errors(problems); }
 };
 
-/// Decides every value that is not written or is "auto", and checks keys against each other. This
-/// is a pure function; resolving an effective config again changes nothing.
+/// Decides every value that is not written or is "auto", and checks keys against each other. The
+/// result depends on the arguments alone, with one exception: a path that begins with "~" or "$" is
+/// an error only if the file system has no such path (check_path in resolve_checks.cc). Writes
+/// nothing; resolving an effective config again changes nothing.
 Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:

@@ -25,7 +25,9 @@ struct Resolving {
   bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");
-  /// Adds the line "auto: key = value (reason)" or, for a key that was not written, "default: ...".
+  /// Records that the key at `path` is decided, and adds the line "auto: key = value (reason)" or,
+  /// for a key that was not written, "default: ...". Assigns nothing: the caller sets the member,
+  /// and `value` must be its text.
   void decide(const std::string& path, const std::string& value, const std::string& reason);
 };
 
@@ -78,7 +80,8 @@ void resolve_zero(Resolving& r);
 // resolve.cc
 /// Chooses GPUs for device: auto, if there are GPUs that can run the config.
 void resolve_device(Resolving& r);
-/// Sets "auto" keys that no rule decides to their defaults.
+/// Reports each "auto" key that no step has decided, with the default that it has already. Changes
+/// no value.
 void resolve_remaining(Resolving& r);
 
 // resolve_checks.cc

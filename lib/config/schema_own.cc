@@ -246,7 +246,7 @@ void declare_parallel(Schema& s) {
            "Stages of a pipeline. Each stage holds consecutive layers on its own ranks. The "
            "accumulation steps are its micro-batches.")
       .at_least(1)
-      .in_unit("ranks");
+      .in_unit("stages");
   parallel.key(
       "schedule", &ParallelConfig::schedule,
       "The order in which stages run micro-batches. gpipe: all forward passes, then all backward "

@@ -64,7 +64,7 @@ void declare_placement_sections(Schema& s) {
   pipeline
       .key("stages", &PipelineConfig::stages, "Another name of parallel.pipeline; 0 and 1 = off.")
       .at_least(0)
-      .in_unit("ranks");
+      .in_unit("stages");
   pipeline.key(
       "partition", &PipelineConfig::partition,
       "Measure that is balanced over the parts of the model. best: the time of forward and "

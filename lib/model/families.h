@@ -59,8 +59,7 @@ struct ConfigDefaults {
 /// Family describes how the config.json of a family is read, and how its tensors are named.
 /// build_decoder() makes the layers that the config describes.
 ///
-/// To add a family: write a file in model/families/, declare the Family below, add it to families()
-/// in families.cc, and add its fixtures to tests/model.
+/// CONTRIBUTING.md ("Adding a model family") says how to add one.
 struct Family {
   /// The model_type of config.json.
   std::string_view model_type;

@@ -7,10 +7,12 @@
 
 namespace ftrun {
 
-/// OpKind is the closed set of operations (ops/kinds.inc). A gradient kind exists for each forward
-/// kind; kinds ending in "Wgrad" add to (or overwrite, see KernelContext::accumulate) gradients of
-/// parameters and write nothing else. Those gradients have the graph's gradient dtype
-/// (ModelDtypes).
+/// OpKind is the closed set of operations (ops/kinds.inc). Kinds ending in "Dgrad" compute
+/// gradients of operands. Kinds ending in "Wgrad" add to (or overwrite, see
+/// KernelContext::accumulate) gradients of parameters and write nothing else; those gradients have
+/// the graph's gradient dtype (ModelDtypes). A forward kind without such a kind has a gradient of
+/// other kinds, for example of its own (kScale), or none (kRopeTable); OpSpec::gradients of its
+/// entry emits it.
 enum class OpKind : uint8_t {
 #define FTRUN_OP(kind, name) kind,
 #define FTRUN_COLLECTIVE(kind, name) kind,

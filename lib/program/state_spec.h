@@ -130,7 +130,8 @@ struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;
   DType dtype = DType::kF32;
-  /// The number of elements of the tensor that one element of the state stands for (Buffer::block).
+  /// The number of elements of the tensor that one element of the state stands for
+  /// (StorageFormat::block).
   int64_t block = 1;
 };
 

@@ -108,9 +108,9 @@ class Checkpointer : public Saver {
   /// A text that names the step of the exported weights, if it is not the last step.
   std::string exported_step_text_;
   std::unique_ptr<BackgroundSave> save_in_progress_;
-  /// The saves of all ranks have ended, according to the last step's votes.
+  /// Says whether the saves of all ranks have ended, according to the last step's votes.
   bool all_saves_ended_ = false;
-  /// Rank 0's clock says that a save is due (checkpoint.every_minutes).
+  /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
   bool due_by_time_ = false;
   /// The clock's time when the last save began, or was skipped.
   double last_save_start_;

@@ -13,8 +13,9 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Returns the factor of DeepSpeed's warm-up schedules at step i >= 0: it rises from 0 at step 0 to
-/// 1 at step warmup_num_steps.
+/// Returns the factor of DeepSpeed's warm-up schedules at step i >= 0. It rises from 0 at step 0,
+/// and is 1 from step w = max(2, warmup_num_steps) on; the log shape, log(i + 1) / log(w), reaches
+/// 1 one step earlier.
 double warmup(const SchedulerConfig& s, int64_t i) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (i >= steps) return 1.0;

@@ -19,7 +19,7 @@ namespace ftrun {
 /// text samples.
 
 struct ExportOutcome {
-  /// `stop` ended the export, and no file of it remains.
+  /// Says whether `stop` ended the export, so that no file of it remains.
   bool stopped = false;
   /// A failure of the writing rank between pieces, which the other ranks do not notice.
   std::exception_ptr failure;

@@ -22,6 +22,19 @@ namespace ftrun {
 
 /// Session is this rank's connection to the other ranks: rendezvous, device, communicators and
 /// exchanges of text.
+///
+/// Numbers and texts of the ranks are combined in three ways. Choose the cheapest that serves:
+///
+/// * a Vote (program/loss_slots.h), cast into StepRun::votes before a step and read from
+///   StepResult::all_votes after it: the ranks that cast it are counted in the step's own
+///   all-reduce, with the loss, so it costs no communication of its own and may be used in every
+///   step;
+/// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
+///   in every step only for a number that must be known then; a number that may wait is summed
+///   every few steps, as SlowRanks does, or once after the last step;
+/// * exchange(), and the functions below that are built on it: a round trip of every rank to the
+///   job's store, which joins the texts and sends them to all. It is for starts, ends and rare
+///   events (a checkpoint, a step that is not finite), never for every step.
 class Session {
  public:
   /// Connects to the other ranks. Collective. Throws Error(kEnvironment) for a port in use,
@@ -51,7 +64,8 @@ class Session {
   void open_groups(const Config& config, const StateOptions& state);
   const RankGroups& groups() const { return groups_->groups(); }
 
-  /// Collective: returns the texts of all ranks, in rank order.
+  /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the job's
+  /// store, so it is not for every step.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
   /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
   /// message begins with `what` ("reading the data") and the rank.
@@ -74,10 +88,14 @@ class Session {
   /// Opens a checkpoint group for another thread; all ranks must use it from such a thread. It has
   /// its own connection and does not need this session afterwards.
   CheckpointGroup background_group();
-  /// Collective: sums numbers over all ranks, in place. Messages name `what`.
+  /// Collective: sums numbers over all ranks, in place, in rank order, as one all-reduce of host
+  /// memory. All ranks pass equally many numbers. To learn each rank's number, give each rank a
+  /// slot of its own and zeros elsewhere. May be called in a step, at the cost of a wait for all
+  /// ranks. Messages name `what`.
   void sum(std::span<double> numbers, const char* what);
   /// Collective: returns the signal that the votes of all ranks select; 0 for none. `signal` is
-  /// this rank's vote.
+  /// this rank's vote. It calls sum() and is for decisions outside of a step; in a step the votes
+  /// go with the loss (StopAgreement::add_vote).
   int vote_to_stop(int signal);
   /// Records the duration of a step. With comm.timeout "auto", the time limit of waits for other
   /// ranks depends on the slowest step. Must not be called while a collective runs.
@@ -104,7 +122,7 @@ class Session {
 
   int rank_;
   int world_;
-  /// comm.timeout is "auto" in the config.
+  /// Says whether comm.timeout is "auto" in the config.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;

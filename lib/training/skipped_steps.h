@@ -15,7 +15,7 @@ struct NonfiniteSearch {
   /// The place of the first value that is not finite; "" if the values of all layers are finite and
   /// only a sum of gradients is not.
   std::string place;
-  /// The repeated step was finite, with the same weights and data.
+  /// Says whether the repeated step was finite, with the same weights and data.
   bool repeat_is_finite = false;
 };
 

@@ -11,7 +11,8 @@ struct StopCosts {
   double longest_step = 0;
   /// The longest save, including the comparison of replicas before it.
   double longest_save = 0;
-  /// A save in the background may be in progress when the signal arrives; a stop finishes it first.
+  /// Says whether a save in the background may be in progress when the signal arrives; a stop
+  /// finishes it first.
   bool saves_in_background = false;
 
   /// The maximum number of steps for which a stop waits. If the signal arrives just after the

@@ -14,7 +14,7 @@ struct LoopPlan {
   SchedulerConfig lr_schedule;
   /// The number of steps of the whole run, resumed or not.
   int64_t total_steps = 0;
-  /// This rank is rank 0, whose clock decides what is due by time.
+  /// Says whether this rank is rank 0, whose clock decides what is due by time.
   bool is_first = true;
 };
 
