@@ -50,8 +50,8 @@ TEST_CASE("a killed process leaves no swap file behind") {
     SwapFile file({.folder = folder.path(), .name = "killed", .bytes = 1 << 20});
     AlignedBytes data(1 << 20);
     file.wait(file.write(data.data(), data.size(), 0));
-    const bool signalled = ::write(ready[1], "x", 1) == 1;
-    while (signalled) ::pause();
+    const bool signaled = ::write(ready[1], "x", 1) == 1;
+    while (signaled) ::pause();
     ::_exit(1);
   }
   char byte = 0;
