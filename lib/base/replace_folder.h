@@ -37,7 +37,7 @@ struct FolderIdentity {
   uint64_t inode = 0;
   bool operator==(const FolderIdentity&) const = default;
 };
-std::optional<FolderIdentity> identity_of(const std::string& folder);
+std::optional<FolderIdentity> folder_identity(const std::string& folder);
 
 /// Calls move_into_place(), syncs the parent and calls remove_replaced(). `before` is the folder
 /// that had the name when the writing of `made` began: if two processes write the same folder, the
