@@ -123,7 +123,7 @@ int train_with_engine(const TrainRequest& request) {
 
 int end_process(int exit_code) {
   if (!engine_is_loaded) return exit_code;
-  log_flush();
+  flush_log();
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);

@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbours along a fast axis
-/// have neighbouring ranks, which launchers place on one machine.
+/// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbors along a fast axis
+/// have neighboring ranks, which launchers place on one machine.
 enum class MeshAxis : int {
 #define FTRUN_MESH_AXIS(kind, name, what) kind,
 #include "axes/axes.inc"

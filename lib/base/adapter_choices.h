@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// LoraInit is adapter.init_lora_weights: how A and B are initialised, in PEFT's words. All but
+/// LoraInit is adapter.init_lora_weights: how A and B are initialized, in PEFT's words. All but
 /// kBothUniform leave the model unchanged at first.
 enum class LoraInit : uint8_t {
   kUniform,   // A like torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns the stride of each dimension: the number of elements by which neighbours along it
+/// Returns the stride of each dimension: the number of elements by which neighbors along it
 /// differ.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& extent) {
   std::vector<int64_t> strides(extent.size(), 1);

@@ -100,7 +100,7 @@ void log_to(spdlog::logger& to, LogLevel level, std::string_view message) {
 
 }  // namespace
 
-void log_start(const LogOptions& options) {
+void start_log(const LogOptions& options) {
   std::vector<spdlog::sink_ptr> sinks;
   if (options.to_stderr) {
     auto sink = std::make_shared<ErrorSink>();
@@ -129,7 +129,7 @@ void log_warning_to_file(std::string_view message) {
   if (file_logger()) log_to(*file_logger(), LogLevel::kWarning, message);
 }
 
-void log_flush() {
+void flush_log() {
   logger()->flush();
 }
 

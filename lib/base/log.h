@@ -24,11 +24,11 @@ struct LogOptions {
 
 /// Starts the log; call it once, before threads start. Throws Error(kEnvironment) if the file
 /// cannot be opened.
-void log_start(const LogOptions& options);
+void start_log(const LogOptions& options);
 void log_line(LogLevel level, std::string_view message);
 /// Writes a warning to the log's file only, because the terminal has shown it in another way.
 void log_warning_to_file(std::string_view message);
-void log_flush();
+void flush_log();
 
 inline void log_debug(std::string_view message) {
   log_line(LogLevel::kDebug, message);

@@ -27,7 +27,7 @@ struct PackedFormat {
   /// Elements that share a scale. For kNf4: 64, 128 or 256. For kInt8: the elements of a row for
   /// which a record holds the row's scale.
   int64_t block = 64;
-  /// Says whether scales are 8-bit codes themselves (kNf4 only): each 256 neighbouring codes share
+  /// Says whether scales are 8-bit codes themselves (kNf4 only): each 256 neighboring codes share
   /// a scale, and all codes share an offset.
   bool double_quantized = false;
   /// Says whether records hold the decoded scales (F32) instead of their codes. This is used if the

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kScalesPerScale = 256;
 
-/// Computes the bounds between neighbouring values, their mean as fp32 computes it. A number that
+/// Computes the bounds between neighboring values, their mean as fp32 computes it. A number that
 /// is equal to a bound belongs to the lower value.
 template <size_t N>
 std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
@@ -21,7 +21,7 @@ std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
   return bounds;
 }
 
-/// Makes bitsandbytes' dynamic values: for e = 0..6 the centres of 2^e equal bins of [0.1, 1] times
+/// Makes bitsandbytes' dynamic values: for e = 0..6 the centers of 2^e equal bins of [0.1, 1] times
 /// 10^(e-6), with both signs; then 0 and 1. They are computed in fp32; bin edges are counted from
 /// the nearer end and rounded once, as in bitsandbytes (torch.linspace).
 std::array<float, 256> make_dynamic_values() {
@@ -36,9 +36,9 @@ std::array<float, 256> make_dynamic_values() {
                                 : std::fma(-step, static_cast<float>(bins - i), 1.0F);
     };
     for (int i = 0; i < bins; ++i) {
-      const float centre = power * ((edge(i) + edge(i + 1)) / 2.0F);
-      values[count++] = centre;
-      values[count++] = -centre;
+      const float center = power * ((edge(i) + edge(i + 1)) / 2.0F);
+      values[count++] = center;
+      values[count++] = -center;
     }
   }
   values[count++] = 0;

@@ -103,7 +103,7 @@ OwnedFd open_folder(const std::string& folder) {
 
 /// Throws an error if the name has been given to another folder by another process since `before`.
 void require_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
-  if (identity_of(folder) == before) return;
+  if (folder_identity(folder) == before) return;
   throw Error(
       ExitCode::kEnvironment,
       cat(folder, ": another process ", before ? "replaced" : "wrote",
@@ -145,7 +145,7 @@ std::string move_into_place(FileSystem& files, const std::string& made, const st
   return "";
 }
 
-std::optional<FolderIdentity> identity_of(const std::string& folder) {
+std::optional<FolderIdentity> folder_identity(const std::string& folder) {
   struct stat info {};
   if (::stat(folder.c_str(), &info) != 0) return std::nullopt;
   return FolderIdentity{static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino)};

@@ -26,7 +26,7 @@ std::string temporary_beside(const std::string& folder);
 std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder);
 
 /// Removes the folder that move_into_place(files, ..., folder) returned. The entry called `mark` is
-/// removed last, so that a folder whose removal was interrupted is still recognised as ours. A
+/// removed last, so that a folder whose removal was interrupted is still recognized as ours. A
 /// failure is logged as a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
                      std::string_view mark = "");
@@ -37,7 +37,7 @@ struct FolderIdentity {
   uint64_t inode = 0;
   bool operator==(const FolderIdentity&) const = default;
 };
-std::optional<FolderIdentity> identity_of(const std::string& folder);
+std::optional<FolderIdentity> folder_identity(const std::string& folder);
 
 /// Calls move_into_place(), syncs the parent and calls remove_replaced(). `before` is the folder
 /// that had the name when the writing of `made` began: if two processes write the same folder, the

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Visits rows [from, to) of the part; rows that are neighbours in the stored tensor are visited by
+/// Visits rows [from, to) of the part; rows that are neighbors in the stored tensor are visited by
 /// one call.
 void visit_row_runs(const StoredLocation& location, int64_t from, int64_t to,
                     const std::function<void(int64_t row, int64_t stored, int64_t count)>& visit) {

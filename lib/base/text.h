@@ -45,7 +45,7 @@ std::string rank_list(const Numbers& ranks) {
 /// Quotes a word for a POSIX shell if it holds anything but letters, digits and "_-./+,:@%=".
 std::string shell_word(std::string_view text);
 
-/// Counts the edits (insert, delete, replace, swap of neighbours) that turn one text into the
+/// Counts the edits (insert, delete, replace, swap of neighbors) that turn one text into the
 /// other.
 int edit_distance(std::string_view a, std::string_view b);
 /// Finds the candidate nearest to `word`; "" if none is near: within as many edits as a third of

@@ -13,8 +13,9 @@
 
 namespace ftrun {
 
-/// The number of the checkpoint format that is written (docs/checkpoint.md). On disk. Format 1,
-/// whose slices are ranges of the flattened tensor, can still be read.
+/// The number of the checkpoint format that is written (docs/checkpoint.md). Checkpoints
+/// record it, so a number never gets another meaning. Format 1, whose slices are ranges of the
+/// flattened tensor, can still be read.
 inline constexpr int kCheckpointFormat = 2;
 
 /// The name of the file in a checkpoint's folder that describes the checkpoint.
@@ -75,7 +76,7 @@ SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
 std::string part_text(const SliceRecord& slice);
 
 /// The value of RankRecord::read_back for a file whose bytes came from the disk when it was read
-/// back. On disk.
+/// back. Checkpoints record this text: do not change it.
 inline constexpr const char* kReadFromDisk = "disk";
 inline constexpr const char* kReadFromMemory = "memory";
 

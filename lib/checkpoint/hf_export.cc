@@ -614,7 +614,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
   require_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
-  const std::optional<FolderIdentity> before = identity_of(folder);
+  const std::optional<FolderIdentity> before = folder_identity(folder);
   const std::string made = temporary_beside(folder);
   OwnedFd held, held_old;
   try {

@@ -27,7 +27,7 @@ struct ExportOptions {
   std::string folder;
   /// Folders in which nothing may be created, moved or removed (a run's checkpoints).
   std::vector<std::string> kept_folders;
-  /// A Hugging Face folder whose other files (tokenizer, generation, licence, ...) are copied
+  /// A Hugging Face folder whose other files (tokenizer, generation, license, ...) are copied
   /// unchanged; "" for none.
   std::string source_folder;
   /// The text of the config.json to write, whose unknown keys are kept, or of an

@@ -247,10 +247,10 @@ struct PeerReports {
 }  // namespace
 
 PeerIdentity own_identity() {
-  return identity_of(::getpid());
+  return process_identity(::getpid());
 }
 
-PeerIdentity identity_of(int pid) {
+PeerIdentity process_identity(int pid) {
   utsname names{};
   ::uname(&names);
   PeerIdentity identity;

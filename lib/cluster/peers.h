@@ -27,7 +27,7 @@ struct PeerIdentity {
 
 PeerIdentity own_identity();
 /// Reads the identity of another process of this machine.
-PeerIdentity identity_of(int pid);
+PeerIdentity process_identity(int pid);
 std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
 

@@ -104,8 +104,8 @@ std::vector<int> RankMesh::line_along(MeshAxes axes) const {
   return line;
 }
 
-GroupSpan RankMesh::neighbours(MeshAxes axes, int count) const {
-  require(count > 0 && places(axes) % count == 0, "neighbours divide their axis");
+GroupSpan RankMesh::neighbors(MeshAxes axes, int count) const {
+  require(count > 0 && places(axes) % count == 0, "neighbors divide their axis");
   return {axes, count, 1};
 }
 

@@ -80,11 +80,11 @@ class RankMesh {
   /// count x stride places; the members in a block are the rank's place and every stride-th place
   /// before and after it.
   RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
-  /// Makes a span of the line along `axes`: whole() selects all places, neighbours() the `count`
+  /// Makes a span of the line along `axes`: whole() selects all places, neighbors() the `count`
   /// adjacent places [k * count, (k + 1) * count), every_kth() every k-th place. `count` and `k`
   /// divide the line's length.
   GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
-  GroupSpan neighbours(MeshAxes axes, int count) const;
+  GroupSpan neighbors(MeshAxes axes, int count) const;
   GroupSpan every_kth(MeshAxes axes, int k) const;
   /// Makes the group of two ranks that differ only along `axis`; the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;

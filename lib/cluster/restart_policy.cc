@@ -11,8 +11,7 @@ bool may_succeed_on_restart(const FailureSummary& failure) {
          failure.exit_code == static_cast<int>(ExitCode::kPeerLost) || failure.exit_code > 128;
 }
 
-int RestartPolicy::count_consecutive_failures(const FailureSummary& failure,
-                                              const std::string& saved) {
+int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& saved) {
   const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
   times_ = !failure.belongs_to_rank ? 0 : again ? times_ + 1 : 1;
   failing_rank_ = failure.rank;
@@ -25,8 +24,8 @@ void RestartPolicy::reset_progress() {
   times_ = 0;
 }
 
-std::optional<std::chrono::milliseconds> RestartPolicy::next_restart_delay(
-    const FailureSummary& failure, const std::string& saved) {
+std::optional<std::chrono::milliseconds> RestartPolicy::take_restart(const FailureSummary& failure,
+                                                                     const std::string& saved) {
   if (last_saved_ != saved) {
     restarts_without_progress_ = 0;
     first_failure_ = failure;

@@ -28,21 +28,22 @@ class RestartPolicy {
 
   explicit RestartPolicy(const Options& options) : options_(options) {}
 
-  /// Returns the number of consecutive failures that belong to the same rank, including this one,
-  /// with nothing new saved between them; 0 if this failure belongs to no rank. Changes the
-  /// counter, so it must be called exactly once per failure, before next_restart_delay().
-  int count_consecutive_failures(const FailureSummary& failure, const std::string& saved);
+  /// Counts a failure. Returns the number of consecutive failures that belong to the same rank,
+  /// including this one, with nothing new saved between them; 0 if this failure belongs to no rank.
+  /// Must be called exactly once per failure, before take_restart().
+  int count_failure(const FailureSummary& failure, const std::string& saved);
   /// Resets the count of restarts without progress: it says nothing about a start with another
   /// number of ranks.
   void reset_progress();
 
-  /// Returns the pause before the ranks are restarted; nothing if they are not restarted. `saved`
-  /// identifies the run's newest checkpoint, "" if there is none yet.
-  std::optional<std::chrono::milliseconds> next_restart_delay(const FailureSummary& failure,
-                                                              const std::string& saved);
+  /// Takes one of the allowed restarts, and returns the pause before it; no value (std::nullopt) if
+  /// the ranks are not restarted. `saved` identifies the run's newest checkpoint, "" if there is
+  /// none yet.
+  std::optional<std::chrono::milliseconds> take_restart(const FailureSummary& failure,
+                                                        const std::string& saved);
 
   /// Returns the number of restarts since something new was saved, including the one that
-  /// next_restart_delay() has just allowed.
+  /// take_restart() has just taken.
   int restarts_without_progress() const { return restarts_without_progress_; }
   /// Returns the first failure since something new was saved, which later failures repeat.
   const FailureSummary& first_failure() const { return first_failure_; }

@@ -525,7 +525,7 @@ class Restarts {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
-    const int times = policy_.count_consecutive_failures(failure, saved);
+    const int times = policy_.count_failure(failure, saved);
     Restart restart;
     if (options_.on_restart) {
       auto wanted = options_.on_restart(failure, times);
@@ -533,7 +533,7 @@ class Restarts {
       restart = std::move(*wanted);
     }
     if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
-    const auto delay = policy_.next_restart_delay(failure, saved);
+    const auto delay = policy_.take_restart(failure, saved);
     no_progress_ = !delay && policy_.restarts_without_progress() > 0;
     if (!delay) return std::nullopt;
     ++count_;

@@ -68,9 +68,8 @@ struct SupervisorOptions {
   std::function<std::string()> saved;
   /// Decides how the next start continues; returns nothing if the run had not begun and this
   /// failure would occur again. `times` is the number of consecutive failures of its rank
-  /// (RestartPolicy::count_consecutive_failures). If it changes the number of ranks, restarts
-  /// without progress are counted from one again. Without this function every start is like the
-  /// first.
+  /// (RestartPolicy::count_failure). If it changes the number of ranks, restarts without progress
+  /// are counted from one again. Without this function every start is like the first.
   std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
   /// Writes output; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;

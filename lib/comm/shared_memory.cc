@@ -36,7 +36,7 @@ struct OwnSegment {
 };
 
 /// Registry holds all shared memory of this process, by first address, so that any communicator
-/// recognises memory that another one allocated.
+/// recognizes memory that another one allocated.
 struct Registry {
   std::mutex mutex;
   std::map<const std::byte*, OwnSegment> segments;

@@ -31,7 +31,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 /// Warns if rank 0 cannot be reached yet. The name of its machine may become known only once that
 /// machine runs, and a network may come up later, so neither is a failure yet. But a user should
-/// not wait for a misspelt name without a message. Throws Error(kEnvironment) if the loopback
+/// not wait for a misspelled name without a message. Throws Error(kEnvironment) if the loopback
 /// interface is down, through which rank 0 would have to be reached.
 void warn_if_unreachable(const RendezvousOptions& options) {
   const auto warn = [&](const std::string& why, const char* remedy) {

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Lists every valid request of a resolved config that this build cannot fulfil.
+/// Lists every valid request of a resolved config that this build cannot fulfill.
 std::vector<NotYet> unsupported_requests(const Config& config);
 
 /// Lists, as texts of a notice, features that the config requests on GPUs and that have run only on

@@ -285,7 +285,7 @@ struct CheckpointConfig {
   /// Says whether checkpoints are written while training continues.
   bool background = true;
   IfBusy if_busy = IfBusy::kWait;
-  /// The number of newest checkpoints that are kept; 0 = all.
+  /// The number of newest checkpoints that are kept; 0 = all, and 1 is raised to 2.
   int64_t keep_last = 2;
   KeepBestConfig keep_best;
   TagValidation tag_validation = TagValidation::kWarn;

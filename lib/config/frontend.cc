@@ -35,7 +35,7 @@ std::vector<std::string> known_keys(const ConfigNode& root) {
   return out;
 }
 
-/// Recognises a gpt-neox file, but only one with underscores: the few JSON files with dashes are
+/// Recognizes a gpt-neox file, but only one with underscores: the few JSON files with dashes are
 /// examples of DeepSpeed's autotuning.
 std::optional<Problem> gpt_neox(const ConfigNode& root) {
   static const std::vector<std::string> kKeys{"pipe_parallel_size",

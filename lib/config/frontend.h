@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Recognises files that other programs' launchers read (gpt-neox, axolotl, LLaMA-Factory,
+/// Recognizes files that other programs' launchers read (gpt-neox, axolotl, LLaMA-Factory,
 /// torchtune, TrainingArguments) and returns a problem that says what the file is and what to pass
 /// instead.
 std::optional<Problem> foreign_front_end(const ConfigNode& root);

@@ -43,7 +43,7 @@ struct Problem {
   Severity severity = Severity::kError;
 };
 
-/// NotYet is a valid request that this build cannot fulfil (exit code 3).
+/// NotYet is a valid request that this build cannot fulfill (exit code 3).
 struct NotYet {
   /// The name of the feature: "ZeRO stage 2".
   std::string feature;

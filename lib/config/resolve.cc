@@ -62,7 +62,7 @@ void resolve_train(Resolving& r) {
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
   if (r.config.data.train.empty() && !r.context.plans_only)
     r.error("data", "data.train is missing: it names the data to train on",
-            "name a tokenised data set, as scripts/prepare_data.py writes it: --set "
+            "name a tokenized data set, as scripts/prepare_data.py writes it: --set "
             "data.train=data/train.bin");
 }
 

@@ -46,7 +46,7 @@ struct Resolution {
   std::vector<std::string> lines;
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;
-  /// Valid requests that this build cannot fulfil: exit code 3.
+  /// Valid requests that this build cannot fulfill: exit code 3.
   std::vector<NotYet> not_yet;
   bool ok() const { return !has_errors(problems); }
 };

@@ -120,7 +120,7 @@ struct Field {
   Field& in_unit(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
   Field& notice(const char* reason = "") { return why = reason, action = Action::kNotice, *this; }
-  Field& honoured() { return action = Action::kImplement, *this; }
+  Field& honored() { return action = Action::kImplement, *this; }
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
   Field& reject_above(double off) { return largest_off_value = off, reject_if_on(); }
@@ -150,7 +150,7 @@ struct Section {
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
   bool nullable = false;
-  /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognised
+  /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognized
   /// but not read.
   bool free_form = false;
   /// Says whether the section is free-form but must hold `enabled`.

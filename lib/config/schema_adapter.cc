@@ -89,7 +89,7 @@ void declare_quantization(Schema& s) {
            "Quantize the scales of nf4 to 8 bits, which takes 4.4 bits for each weight instead of "
            "4.5.")
       .alias("bnb_4bit_use_double_quant");
-  rows.key("block", &Q::block, "Neighbouring weights that share one scale of nf4: 64, 128 or 256.")
+  rows.key("block", &Q::block, "Neighboring weights that share one scale of nf4: 64, 128 or 256.")
       .range(64, 256)
       .in_unit("weights");
   rows.checked_only<bool>("load_in_4bit", false, "Use type: nf4.");

@@ -57,7 +57,7 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
   if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
 
-/// Adds parameters of optimizers that are recognised but not offered: such files can be loaded, and
+/// Adds parameters of optimizers that are recognized but not offered: such files can be loaded, and
 /// capability.cc refuses to run them.
 void declare_foreign_parameters(SectionRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
@@ -144,7 +144,7 @@ void declare_optimizer(Schema& s) {
   params
       .checked_only<double>("max_grad_norm", 0.0,
                             "Another name of gradient_clipping, as is max_grad_norm at top level.")
-      .honoured();
+      .honored();
   declare_foreign_parameters(params);
 }
 

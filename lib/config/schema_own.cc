@@ -20,7 +20,7 @@ void declare_model_and_data(Schema& s) {
             "as in transformers (padding_idx), so that losses can be compared.");
 
   auto data = section(
-      s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
+      s, {.path = "data", .doc = "Tokenized data sets.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
            "Data set file, or a list of files that are read one after the other, or a list of "
@@ -51,7 +51,7 @@ void declare_model_and_data(Schema& s) {
            "a sequence holds one document and padding.")
       .defaults_to("documents where the data are conversations, else concat");
   data.key("format", &DataConfig::format,
-           "Format of the files; auto: ftrun recognises it by name and content.");
+           "Format of the files; auto: ftrun recognizes it by name and content.");
   data.key("token_dtype", &DataConfig::token_dtype,
            "Integer type of a token in flat files, which do not record it. auto: the type that "
            "NAME.json or meta.json beside the file names, else uint16 for train.bin and val.bin "
@@ -367,7 +367,7 @@ void declare_checkpoint(Schema& s) {
   theirs(rows.key("use_node_local_storage", &CheckpointConfig::use_node_local_storage,
                   "Every node writes to its own disk."));
   theirs(
-      rows.checked_only<bool>("checkpoint_serialization", true, "DeepSpeed's own serialisation."));
+      rows.checked_only<bool>("checkpoint_serialization", true, "DeepSpeed's own serialization."));
   theirs(rows.free("parallel_write", "Settings of DeepSpeed's parallel checkpoint writer."));
   theirs(rows.free("writer", "DeepSpeed's writer."));
 }

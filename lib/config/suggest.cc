@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// Synonym is a word that another program uses for a key, and the key.
+/// Synonym is a word that another program uses for a key, and the key.
 struct Synonym {
   const char* word;
   const char* path;

@@ -92,8 +92,8 @@ class Lanes {
   /// The waits of the calling thread.
   Waited waited_;
   std::mutex mutex_;
-  /// Waiter is a waiting thread and its condition: the thread that fulfils the condition wakes only
-  /// this one.
+  /// Waiter is a waiting thread and its condition: the thread that fulfills the condition wakes
+  /// only this one.
   struct Waiter {
     std::condition_variable woken;
     std::function<bool()> over;

@@ -119,8 +119,8 @@ std::string memory_text(const MemoryReport& report) {
     arenas += cat("GPU: ", human_bytes(report.gpu.total_bytes - report.gpu.free_bytes), " of ",
                   human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own included\n");
   return "\nmemory of rank 0\n" +
-         format_table({"tier", "category", "predicted", "allocated", "touched", "error", ""},
-                      rows) +
+         format_table(
+             {"tier", "category", "predicted", "allocated", "touched", "error", "measured"}, rows) +
          arenas + process;
 }
 

@@ -68,10 +68,10 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
 /// reported, these are the allocated bytes.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// PeakMemory measures the maximum memory that this process held (ProcessMemory::held) while it ran
-/// steps. The kernel reports only the peak of all resident pages. If a step raised that peak,
-/// PeakMemory subtracts the pages of mapped files that are resident at the step's end. Peaks
-/// between steps, when checkpoints are mapped to be read, are ignored.
+/// PeakMemory measures the maximum memory that this process held (ProcessMemory::held_bytes())
+/// while it ran steps. The kernel reports only the peak of all resident pages. If a step raised
+/// that peak, PeakMemory subtracts the pages of mapped files that are resident at the step's end.
+/// Peaks between steps, when checkpoints are mapped to be read, are ignored.
 class PeakMemory {
  public:
   /// Begins a step, which end() ends.

@@ -39,11 +39,11 @@ class TrainingSetup {
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
-  const ProgramPlan& train() const { return model_.plan.train; }
-  const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
+  const ProgramPlan& train_program() const { return model_.plan.train; }
+  const ProgramPlan& evaluation_program() const { return model_.plan.evaluate; }
   /// Returns the program that writes samples of text. The program and its executor exist only if
   /// samples are wanted and there is validation data to begin them with.
-  const ProgramPlan& text() const { return model_.plan.text.value(); }
+  const ProgramPlan& text_program() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }

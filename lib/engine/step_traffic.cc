@@ -42,8 +42,8 @@ void TrafficSums::add(const TrafficSums& other) {
 
 StepTraffic::StepTraffic(const TrainingSetup& setup)
     : setup_(setup),
-      sent_(program_traffic(setup.train().program).bytes),
-      disk_(disk_traffic(setup.train().program)) {}
+      sent_(program_traffic(setup.train_program().program).bytes),
+      disk_(disk_traffic(setup.train_program().program)) {}
 
 StepTraffic::Observed StepTraffic::observe() const {
   Observed now;
@@ -99,7 +99,7 @@ std::string traffic_text(const TrafficSums& sums, int ranks) {
     rows.push_back(row("disk, written", sums.disk_by_program.written, sums.disk.written));
   if (rows.empty()) return "";
   return cat("\nbytes of ", count_text(ranks, "rank"), " in ", count_text(sums.steps, "step"), "\n",
-             format_table({"traffic", "by the program", "observed", "error", ""}, rows));
+             format_table({"traffic", "by the program", "observed", "error", "measured"}, rows));
 }
 
 std::map<std::string, std::map<std::string, int64_t>> traffic_record(const TrafficSums& sums) {

@@ -118,16 +118,16 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
   std::vector<std::string> problems;
   std::set<std::string> known;
   const std::vector<AdapterTensor> all = adapter_tensors(model);
-  const std::map<std::string, std::string> spelt = names_in_adapter(all, adapter);
+  const std::map<std::string, std::string> spelled = names_in_adapter(all, adapter);
   const auto is_stored = [&](const std::string& tensor) {
     return std::any_of(all.begin(), all.end(), [&](const AdapterTensor& entry) {
       return entry.tensor == tensor &&
-             (spelt.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
+             (spelled.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
     });
   };
   const TensorNames& family = tensor_names(model.family);
   for (AdapterTensor wanted : all) {
-    if (const auto other = spelt.find(wanted.stored); other != spelt.end())
+    if (const auto other = spelled.find(wanted.stored); other != spelled.end())
       wanted.stored = other->second;
     // Several model tensors may be parts of one stored tensor. The first of them reports its
     // problems.

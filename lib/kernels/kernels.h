@@ -90,7 +90,7 @@ struct FlatUpdate {
 };
 
 /// Returns StepScalars::rounding_key of a step. Stochastic rounding chooses one of the two
-/// neighbours with probabilities that make the expected result exact; its bits depend only on this
+/// neighbors with probabilities that make the expected result exact; its bits depend only on this
 /// key and FlatUpdate::first_index.
 uint64_t rounding_key(uint64_t seed, int64_t step);
 

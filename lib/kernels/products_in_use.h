@@ -27,7 +27,7 @@ struct ProductsInUse {
 /// kernels/cpu/products.h, or `pinned`. Throws Error(kEnvironment) when a pinned library cannot be
 /// called. Without a call the rule applies. `attention_on_matrix_units`: attention uses matrix
 /// units where there are any.
-ProductsInUse use_products(std::optional<ProductLibrary> pinned,
-                           bool attention_on_matrix_units = false);
+ProductsInUse choose_products(std::optional<ProductLibrary> pinned,
+                              bool attention_on_matrix_units = false);
 
 }  // namespace ftrun

@@ -60,7 +60,7 @@ struct TensorInfo {
   /// tensor-parallel ranks have the same number of vocabulary rows, even if the vocabulary does not
   /// divide evenly.
   int64_t padding = 0;
-  /// The number of neighbouring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
+  /// The number of neighboring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
   int copies = 1;
   /// The gradient that a rank computes is a term of a sum over those ranks, which they must
   /// compute. False: each rank computes the whole gradient.

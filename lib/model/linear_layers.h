@@ -22,13 +22,13 @@ struct LinearLayer {
   LinearMatrix matrix;
   int64_t outputs;
   int64_t inputs;
-  /// Tensor-parallel ranks divide the linear layer's outputs; groups of `copies` neighbouring ranks
+  /// Tensor-parallel ranks divide the linear layer's outputs; groups of `copies` neighboring ranks
   /// have the same outputs. False: the ranks divide its inputs.
   bool by_outputs;
   int copies;
   bool bias;
   /// The rows of this linear layer in a file matrix that several linear layers share: `run`
-  /// neighbouring rows, and again every `stride` rows. 0: all its rows are neighbours.
+  /// neighboring rows, and again every `stride` rows. 0: all its rows are neighbors.
   int64_t run = 0;
   int64_t stride = 0;
 };

@@ -314,7 +314,7 @@ std::string rope_text(const RopeConfig& rope) {
 std::string rotation_text(const ModelConfig& config) {
   if (config.rotary_size() == 0) return "none";
   std::string text = rope_text(config.rope);
-  if (config.rotates_pairs) text += ", of neighbours";
+  if (config.rotates_pairs) text += ", of neighbors";
   if (config.window_rope) text += cat(", with a window ", rope_text(*config.window_rope));
   std::vector<int64_t> still;
   for (int64_t i = 0; i < config.layers; ++i)

@@ -70,7 +70,7 @@ struct ModelConfig {
   /// The MLP reads its own norm of the hidden states. False: it reads the hidden states or, with a
   /// parallel residual, the input of attention.
   bool mlp_norm = true;
-  /// The outputs of attention and MLP are normalised before they are added to the hidden states.
+  /// The outputs of attention and MLP are normalized before they are added to the hidden states.
   bool output_norms = false;
   /// Attention and MLP read the same hidden states, to which both outputs are added: x +
   /// attention(x) + mlp(x). False: the MLP reads the hidden states after attention's output was
@@ -93,7 +93,7 @@ struct ModelConfig {
   /// The number of tokens of the longest rows that ftrun computes like other families; longer rows
   /// are refused. 0: no limit.
   int64_t plain_positions = 0;
-  /// Neighbouring elements of a head (2i, 2i+1) rotate together. False: elements at the same
+  /// Neighboring elements of a head (2i, 2i+1) rotate together. False: elements at the same
   /// position of its two halves rotate together.
   bool rotates_pairs = false;
   /// Says for each layer whether its heads rotate; empty: all do.

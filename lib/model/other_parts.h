@@ -44,7 +44,7 @@ struct OtherPartChoice {
 /// Finds the modules of other parts than the decoder that PEFT (check_target_module_exists() of
 /// PEFT 0.21.2) would give an adapter because target_modules names them. `stored` holds the names
 /// and shapes of a folder's tensors; those of the decoder are ignored. "all-linear" stands for
-/// matrices that are not embeddings, which are recognised by their names. The family's own modules,
+/// matrices that are not embeddings, which are recognized by their names. The family's own modules,
 /// which a config without target_modules chooses, are only in the decoder. make_adapter() must have
 /// accepted the options.
 std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,

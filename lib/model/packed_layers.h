@@ -8,8 +8,8 @@ namespace ftrun {
 
 /// Returns the format in which a rank stores the packed weight matrices of blocks, for a model with
 /// this split. It is `format`, but with double quantization a rank's records hold the scales
-/// themselves, if its records are not records of the whole tensor. Neighbours that share a scale in
-/// the whole tensor must be neighbours on the rank. Throws one Error(kUsage), which lists every
+/// themselves, if its records are not records of the whole tensor. Neighbors that share a scale in
+/// the whole tensor must be neighbors on the rank. Throws one Error(kUsage), which lists every
 /// such tensor, for a split that separates them.
 PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, PackedFormat format);
 

@@ -38,7 +38,7 @@ struct TensorNames {
   /// tensor.
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
-  /// The linear layers' modules, by Projection. Neighbours with the same name are rows of one
+  /// The linear layers' modules, by Projection. Neighbors with the same name are rows of one
   /// matrix in the files, in this order, and share one adapter; empty: the family has no such
   /// linear layer.
   std::array<std::string_view, kProjections> linear_layers{

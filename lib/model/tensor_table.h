@@ -118,7 +118,7 @@ class TensorTable {
   TensorId add_a(TensorInfo tensor);
   TensorId add_b(TensorInfo tensor);
   TensorId add_magnitudes(TensorInfo tensor, const LowRank& low);
-  /// The scale of PEFT's orthogonal initialisation.
+  /// The scale of PEFT's orthogonal initialization.
   static constexpr double kOrthogonalSize = 0.1;
   /// Returns the initial values of a torch.nn.Linear weight: Kaiming uniform with a = sqrt(5),
   /// whose bound is 1 / sqrt(inputs).

@@ -14,7 +14,7 @@ namespace ftrun {
 
 /// BlockMap maps the elements of a range to the blocks of a tensor, where a rank has a part of each
 /// row of the tensor, or where the range begins within a block. By default the range is the tensor.
-/// Elements of a block are neighbours in the range.
+/// Elements of a block are neighbors in the range.
 struct BlockMap {
   static constexpr int64_t kEndless = int64_t{1} << 62;
   /// The index of the range's first element among the rank's elements of the tensor.

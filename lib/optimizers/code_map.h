@@ -7,7 +7,7 @@ namespace ftrun {
 // This header is included by sources compiled for different instruction sets and for GPUs, so it
 // has only constants and functions that run at compile time.
 
-/// Number of neighbouring elements of a tensor whose codes share a scale, which is the largest of
+/// Number of neighboring elements of a tensor whose codes share a scale, which is the largest of
 /// their absolute values.
 inline constexpr int64_t kCodeBlock = 256;
 
@@ -15,7 +15,7 @@ inline constexpr int kCodes = 256;
 
 /// CodeMap is the dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via
 /// Block-wise Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their
-/// centres times 10^(e-6), for e = 0...6; and 0 and 1.
+/// centers times 10^(e-6), for e = 0...6; and 0 and 1.
 struct CodeMap {
   /// The number that each code stands for, as a share of its block's scale, ascending.
   float values[kCodes] = {};
@@ -73,8 +73,8 @@ consteval CodeMap make_code_map(bool has_negative) {
   for (int e = 0; e < 7; ++e) {
     const int bins = has_negative ? 1 << e : 2 << e;
     for (int i = 0; i < bins; ++i) {
-      const float centre = (border(bins, i) + border(bins, i + 1)) / 2.0F;
-      map.values[++above] = static_cast<float>(kPowers[e]) * centre;
+      const float center = (border(bins, i) + border(bins, i + 1)) / 2.0F;
+      map.values[++above] = static_cast<float>(kPowers[e]) * center;
       if (has_negative) map.values[--below] = -map.values[above];
     }
   }

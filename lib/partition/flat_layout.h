@@ -78,7 +78,7 @@ struct UpdatePart {
 
 /// Cuts [begin, end) of a unit into as few parts as possible that each have one update kind.
 /// Together the parts cover the range, except padding next to a tensor that straddles blocks; other
-/// padding belongs to a neighbouring part. Calls `kind_of` once for each slice in the range.
+/// padding belongs to a neighboring part. Calls `kind_of` once for each slice in the range.
 std::vector<UpdatePart> update_parts(const Unit& unit,
                                      const std::function<UpdateKind(const Slice&)>& kind_of,
                                      int64_t begin, int64_t end);

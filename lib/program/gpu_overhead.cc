@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-/// CUDA's context (about 500 MiB on data centre GPUs), and the machine code of the kernels that
+/// CUDA's context (about 500 MiB on data center GPUs), and the machine code of the kernels that
 /// ftrun and cuBLAS load.
 constexpr int64_t kContext = 768 * kMiB;
 /// The workspace of cuBLAS on Hopper, as kernels/cuda/matmul.cc allocates it; older GPUs take 4

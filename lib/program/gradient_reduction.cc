@@ -79,12 +79,12 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::gradient_range(const ParamLocation& place, int64_t bytes,
+Range GradientReduction::write_gradient(const ParamLocation& place, int64_t bytes,
                                         int32_t micro_batch) {
   const UnitId id = place.unit;
   const StateSpec& state = placement_.spec(id);
-  const int32_t of = state.reduces_micro_batches ? micro_batch : -1;
-  const auto [open, is_new] = open_.try_emplace({id, of}, uses_.size());
+  const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
+  const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
   if (is_new) {
     const int64_t elements = placement_.sharding().whole(id);
     const Range whole =
@@ -93,9 +93,9 @@ Range GradientReduction::gradient_range(const ParamLocation& place, int64_t byte
                             Category::kBuckets, state.formats.gradient, elements,
                             placement_.groups().all != kNoGroup)
             : placement_.gradient(id, {0, elements});
-    uses_.push_back({id, of, chunk_of(id), whole});
+    uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
-  const Range& whole = uses_[open->second].whole;
+  const Range& whole = uses_[use->second].whole;
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(place.position), bytes};
 }
 

@@ -45,8 +45,9 @@ class GradientReduction {
                     const UnitPlacement& placement)
       : program_(program), model_(model), options_(options), placement_(placement) {}
 
-  /// Returns the range into which an operation list writes a parameter's gradient in a micro-batch.
-  Range gradient_range(const ParamLocation& place, int64_t bytes, int32_t micro_batch);
+  /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
+  /// and records the use of the unit's gradient.
+  Range write_gradient(const ParamLocation& place, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
@@ -73,7 +74,7 @@ class GradientReduction {
   std::vector<GradientUse> uses_;
   /// The uses that further operation lists may still join, as indices in `uses_`, by unit and
   /// micro-batch.
-  std::map<std::pair<UnitId, int32_t>, size_t> open_;
+  std::map<std::pair<UnitId, int32_t>, size_t> joinable_uses_;
 };
 
 }  // namespace ftrun

@@ -27,26 +27,27 @@ class ParameterUses {
   ParameterUses(Program& program, const UnitPlacement& placement)
       : program_(program), placement_(placement) {}
 
-  /// Returns bytes [position, +bytes) of the unit's parameters, readable until release().
-  Range readable_range(const ParamLocation& place, int64_t bytes, int32_t micro_batch) {
+  /// Assigns bytes [position, +bytes) of the unit's parameters, readable until release(), and
+  /// records the use of a unit that must be gathered.
+  Range use_parameters(const ParamLocation& place, int64_t bytes, int32_t micro_batch) {
     const StateSpec& state = placement_.spec(place.unit);
     if (!state.gathered) {
       const Range at = placement_.parameters(place.unit, {place.position, place.position});
       return {at.buffer, at.offset, bytes};
     }
-    const auto [open, is_new] = open_.try_emplace(place.unit, uses_.size());
+    const auto [use, is_new] = joinable_uses_.try_emplace(place.unit, uses_.size());
     if (is_new) {
       const Range whole = add_temporary(program_, cat("gathered.", place.unit, ".", uses_.size()),
                                         Tier::kDevice, Category::kBuckets, state.formats.compute,
                                         placement_.sharding().whole(place.unit));
       uses_.push_back({place.unit, micro_batch, whole.buffer});
     }
-    return {uses_[open->second].buffer, state.formats.compute.bytes(place.position), bytes};
+    return {uses_[use->second].buffer, state.formats.compute.bytes(place.position), bytes};
   }
 
   /// Ends the uses of all units except `kept`, the units that the next operation list reads too.
   void release(const std::set<UnitId>& kept) {
-    std::erase_if(open_, [&](const auto& open) { return !kept.contains(open.first); });
+    std::erase_if(joinable_uses_, [&](const auto& use) { return !kept.contains(use.first); });
   }
 
   /// Returns the uses, in the order in which operation lists requested them.
@@ -57,7 +58,7 @@ class ParameterUses {
   const UnitPlacement& placement_;
   std::vector<ParameterUse> uses_;
   /// The uses that further operation lists may still join, as indices in `uses_`, by unit.
-  std::map<UnitId, size_t> open_;
+  std::map<UnitId, size_t> joinable_uses_;
 };
 
 }  // namespace ftrun

@@ -77,14 +77,15 @@ class Reductions {
     // micro-batches.
     require(gradient.by.last >= std::exchange(last_of_unit_[gradient.use.unit], gradient.by.last),
             "gradients are made in the order of micro-batches");
-    at_ = std::max(at_, gradient.by.last);
+    insert_after_ = std::max(insert_after_, gradient.by.last);
     clears_.push_back(
         {.at = gradient.by.first, .instrs = gradients_.clear_unwritten(gradient.use)});
     Reduction reduction =
         gradients_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
       filler_.add(insertions_.size(), std::move(*reduction.collective), std::move(reduction.after));
-    insertions_.push_back({.at = at_, .after = true, .instrs = std::move(reduction.before)});
+    insertions_.push_back(
+        {.at = insert_after_, .after = true, .instrs = std::move(reduction.before)});
   }
 
   /// Returns all insertions; a bucket is inserted at its last reduction.
@@ -104,7 +105,7 @@ class Reductions {
   /// the first chunk of the next micro-batch is computed.
   void begin_backward(std::pair<int32_t, int32_t> backward) {
     backward_ = backward;
-    at_ = 0;
+    insert_after_ = 0;
     filler_.close();
   }
 
@@ -112,7 +113,8 @@ class Reductions {
   BucketFiller filler_;
   /// The micro-batch and the chunk of the current backward pass.
   std::pair<int32_t, int32_t> backward_{-1, -1};
-  size_t at_ = 0;
+  /// The instruction after which the next reduction of this backward pass is inserted.
+  size_t insert_after_ = 0;
   std::set<UnitId> reduced_;
   std::map<UnitId, size_t> last_of_unit_;
   std::vector<Insertion> insertions_;

@@ -25,12 +25,12 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
       {is(&StateGroups::replica), [&](int rank) { return mesh.group_of(rank, kReplicaAxes); }},
       {is(&StateGroups::secondary),
        [&](int rank) {
-         return mesh.group_of(rank, {mesh.neighbours(kStateAxes, state.secondary_shards)});
+         return mesh.group_of(rank, {mesh.neighbors(kStateAxes, state.secondary_shards)});
        }},
       {is(&StateGroups::tensor), [&](int rank) { return mesh.group_of(rank, kLayerAxes); }},
       {is(&StateGroups::tensor_copies),
        [&](int rank) {
-         return mesh.group_of(rank, {mesh.neighbours(kLayerAxes, state.tensor_copies)});
+         return mesh.group_of(rank, {mesh.neighbors(kLayerAxes, state.tensor_copies)});
        }},
       {is(&StateGroups::context), [&](int rank) { return mesh.group_of(rank, kRowAxes); }},
       {is(&StateGroups::model), [&](int rank) { return mesh.group_of(rank, kModelAxes); }}};

@@ -22,7 +22,7 @@ struct KeptState {
   /// The state belongs to tensors whose states are codes (StateOptions::coded). False: to the other
   /// tensors.
   bool coded = false;
-  /// The number of neighbouring elements that share one value: the block size for the scales of
+  /// The number of neighboring elements that share one value: the block size for the scales of
   /// codes, else 1.
   int64_t block = 1;
 };
@@ -42,12 +42,12 @@ struct StateOptions {
   /// This rank's place among the ranks that share each row of tokens (context parallelism). They
   /// read the same samples, and share one copy of the state with all ranks along dp_shard.
   MemberIndex context;
-  /// The number of neighbouring state ranks that together keep a second copy of the gathered
+  /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
   /// It divides the number of state ranks; 1 = none.
   int secondary_shards = 1;
   /// This rank's place among the ranks that share each layer (tensor parallelism), and the number
-  /// of neighbours among them that use the same part of a tensor with fewer parts than ranks
+  /// of neighbors among them that use the same part of a tensor with fewer parts than ranks
   /// (key/value heads); 1 = none.
   MemberIndex tensor;
   int tensor_copies = 1;
@@ -119,14 +119,14 @@ inline MemberIndex unit_place(const StateOptions& state, const Unit& /*unit*/) {
 }
 
 /// UnitHolders specifies which ranks of StateGroups::model hold a unit's weights that the optimizer
-/// updates. `split` neighbouring ranks divide the unit's tensors among themselves: tensor-parallel
-/// ranks, and for experts also the ranks with other experts. Each neighbour's part of the unit is
+/// updates. `split` neighboring ranks divide the unit's tensors among themselves: tensor-parallel
+/// ranks, and for experts also the ranks with other experts. Each neighbor's part of the unit is
 /// cut into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
   int parts = 1;
-  /// Returns the rank that holds part `part` of neighbour `index`'s share of the unit.
+  /// Returns the rank that holds part `part` of neighbor `index`'s share of the unit.
   int rank(int part, int index) const { return first + part * split + index; }
   bool operator==(const UnitHolders&) const = default;
 };
@@ -157,12 +157,12 @@ struct StateGroups {
   /// The group of all ranks.
   GroupId all = kNoGroup;
   /// The groups around this rank's state: the ranks that share one copy of it (shard), the ranks
-  /// that hold the same part of it, and the neighbours in the shard group that keep secondary
+  /// that hold the same part of it, and the neighbors in the shard group that keep secondary
   /// shards.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
   GroupId secondary = kNoGroup;
-  /// The group of ranks that share each layer, and the group of neighbours among them that use the
+  /// The group of ranks that share each layer, and the group of neighbors among them that use the
   /// same parts of some tensors.
   GroupId tensor = kNoGroup;
   GroupId tensor_copies = kNoGroup;

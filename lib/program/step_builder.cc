@@ -199,19 +199,29 @@ bool has_collectives(const ModelDescription& model) {
   });
 }
 
+/// Trains says whether a program trains: it has backward passes and an update.
+enum class Trains { kNo, kYes };
+
+/// ResultKind says what a program computes.
+enum class ResultKind { kLoss, kLogits };
+
+/// GradientWrite says how an operation list writes gradients: in place of the values in their
+/// buffers, or added to them.
+enum class GradientWrite { kOverwrites, kAdds };
+
 /// StepBuilder emits the plain program of a step: the computation, and the collectives within
 /// layers.
 class StepBuilder {
  public:
   StepBuilder(std::string name, const ModelDescription& model, const Partition& partition,
-              const StepOptions& options, StageActions actions, bool trains)
+              const StepOptions& options, StageActions actions, Trains trains)
       : model_(model),
         partition_(partition),
         options_(options),
         actions_(std::move(actions)),
-        trains_(trains),
+        trains_(trains == Trains::kYes),
         exchanges_(has_collectives(model)),
-        placement_(program_, model, partition, options.state, trains ? options.micro_batches : 0),
+        placement_(program_, model, partition, options.state, trains_ ? options.micro_batches : 0),
         parameters_(program_, placement_),
         gradients_(program_, model, options.state, placement_),
         pieces_(place_state_pieces(program_, model, options.state, placement_)) {
@@ -248,9 +258,9 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// Adds the actions of this stage. The model's output is written to `result`. With `sums_loss`
-  /// the output is the loss, which is summed over all ranks after the last forward pass.
-  void run_actions(BufferId result, bool sums_loss);
+  /// Adds the actions of this stage. The model's output is written to `result`. A loss is summed
+  /// over all ranks after the last forward pass.
+  void run_actions(BufferId result, ResultKind kind);
   void decide(BufferId norm, BufferId loss);
 
   int64_t norm_slots() const { return ftrun::norm_slots(options_.state, placement_); }
@@ -284,7 +294,8 @@ class StepBuilder {
 
   void reduce_loss(BufferId loss);
   void run(const ScheduleAction& action, BufferId result);
-  Flow& flow_of(int32_t micro_batch);
+  /// Returns the flow of a micro-batch; its first call for a micro-batch also loads the batch.
+  Flow& begin_micro_batch(int32_t micro_batch);
   void load_batch(Flow& flow);
   void make_rope_table(Flow& flow);
   void receive(const Transfer& transfer, size_t action, Flow& flow);
@@ -302,7 +313,7 @@ class StepBuilder {
   void run_op_list(const Instr& like, const ListFacts& facts, ValuePlaces& places);
   void run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
-  bool accumulates(size_t layer, int32_t micro_batch, const ListFacts& facts);
+  GradientWrite record_writes(size_t layer, int32_t micro_batch, const ListFacts& facts);
   const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
   std::vector<std::vector<BufferId>> offloaded_outputs() const;
   GatherLimits gather_limits() const;
@@ -343,7 +354,7 @@ void StepBuilder::reduce_loss(BufferId loss) {
       make_collective(InstrKind::kAllReduce, {all, DType::kF64}, whole(loss), whole(loss)));
 }
 
-StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
+StepBuilder::Flow& StepBuilder::begin_micro_batch(int32_t micro_batch) {
   const auto [found, is_new] = flows_.try_emplace(micro_batch);
   Flow& flow = found->second;
   if (is_new) {
@@ -434,7 +445,7 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFact
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (facts.reads[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, parameters_.readable_range(partition_.param_locations[l][i],
+    places.set(id, parameters_.use_parameters(partition_.param_locations[l][i],
                                               graph_of(l).at(id).bytes(), micro_batch));
   }
 }
@@ -447,7 +458,7 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, gradients_.gradient_range(partition_.param_locations[l][i], graph.at(id).bytes(),
+    places.set(id, gradients_.write_gradient(partition_.param_locations[l][i], graph.at(id).bytes(),
                                              micro_batch));
   }
 }
@@ -497,10 +508,10 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
                                  is_all_reduce ? out : in, out));
 }
 
-/// Returns whether a list adds to gradients: the first list that writes a parameter's gradient
-/// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
-/// micro-batch.
-bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& facts) {
+/// Records the gradients that a list writes, so it is called once for a list, and returns how the
+/// list writes them: the first list that writes a parameter's gradient overwrites, later ones add,
+/// within a step where one buffer holds it all the time, else within a micro-batch.
+GradientWrite StepBuilder::record_writes(size_t l, int32_t micro_batch, const ListFacts& facts) {
   bool adds = false;
   bool overwrites = false;
   const Layer& layer = model_.layers[l];
@@ -516,7 +527,7 @@ bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& fa
     }
   }
   require(!(adds && overwrites), "the gradients of a list are all new or all known");
-  return adds;
+  return adds ? GradientWrite::kAdds : GradientWrite::kOverwrites;
 }
 
 void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId result) {
@@ -538,7 +549,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
     place_hidden_gradients(l, flow, places);
   if (trains_) {
     place_gradients(l, flow.micro_batch, facts, places);
-    like.ops().accumulate = accumulates(l, flow.micro_batch, facts);
+    like.ops().accumulate = record_writes(l, flow.micro_batch, facts) == GradientWrite::kAdds;
   }
   BufferId scratch = -1;
   place_in(scratch, scratch_name(kind), l, facts.scratch, flow.micro_batch, places);
@@ -587,7 +598,7 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
 void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   const size_t number = begins_.size();
   begins_.push_back(program_.instrs.size());
-  Flow& flow = flow_of(action.micro_batch);
+  Flow& flow = begin_micro_batch(action.micro_batch);
   const int stage = options_.state.pipeline_stage;
   const ActionTransfers moved = transfers_of(pipeline(), stage, action, all_layers());
   receive(moved.received, number, flow);
@@ -605,7 +616,7 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   send(moved.sent, number, flow);
 }
 
-void StepBuilder::run_actions(BufferId result, bool sums_loss) {
+void StepBuilder::run_actions(BufferId result, ResultKind kind) {
   const std::vector<ScheduleAction>& own =
       actions_[static_cast<size_t>(options_.state.pipeline_stage)];
   const auto is_forward = [](const ScheduleAction& action) {
@@ -614,7 +625,7 @@ void StepBuilder::run_actions(BufferId result, bool sums_loss) {
   auto forwards = std::count_if(own.begin(), own.end(), is_forward);
   for (const ScheduleAction& action : own) {
     run(action, result);
-    if (sums_loss && is_forward(action) && --forwards == 0) reduce_loss(result);
+    if (kind == ResultKind::kLoss && is_forward(action) && --forwards == 0) reduce_loss(result);
   }
 }
 
@@ -672,13 +683,13 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
   StepBuilder builder(
       "train", model, partition, options,
       make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches),
-      true);
+      Trains::kYes);
   const BufferId loss =
       builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   const BufferId norm =
       builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.norm_slots());
   builder.begin({loss, norm});
-  builder.run_actions(loss, true);
+  builder.run_actions(loss, ResultKind::kLoss);
   builder.norm(norm);
   builder.decide(norm, loss);
   builder.update();
@@ -689,25 +700,26 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
                                   const StepOptions& options) {
   require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
   StepBuilder builder("evaluate", model, partition, options,
-                      forward_actions(options, options.micro_batches), false);
+                      forward_actions(options, options.micro_batches), Trains::kNo);
   const BufferId loss =
       builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
-  builder.run_actions(loss, true);
+  builder.run_actions(loss, ResultKind::kLoss);
   return builder.finish();
 }
 
 StepProgram build_logits_step(const ModelDescription& model, const Partition& partition,
                               const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
-  StepBuilder builder("logits", model, partition, options, forward_actions(options, 1), false);
+  StepBuilder builder("logits", model, partition, options, forward_actions(options, 1),
+                      Trains::kNo);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();
   const int64_t ranks = model.split.degree;
   const int64_t columns = ranks * divide_up(model.vocab_rows, ranks);
   const BufferId logits = has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute,
                                                     model.batch.tokens() * columns)
                                    : -1;
-  builder.run_actions(logits, false);
+  builder.run_actions(logits, ResultKind::kLogits);
   return builder.finish();
 }
 

@@ -14,7 +14,7 @@ struct StorageFormat {
   DType dtype = DType::kF32;
   /// The packed format, if the state is stored as records of bytes (U8) instead of elements.
   PackedFormat packed = {};
-  /// The number of neighbouring elements that share one stored element: the block size if the
+  /// The number of neighboring elements that share one stored element: the block size if the
   /// stored elements are scales, else 1.
   int64_t block = 1;
 

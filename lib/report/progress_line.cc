@@ -34,7 +34,7 @@ constexpr std::string_view kClear = "\r\x1b[K";
 struct LinePart {
   std::string text;
   int drop_order = 0;
-  std::string_view colour;
+  std::string_view color;
 };
 
 std::string loss_text(double loss) {
@@ -52,7 +52,7 @@ std::string evaluation_text(const EvaluationResult& evaluation) {
 }
 
 std::string rate_text(double tokens_per_second) {
-  // Casting a number that does not fit in int64_t would be undefined behaviour.
+  // Casting a number that does not fit in int64_t would be undefined behavior.
   if (!(std::abs(tokens_per_second) < 1e18)) return format_number("%g tokens/s", tokens_per_second);
   return human_count(std::llround(tokens_per_second)) + " tokens/s";
 }
@@ -110,7 +110,7 @@ std::string bar_text(double done, int cells, const ProgressStyle& style) {
   const std::string_view filled_glyph = style.unicode ? "█" : "#";
   const std::string_view empty_glyph = style.unicode ? "░" : "-";
   const std::string filled = repeated(filled_glyph, filled_cells);
-  const std::string inner = style.colour ? cat(kGreen, filled, kPlain) : filled;
+  const std::string inner = style.color ? cat(kGreen, filled, kPlain) : filled;
   return cat("[", inner, repeated(empty_glyph, cells - filled_cells), "]");
 }
 
@@ -152,7 +152,7 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
     const LinePart& part = parts[i];
     const bool bar = i == 0 && state.total_steps > 0 && spare >= kShortestBar;
     if (i > 0) line += part.drop_order == 2 && line.ends_with(']') ? " " : "  ";
-    line += style.colour && !part.colour.empty() ? cat(part.colour, part.text, kPlain) : part.text;
+    line += style.color && !part.color.empty() ? cat(part.color, part.text, kPlain) : part.text;
     if (bar) line += cat(" ", bar_text(fraction(state), std::min(spare, kLongestBar), style));
   }
   return line;
@@ -181,7 +181,7 @@ ProgressOptions progress_options_for(int fd, int64_t every) {
   const bool dumb = term == nullptr || std::string_view(term) == "dumb";
   ProgressOptions options;
   options.live = ::isatty(fd) == 1 && !dumb;
-  options.colour = options.live && !is_set("NO_COLOR");
+  options.color = options.live && !is_set("NO_COLOR");
   options.unicode = options.live && locale_is_utf8();
   options.every = every;
   options.width = [fd] {
@@ -234,7 +234,7 @@ void ProgressLine::show_live(const ProgressState& state, bool important) {
   const double now = options_.clock();
   if (!important && now - last_draw_seconds_ < options_.seconds_between) return;
   last_draw_seconds_ = now;
-  draw(live_progress_text(state, {options_.width(), options_.colour, options_.unicode}));
+  draw(live_progress_text(state, {options_.width(), options_.color, options_.unicode}));
 }
 
 void ProgressLine::draw(const std::string& text) {

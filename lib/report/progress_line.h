@@ -24,7 +24,7 @@ struct ProgressState {
 struct ProgressStyle {
   /// The number of columns of the terminal; the line stays shorter, so that it never wraps.
   int width = 80;
-  bool colour = false;
+  bool color = false;
   /// The bar consists of block characters (UTF-8) instead of '#'.
   bool unicode = false;
 };
@@ -42,7 +42,7 @@ std::string plain_progress_text(const ProgressState& state);
 struct ProgressOptions {
   /// A single line is redrawn instead of printing many lines.
   bool live = false;
-  bool colour = false;
+  bool color = false;
   bool unicode = false;
   /// The number of steps between two lines without `live`; the first and the last step,
   /// validations, skipped steps and losses that are not finite always have a line.
@@ -56,7 +56,7 @@ struct ProgressOptions {
 };
 
 /// Chooses the options for a file descriptor. A terminal gets a live line (except with TERM=dumb),
-/// in colour unless NO_COLOR is set and not empty. Block characters are used if the locale's
+/// in color unless NO_COLOR is set and not empty. Block characters are used if the locale's
 /// encoding is UTF-8.
 ProgressOptions progress_options_for(int fd, int64_t every);
 

@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// The maximum number of points of a chart. Charts have no more pixels than that, so if there are
-/// more points, neighbours are averaged.
+/// more points, neighbors are averaged.
 constexpr size_t kMaxPoints = 4000;
 /// The maximum number of text samples, warnings, and bytes of the config that a page shows for a
 /// run.
@@ -42,7 +42,7 @@ constexpr size_t kMaxTexts = 2000, kMaxWarnings = 200, kMaxConfigBytes = 256 << 
 /// A value for each step; absent for steps without the value.
 using Figures = std::vector<std::optional<double>>;
 
-/// Replaces each group of `group` neighbours by its mean. If a value is not finite, neither is the
+/// Replaces each group of `group` neighbors by its mean. If a value is not finite, neither is the
 /// mean of its group.
 Json downsample(const Figures& column, size_t group) {
   Json out = Json::array();

@@ -12,7 +12,7 @@ namespace ftrun {
 /// represents all groups that are alike. Ranks are alike if they have equal schedules
 /// (`schedule_of[p]` is the number of the schedule of world.programs[p]) and their groups have
 /// members that are alike. This is the coarsest equitable partition of ranks and groups, which
-/// colour refinement finds.
+/// color refinement finds.
 ///
 /// The folded world finds the same deadlocks: the order in which ranks advance does not change
 /// which steps are done in the end. If all ranks that can advance do so at the same time, ranks

@@ -107,7 +107,7 @@ class Interpreter {
   World world_;
   std::vector<LaneSchedule> schedules_;
   std::optional<Walk> walk_;
-  /// The number of neighbouring tensor-parallel ranks that hold a copy of each element of a unit; 0
+  /// The number of neighboring tensor-parallel ranks that hold a copy of each element of a unit; 0
   /// for padding.
   std::vector<std::vector<int>> copies_;
   uint64_t step_ = 0;

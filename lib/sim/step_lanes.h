@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// WorkKind groups kinds of instructions that a chart of lanes draws in the same colour.
+/// WorkKind groups kinds of instructions that a chart of lanes draws in the same color.
 enum class WorkKind : uint8_t {
   kForward,
   kBackward,    // input gradients, with or without weight gradients
@@ -30,7 +30,7 @@ WorkKind work_kind(const Instr& instr);
 /// Returns "forward", "weight gradients", "exchange", ...
 std::string_view work_name(WorkKind kind);
 
-/// LaneBlock is one instruction of a lane, or several neighbouring instructions that are too short
+/// LaneBlock is one instruction of a lane, or several neighboring instructions that are too short
 /// to be drawn separately.
 struct LaneBlock {
   Picoseconds begin = 0;
@@ -53,7 +53,7 @@ struct LaneBlocks {
 };
 
 /// Lists the blocks of all lanes of a rank that have work, by lane. Instructions shorter than
-/// `pixel` are merged with equally short neighbours less than a pixel away, until a pixel is full.
+/// `pixel` are merged with equally short neighbors less than a pixel away, until a pixel is full.
 /// So a lane has at most three blocks per pixel, plus one. Instructions that take no time are left
 /// out.
 std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel);

@@ -47,7 +47,7 @@ bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe
       parts_.recorder->refuse_if_checkpoints_are_gone();
       return false;
     }
-    parts_.recorder->admit(describe());
+    parts_.recorder->admit_run(describe());
     return true;
   });
 }
@@ -81,7 +81,8 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
     parts_.model.require_same_base(resumed.meta, folder);
-    if (parts_.recorder != nullptr) parts_.recorder->admit(folder, resumed.meta, describe());
+    if (parts_.recorder != nullptr)
+      parts_.recorder->admit_checkpoint(folder, resumed.meta, describe());
     load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;

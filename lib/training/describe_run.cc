@@ -154,7 +154,7 @@ bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
 /// the embedding (padding_idx) gets no gradient.
 void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
   const std::optional<int64_t> row = run.setup.model_config().padding_row;
-  const ModelDescription& model = run.setup.train().model;
+  const ModelDescription& model = run.setup.train_program().model;
   const auto is_embedding = [name = cat(tensor_names(model.family).embedding, ".weight")](
                                 const TensorInfo& tensor) { return tensor.name == name; };
   const auto embedding = std::find_if(model.tensors.begin(), model.tensors.end(), is_embedding);
@@ -187,7 +187,8 @@ RunManifest describe_run(const RunParts& run) {
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
     manifest.attention = run.products->attention;
   }
-  manifest.model = describe_model(manifest.model.path, run.setup.folder(), run.setup.train().model);
+  manifest.model =
+      describe_model(manifest.model.path, run.setup.folder(), run.setup.train_program().model);
   manifest.data["train"] = describe_data(*run.data.train);
   for (const NamedSamples& set : run.data.validation)
     manifest.data[set.role()] = describe_data(*set.samples);
@@ -206,7 +207,8 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   add_padding_note(run, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);
-  for (const std::string& line : trained_table(run.setup.train().model)) notes.push_back(line);
+  for (const std::string& line : trained_table(run.setup.train_program().model))
+    notes.push_back(line);
   for (const NamedSamples& set : run.data.validation)
     notes.push_back(validation_text(run.request.config.train.evaluation, set));
   return notes;

@@ -37,7 +37,8 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
   const MemberIndex place = sample_place(setup.plan().options.state);
   ValidationReader reader(*set.samples, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
-                          setup.evaluate().model.vocab_rows, setup.plan().evaluation_micro_batches);
+                          setup.evaluation_program().model.vocab_rows,
+                          setup.plan().evaluation_micro_batches);
   if (reader.counted_tokens_global() == 0) {
     refuse_uncounted_best(config, set, reader.sequences());
     return EvaluationResult{.set = set.name,

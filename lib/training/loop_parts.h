@@ -25,7 +25,7 @@ class Stepper {
   /// Collective: runs the training program.
   virtual void run(StepRun& step) = 0;
   /// Adds the resources in use and the bytes moved since the last step.
-  virtual void add_use(StepMetrics& metrics) const = 0;
+  virtual void add_memory_and_traffic(StepMetrics& metrics) const = 0;
   /// Records the measurements of the last step, except its evaluations. Collective if the step is
   /// traced.
   virtual void record_measurements(const StepMetrics& metrics) = 0;
@@ -100,9 +100,10 @@ class Journal {
   /// Collective: updates the manifest; if that fails on rank 0, it fails on all ranks.
   virtual void update_together(const std::string& what,
                                const std::function<void(RunManifest&)>& change) = 0;
-  virtual void record(const StepMetrics& metrics) = 0;
+  /// Records the measurements of a step, evaluations included.
+  virtual void record_step(const StepMetrics& metrics) = 0;
   /// Adds a traced step to the run's trace. A failure of the disk does not end the run.
-  virtual void record(const TracedStep& step) = 0;
+  virtual void record_trace(const TracedStep& step) = 0;
   /// Records that a step has its data. The first call records how long the start of the run took.
   virtual void record_ready() = 0;
   /// Shows the measurements of a step, if and as the config requests.
@@ -121,7 +122,7 @@ class DataIdentity {
   virtual bool is_resumed() const = 0;
   /// Records the fingerprints that have become known. Throws Error(kUsage) if the run that is
   /// resumed had other data.
-  virtual void record() = 0;
+  virtual void record_known_fingerprints() = 0;
   /// Collective: waits until all fingerprints are known, the ranks agree to stop, or a time limit
   /// passes.
   virtual void await(StopAgreement& stop) = 0;

@@ -66,20 +66,21 @@ Recorder::Recorder(const TrainRequest& request)
   if (folder_.has_earlier_run()) earlier_manifest_ = read_manifest(paths().manifest());
 }
 
-void Recorder::admit(const std::string& path, const RunManifest& before, const RunManifest& now) {
+void Recorder::compare_with(const std::string& path, const RunManifest& before,
+                            const RunManifest& now) {
   for (const std::string& change : admit_resume(path, before, now, request_.resume.allowed))
     if (reported_changes_.insert(change).second)
       log_notice(cat("the resumed run has another ", change));
 }
 
-void Recorder::admit(const RunManifest& now) {
-  if (earlier_manifest_) return admit(paths().manifest(), *earlier_manifest_, now);
+void Recorder::admit_run(const RunManifest& now) {
+  if (earlier_manifest_) return compare_with(paths().manifest(), *earlier_manifest_, now);
   log_warning(cat(paths().manifest(),
                   ": is missing; the run is compared with what its checkpoint records"));
 }
 
-void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
-                     const RunManifest& now) {
+void Recorder::admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
+                                const RunManifest& now) {
   const std::string path = folder + "/checkpoint.json";
   // A checkpoint of an older version records only a hash of the config, which shows that the config
   // has changed, but not which keys.
@@ -90,7 +91,7 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
     refuse_other_run(path,
                      {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
                      request_.resume.allowed);
-  admit(path, recorded_run(saved, now), now);
+  compare_with(path, recorded_run(saved, now), now);
   start_state_ = folder;
 }
 
@@ -189,7 +190,7 @@ void Recorder::open_progress(int64_t total_steps) {
   progress_.emplace(std::cout, std::move(options), total_steps);
 }
 
-void Recorder::record(const StepMetrics& metrics) {
+void Recorder::record_step(const StepMetrics& metrics) {
   folder_.require_own();
   metrics_->write(metrics);
   check_follower();
@@ -203,7 +204,7 @@ void Recorder::record(const StepMetrics& metrics) {
   });
 }
 
-void Recorder::record(const TracedStep& step) {
+void Recorder::record_trace(const TracedStep& step) {
   folder_.require_own();
   const bool is_first = !trace_;
   if (is_first) trace_.emplace(paths().trace(), first_step_);
@@ -211,7 +212,7 @@ void Recorder::record(const TracedStep& step) {
   if (is_first) print(cat("traced steps: ", paths().trace(), ", for ui.perfetto.dev"));
 }
 
-void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {
+void Recorder::record_texts(int64_t step, const std::vector<TextSample>& samples) {
   for (const TextSample& sample : samples)
     if (samples_) samples_->write_line(sample_line(step, sample));
 }

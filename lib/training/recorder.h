@@ -39,10 +39,11 @@ class Recorder {
 
   /// Throws an Error if this run may not resume the run in the folder (admit_resume), and reports
   /// other changes.
-  void admit(const RunManifest& now);
+  void admit_run(const RunManifest& now);
   /// Throws an Error if this run may not resume from the checkpoint in `folder`, according to the
   /// checkpoint's own record.
-  void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
+  void admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
+                        const RunManifest& now);
   /// Reports, and records for run.json, that training starts from the model's weights although a
   /// resume was requested.
   void record_new_start();
@@ -54,13 +55,16 @@ class Recorder {
   /// step is known; `first_step` is 0 if an evaluation comes before step 1.
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
-  void record(const StepMetrics& metrics);
+  /// Writes the step to metrics.jsonl, TensorBoard and CSV, shows the progress line, and records
+  /// evaluations in run.json. Must follow start().
+  void record_step(const StepMetrics& metrics);
   /// Adds a traced step to trace.json.
-  void record(const TracedStep& step);
+  void record_trace(const TracedStep& step);
   /// Records text samples in samples.jsonl.
-  void record(int64_t step, const std::vector<TextSample>& samples);
+  void record_texts(int64_t step, const std::vector<TextSample>& samples);
   /// Prints a line of text above the progress line and writes it to the rank's log.
   void print(const std::string& line);
+  /// Prints a warning above the progress line, and writes it to the log.
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
   /// Ends the progress line, and writes the outcome and the report. Returns a text with the table
@@ -70,7 +74,7 @@ class Recorder {
   void fail(int exit_code, const std::string& reason) noexcept;
 
  private:
-  void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
+  void compare_with(const std::string& path, const RunManifest& before, const RunManifest& now);
   void record_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
   void check_follower();

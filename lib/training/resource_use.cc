@@ -57,7 +57,7 @@ int64_t ResourceUse::bytes_sent() const {
   return bytes;
 }
 
-void ResourceUse::add_to(StepMetrics& metrics) const {
+void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
   metrics.memory = memory_metrics(setup_.memory());
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
   const TrafficSums& traffic = traffic_.sums();
@@ -117,7 +117,7 @@ void ResourceUse::total_traffic(Session& session) {
   }
 }
 
-void ResourceUse::add_to(RunManifest& manifest) const {
+void ResourceUse::write_totals(RunManifest& manifest) const {
   manifest.counters["peak_resident_bytes"] = peak_resident_;
   manifest.counters["anonymous_and_shared_bytes"] = peak_held_;
   manifest.counters["file_backed_bytes"] = peak_file_backed_;

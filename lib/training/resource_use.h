@@ -31,14 +31,14 @@ class ResourceUse {
   /// which other work ran.
   double disk_wait_seconds() const { return disk_wait_seconds_; }
   /// Adds the resources in use and the bytes moved in the step.
-  void add_to(StepMetrics& metrics) const;
+  void add_memory_and_traffic(StepMetrics& metrics) const;
 
   /// Sums the measurements over the ranks, and finds the rank that needed the most memory.
   /// Collective. Called after the last step, but before checkpoints and exports, which map whole
   /// files temporarily.
   void sum_over_ranks(Session& session);
   /// Adds the totals to the manifest.
-  void add_to(RunManifest& manifest) const;
+  void write_totals(RunManifest& manifest) const;
   std::vector<std::string> texts(int ranks) const;
 
  private:

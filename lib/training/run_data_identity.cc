@@ -45,7 +45,7 @@ void RunDataIdentity::set_recorded_fingerprint() {
   });
 }
 
-void RunDataIdentity::record() {
+void RunDataIdentity::record_known_fingerprints() {
   for (const auto& [role, digest] : fingerprints_.finish()) record_fingerprint(role, digest);
 }
 
@@ -74,7 +74,7 @@ void RunDataIdentity::refuse_other_data(const std::string& path, const std::stri
 /// are known.
 bool RunDataIdentity::await_briefly() {
   for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
-    record();
+    record_known_fingerprints();
     if (fingerprints_.all_found()) return true;
     if (Clock::now() >= end || stop_signal() != 0) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -23,7 +23,7 @@ class RunDataIdentity : public DataIdentity {
   bool is_resumed() const override { return !checkpoint_folder_.empty(); }
   /// Starts computing the fingerprints on rank 0; the data must outlive this object.
   void start(const RunData& data);
-  void record() override;
+  void record_known_fingerprints() override;
   void await_before_saving(StopAgreement& stop) override;
   void await(StopAgreement& stop) override;
 

@@ -53,7 +53,7 @@ void RunEvaluator::write_texts(int64_t step) {
   samples_ = texts_->generate();
   sampled_step_ = step;
   session_.run_on_all_ranks("recording the samples of text",
-                            [&] { journal_.record(step, samples_); });
+                            [&] { journal_.record_texts(step, samples_); });
 }
 
 void RunEvaluator::print_text(int64_t step) {

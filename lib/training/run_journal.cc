@@ -74,21 +74,21 @@ void RunJournal::update_together(const std::string& what,
   session_.run_on_all_ranks(what, [&] { update(change); });
 }
 
-void RunJournal::record(const StepMetrics& metrics) {
-  if (recorder_) recorder_->record(metrics);
+void RunJournal::record_step(const StepMetrics& metrics) {
+  if (recorder_) recorder_->record_step(metrics);
 }
 
-void RunJournal::record(const TracedStep& step) {
+void RunJournal::record_trace(const TracedStep& step) {
   if (!recorder_) return;
   try {
-    recorder_->record(step);
+    recorder_->record_trace(step);
   } catch (const std::exception& error) {
     warn(cat("step ", step.step, " is not traced: ", error.what()));
   }
 }
 
-void RunJournal::record(int64_t step, const std::vector<TextSample>& samples) {
-  if (recorder_) recorder_->record(step, samples);
+void RunJournal::record_texts(int64_t step, const std::vector<TextSample>& samples) {
+  if (recorder_) recorder_->record_texts(step, samples);
 }
 
 void RunJournal::record_ready() {

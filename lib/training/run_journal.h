@@ -27,7 +27,7 @@ class RunJournal : public Journal {
   using OpenLog = std::function<void(const LogOptions&)>;
 
   /// Keeps references to the request and the session. `open_log` opens this rank's log.
-  RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = log_start)
+  RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = start_log)
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
   /// Collective: opens the run folder on rank 0. Throws the errors of Recorder.
@@ -42,9 +42,9 @@ class RunJournal : public Journal {
   void update(const std::function<void(RunManifest&)>& change) override;
   void update_together(const std::string& what,
                        const std::function<void(RunManifest&)>& change) override;
-  void record(const StepMetrics& metrics) override;
-  void record(const TracedStep& step) override;
-  void record(int64_t step, const std::vector<TextSample>& samples);
+  void record_step(const StepMetrics& metrics) override;
+  void record_trace(const TracedStep& step) override;
+  void record_texts(int64_t step, const std::vector<TextSample>& samples);
 
   void record_ready() override;
   /// Sets the executor whose measured times show_step() shows. Keeps a reference to it.

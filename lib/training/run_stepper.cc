@@ -21,8 +21,8 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
       times_(std::move(checked.predicted)),
       load_(session.world()) {
   if (!checked.traced.empty())
-    tracer_.emplace(config.train.trace, session, setup.train().program, std::move(checked.traced),
-                    journal, times_.predicted());
+    tracer_.emplace(config.train.trace, session, setup.train_program().program,
+                    std::move(checked.traced), journal, times_.predicted());
   if (session.world() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);
@@ -31,7 +31,8 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
 void RunStepper::open_replica_check(const Config& config, Journal& journal) {
   if (config.train.check_replicas == 0) return;
   replicas_.emplace(
-      setup_.train(), setup_.partition(), setup_.memory(), optimizer_state_kinds(config.optimizer),
+      setup_.train_program(), setup_.partition(), setup_.memory(),
+      optimizer_state_kinds(config.optimizer),
       [this](const std::string& text) { return session_.exchange("replicas", text); },
       [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
@@ -61,7 +62,7 @@ void RunStepper::run(StepRun& step) {
 }
 
 void RunStepper::record_measurements(const StepMetrics& metrics) {
-  session_.record_step(metrics.step_seconds);
+  session_.adapt_timeout(metrics.step_seconds);
   const Executor& executor = setup_.train_executor();
   // On GPUs a traced step is not replayed as a CUDA graph, and takes longer than other steps, so
   // its times are not recorded.

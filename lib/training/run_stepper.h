@@ -27,7 +27,9 @@ class RunStepper : public Stepper {
              CheckedRanks checked);
 
   void run(StepRun& step) override;
-  void add_use(StepMetrics& metrics) const override { use_.add_to(metrics); }
+  void add_memory_and_traffic(StepMetrics& metrics) const override {
+    use_.add_memory_and_traffic(metrics);
+  }
   void record_measurements(const StepMetrics& metrics) override;
   NonfiniteSearch find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;

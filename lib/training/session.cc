@@ -288,7 +288,7 @@ void Session::set_timeout(milliseconds limit, bool devices) {
     if (devices) group->set_timeout(limit);
 }
 
-void Session::record_step(double seconds) {
+void Session::adapt_timeout(double seconds) {
   slowest_step_ = std::max(slowest_step_, seconds);
   rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
   if (!auto_timeout_ || !groups_) return;

@@ -97,9 +97,9 @@ class Session {
   /// this rank's vote. It calls sum() and is for decisions outside of a step; in a step the votes
   /// go with the loss (StopAgreement::add_vote).
   int vote_to_stop(int signal);
-  /// Records the duration of a step. With comm.timeout "auto", the time limit of waits for other
-  /// ranks depends on the slowest step. Must not be called while a collective runs.
-  void record_step(double seconds);
+  /// Adapts the time limits of waits for other ranks to the duration of a step: with comm.timeout
+  /// "auto" they depend on the slowest step. Must not be called while a collective runs.
+  void adapt_timeout(double seconds);
   /// Returns the current time limit of a collective.
   std::chrono::milliseconds longest_wait() const { return timeout_; }
   /// Publishes what this rank does from now on, for the messages of ranks that wait for it.

@@ -21,11 +21,11 @@ double total(const SecondsByRankPhase& seconds) {
 
 }  // namespace
 
-SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
+SlowRanks::SlowRanks(int rank, std::vector<int> stages, Sum sum)
     : rank_(static_cast<size_t>(rank)),
-      teams_(std::move(teams)),
+      stages_(std::move(stages)),
       sum_(std::move(sum)),
-      slow_intervals_(teams_.size(), 0) {}
+      slow_intervals_(stages_.size(), 0) {}
 
 std::vector<std::string> SlowRanks::add_step(int64_t number, const SecondsByRankPhase& seconds) {
   seconds_.push_back(seconds);
@@ -34,12 +34,12 @@ std::vector<std::string> SlowRanks::add_step(int64_t number, const SecondsByRank
   std::nth_element(
       seconds_.begin(), middle, seconds_.end(),
       [](const SecondsByRankPhase& a, const SecondsByRankPhase& b) { return total(a) < total(b); });
-  std::vector<double> sums(teams_.size() * kRankPhases, 0.0);
+  std::vector<double> sums(stages_.size() * kRankPhases, 0.0);
   std::copy(middle->begin(), middle->end(),
             sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
   seconds_.clear();
   sum_(sums);
-  std::vector<SecondsByRankPhase> all(teams_.size());
+  std::vector<SecondsByRankPhase> all(stages_.size());
   for (size_t r = 0; r < all.size(); ++r)
     std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(r * kRankPhases), kRankPhases,
                 all[r].begin());
@@ -55,7 +55,7 @@ std::string SlowRanks::compare_rank(size_t rank, const std::vector<SecondsByRank
   std::vector<double> totals;
   std::array<std::vector<double>, kRankPhases> phases;
   for (size_t r = 0; r < all.size(); ++r) {
-    if (teams_[r] != teams_[rank]) continue;
+    if (stages_[r] != stages_[rank]) continue;
     totals.push_back(total(all[r]));
     for (size_t p = 0; p < kRankPhases; ++p) phases[p].push_back(all[r][p]);
   }

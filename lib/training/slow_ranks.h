@@ -34,9 +34,9 @@ class SlowRanks {
   /// Sum is a function that sums numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;
 
-  /// Makes the search for rank `rank`. `teams[r]` is the team of rank r; ranks of the same team
-  /// have the same work.
-  SlowRanks(int rank, std::vector<int> teams, Sum sum);
+  /// Makes the search for rank `rank`. `stages[r]` is the pipeline stage of rank r; ranks of the
+  /// same stage have the same work.
+  SlowRanks(int rank, std::vector<int> stages, Sum sum);
 
   /// Adds this rank's seconds of a step; called after each step. Collective. Returns the same lines
   /// on all ranks: one for each rank that has become slow, or is no longer slow.
@@ -46,7 +46,7 @@ class SlowRanks {
   std::string compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& all, int64_t number);
 
   const size_t rank_;
-  const std::vector<int> teams_;
+  const std::vector<int> stages_;
   Sum sum_;
   std::vector<SecondsByRankPhase> seconds_;
   /// The number of consecutive intervals in which each rank was slow.

@@ -124,7 +124,7 @@ void StepTracer::write(int64_t step, const RunTrace& trace) {
   if (session_.rank() != 0) return;
   TraceEvents all;
   for (const std::string& text : of_ranks) all.add(text);
-  journal_.record(TracedStep{
+  journal_.record_trace(TracedStep{
       .step = step,
       .measured = all.text(),
       .predicted = predicted_.events,

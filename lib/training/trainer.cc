@@ -48,7 +48,7 @@ std::string swap_name(const TrainRequest& request) {
 /// outlives its ranks, and by its restart count.
 std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
-  const std::string process = identity_text(identity_of(::getppid()));
+  const std::string process = identity_text(process_identity(::getppid()));
   return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
 }
 
@@ -144,8 +144,8 @@ void Trainer::prepare_process() {
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
   session_.run_on_all_ranks("choosing the library of matrix products", [&] {
-    products_ = use_products(pinned_products(config_.kernels),
-                             config_.kernels.attention == AttentionChoice::kAmx);
+    products_ = choose_products(pinned_products(config_.kernels),
+                                config_.kernels.attention == AttentionChoice::kAmx);
   });
 }
 
@@ -211,19 +211,23 @@ void Trainer::open_outputs() {
     stop_lead_.read_counters(recorder->earlier_manifest()->counters);
   stop_lead_.record_written();
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
-  session_.run_on_all_ranks("beginning to read the data for its fingerprint", [this] {
-    if (!session_.is_first()) return;
-    for (const std::string& note : opening_notes(parts())) journal_.print(note);
-    // If the config has the number of steps, a notice of the config reports this already.
-    const std::string rise =
-        config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
-    if (!rise.empty()) journal_.warn(rise);
-    for (const int64_t step : config_.train.trace.steps)
-      if (step > total_steps_)
-        journal_.warn(cat("train.trace.steps: step ", step, " is beyond the run's ", total_steps_,
-                          " steps, and is not traced"));
-    data_identity_.start(data_);
-  });
+  session_.run_on_all_ranks("printing the opening notes", [this] { print_opening_notes(); });
+  session_.run_on_all_ranks("beginning to read the data for its fingerprint",
+                            [this] { data_identity_.start(data_); });
+}
+
+/// Prints on rank 0 what the run found, and warns of keys that ask for more steps than the run has.
+void Trainer::print_opening_notes() {
+  if (!session_.is_first()) return;
+  for (const std::string& note : opening_notes(parts())) journal_.print(note);
+  // If the config has the number of steps, a notice of the config reports this already.
+  const std::string rise =
+      config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
+  if (!rise.empty()) journal_.warn(rise);
+  for (const int64_t step : config_.train.trace.steps)
+    if (step > total_steps_)
+      journal_.warn(cat("train.trace.steps: step ", step, " is beyond the run's ", total_steps_,
+                        " steps, and is not traced"));
 }
 
 /// Warns if tensor-parallel ranks are on different nodes: they wait for each other in every layer,
@@ -236,7 +240,7 @@ void Trainer::warn_of_placement() {
   if (crossing.groups == 0) return;
   std::array<double, 1> bytes{};
   if (passes_to_other_node(mesh, session_.rank(), nodes))
-    bytes[0] = static_cast<double>(tensor_bytes(setup_->train().program));
+    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_program().program));
   session_.sum(bytes, "bytes between nodes");
   crossing.bytes = std::llround(bytes[0]);
   journal_.warn(crossing_text(crossing, nodes));
@@ -283,7 +287,7 @@ void Trainer::finish() {
   steps_->stepper.use().sum_over_ranks(session_);
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
-      steps_->stepper.use().add_to(manifest);
+      steps_->stepper.use().write_totals(manifest);
       load_of_steps_ = steps_->stepper.load().shares();
       manifest.time = steps_->stepper.times().record(load_of_steps_);
     });
@@ -341,7 +345,7 @@ void Trainer::export_model() {
 
 void Trainer::conclude() {
   if (!session_.is_first()) return;
-  data_identity_.record();
+  data_identity_.record_known_fingerprints();
   model_->evaluator.print_text(progress_.step);
   for (const std::string& text : steps_->stepper.use().texts(session_.world()))
     journal_.print(text);

@@ -47,6 +47,7 @@ class Trainer {
   void load_or_resume();
   void warn_of_placement();
   void open_outputs();
+  void print_opening_notes();
   RunManifest describe();
   RunParts parts() { return {request_, session_, *setup_, data_, products_, threads_}; }
 

@@ -27,13 +27,14 @@ void TrainingLoop::run() {
   while (!has_ended() && !parts_.stop.reached()) {
     StepMetrics metrics = train_step();
     // After a stop signal the run will soon be killed: there is time to save, but not to evaluate.
-    const bool evaluated = !parts_.stop.reached() && evaluation_is_due() && evaluate(metrics);
+    bool evaluated = false;
+    if (!parts_.stop.reached() && evaluation_is_due()) evaluated = evaluate(metrics);
     parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
-    parts_.journal.record(metrics);
+    parts_.journal.record_step(metrics);
     // The text samples of the last step are written after its checkpoint.
     if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
-    parts_.data_identity.record();
+    parts_.data_identity.record_known_fingerprints();
     check_and_save();
   }
   if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
@@ -109,7 +110,7 @@ StepMetrics TrainingLoop::train_step() {
   progress_.evaluations.record_training_loss(metrics.loss, metrics.tokens);
   parts_.stop_lead.record_step(metrics.step_seconds);
   metrics.tokens_per_second = result.counted_tokens / metrics.step_seconds;
-  parts_.stepper.add_use(metrics);
+  parts_.stepper.add_memory_and_traffic(metrics);
   parts_.stepper.record_measurements(metrics);
   parts_.journal.show_step(progress_, step, metrics);
   count_skipped(step);
@@ -180,7 +181,7 @@ void TrainingLoop::evaluate_at_start() {
   if (!metrics.evaluations.empty()) {
     record_evaluation(metrics);
   } else if (evaluate(metrics)) {
-    parts_.journal.record(metrics);
+    parts_.journal.record_step(metrics);
     if (!has_ended()) parts_.evaluator.write_texts(progress_.step);
   }
   if (!progress_.evaluations.is_best(progress_.step)) return;

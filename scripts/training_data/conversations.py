@@ -88,7 +88,7 @@ def read_shape(record, location, ignored, content):
 
 
 def refuse_label(record, read, location):
-    """Refuses a completion that is labelled as bad (an unpaired preference), because the model must
+    """Refuses a completion that is labeled as bad (an unpaired preference), because the model must
     not learn it."""
     if record.has("good"):
         if as_bool(record.get("good")) is False:

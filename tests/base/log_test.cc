@@ -33,16 +33,16 @@ std::string stderr_of(const std::function<void()>& body) {
   ::dup2(file, STDERR_FILENO);
   ::close(file);
   body();
-  log_flush();
+  flush_log();
   ::dup2(kept, STDERR_FILENO);
   ::close(kept);
-  log_start({});
+  start_log({});
   return read_file(path);
 }
 
 TEST_CASE("lines go to stderr as they are, with a word before those that need attention") {
   const std::string text = stderr_of([] {
-    log_start({});
+    start_log({});
     log_info("step 1");
     log_notice("shuffle defaults to true");
     log_warning("no validation data");
@@ -83,35 +83,35 @@ TEST_CASE("a line waits for the reader of an output that is full and non-blockin
 
 TEST_CASE("a rank's lines carry its prefix") {
   CHECK(stderr_of([] {
-          log_start({.prefix = "rank 3"});
+          start_log({.prefix = "rank 3"});
           log_info("ready");
         }) == "[rank 3] ready\n");
 }
 
 TEST_CASE("values in a line cannot steer the terminal") {
   CHECK(stderr_of([] {
-          log_start({});
+          start_log({});
           log_warning("runs/caf\xe9\x1b[2J: gone");
         }) == "warning: runs/caf\\xE9\\x1B[2J: gone\n");
 }
 
 TEST_CASE("lines below the level are dropped") {
   CHECK(stderr_of([] {
-          log_start({.level = LogLevel::kWarning});
+          start_log({.level = LogLevel::kWarning});
           log_debug("a");
           log_info("b");
           log_notice("c");
           log_warning("d");
         }) == "warning: d\n");
   CHECK(stderr_of([] {
-          log_start({.level = LogLevel::kDebug});
+          start_log({.level = LogLevel::kDebug});
           log_debug("a");
         }) == "a\n");
 }
 
 TEST_CASE("a message is never read as a format") {
   CHECK(stderr_of([] {
-          log_start({});
+          start_log({});
           log_info("100% of {} and %v {0:d}");
         }) == "100% of {} and %v {0:d}\n");
 }
@@ -121,9 +121,9 @@ TEST_CASE("a quiet log with a file writes only there, with time and level, and a
   const std::string path = folder.file("rank0.log");
   const std::string text = stderr_of([&] {
     for (const char* message : {"first", "second"}) {
-      log_start({.file = path, .to_stderr = false});
+      start_log({.file = path, .to_stderr = false});
       log_warning(message);
-      log_flush();
+      flush_log();
     }
   });
   CHECK(text.empty());
@@ -139,14 +139,14 @@ TEST_CASE("a log is for its owner only and does not follow a link") {
   const TemporaryFolder folder;
   const std::string path = folder.file("rank0.log");
   const mode_t before = ::umask(0);
-  stderr_of([&] { log_start({.file = path, .to_stderr = false}); });
+  stderr_of([&] { start_log({.file = path, .to_stderr = false}); });
   ::umask(before);
   struct stat info {};
   REQUIRE(::stat(path.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
   std::filesystem::create_symlink(path, folder.file("link.log"));
   try {
-    log_start({.file = folder.file("link.log")});
+    start_log({.file = folder.file("link.log")});
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kEnvironment);
@@ -159,7 +159,7 @@ TEST_CASE("a log with a file writes to both places") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.log");
   CHECK(stderr_of([&] {
-          log_start({.prefix = "rank 0", .file = path});
+          start_log({.prefix = "rank 0", .file = path});
           log_info("hello");
         }) == "[rank 0] hello\n");
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
@@ -169,7 +169,7 @@ TEST_CASE("a warning shown elsewhere on the screen is in the log's file like any
   const TemporaryFolder folder;
   const std::string path = folder.file("run.log");
   CHECK(stderr_of([&] {
-          log_start({.prefix = "rank 0", .file = path});
+          start_log({.prefix = "rank 0", .file = path});
           log_warning_to_file("disk slow");
         }).empty());
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ W warning: disk slow\n)")));
@@ -180,7 +180,7 @@ TEST_CASE("a warning shown elsewhere on the screen is in the log's file like any
 TEST_CASE("a log that cannot be opened is an environment error, with its path") {
   const TemporaryFolder folder;
   try {
-    log_start({.file = folder.path()});
+    start_log({.file = folder.path()});
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kEnvironment);
     CHECK(error.message() == folder.path() + ": open failed: Is a directory");

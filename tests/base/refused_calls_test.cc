@@ -131,7 +131,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
     }
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
             replace_folder(posix_files(), root.file("new"), root.file("old"), "content",
-                           identity_of(root.file("old")));
+                           folder_identity(root.file("old")));
           }) == "no failure");
     CHECK(read_file(root.file("old") + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
@@ -144,7 +144,7 @@ TEST_CASE("a folder in a lower layer of a container is reported as one that cann
   CHECK(failure_without({SYS_renameat2, EXDEV},
                         [&] {
                           replace_folder(posix_files(), root.file("new"), root.file("old"),
-                                         "content", identity_of(root.file("old")));
+                                         "content", folder_identity(root.file("old")));
                         }) == cat("5: ", root.file("old"),
                                   ": exchange failed: Invalid cross-device link",
                                   " | its file system cannot rename files of a lower layer: write "

@@ -38,11 +38,11 @@ TEST_CASE("a folder gets a new name, or that of another folder, which is removed
   const TemporaryFolder root;
   const std::string made = temporary_beside(root.file("a"));
   make_folder(made, "first");
-  replace_folder(posix_files(), made, root.file("a"), "content", identity_of(root.file("a")));
+  replace_folder(posix_files(), made, root.file("a"), "content", folder_identity(root.file("a")));
   CHECK(content_of(root.file("a")) == "first");
   const std::string again = temporary_beside(root.file("a"));
   make_folder(again, "second");
-  replace_folder(posix_files(), again, root.file("a"), "content", identity_of(root.file("a")));
+  replace_folder(posix_files(), again, root.file("a"), "content", folder_identity(root.file("a")));
   CHECK(content_of(root.file("a")) == "second");
   CHECK(posix_files().list(root.path()) == Names{"a"});
 }
@@ -81,7 +81,7 @@ TEST_CASE("a folder whose parent cannot be synced is in place, and what it repla
   const std::string second = temporary_beside(root.file("a"));
   make_folder(second, "second");
   CHECK_NOTHROW(
-      replace_folder(files, second, root.file("a"), "content", identity_of(root.file("a"))));
+      replace_folder(files, second, root.file("a"), "content", folder_identity(root.file("a"))));
   CHECK(content_of(root.file("a")) == "second");
   CHECK(content_of(second) == "first");
 }

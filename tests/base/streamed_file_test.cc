@@ -143,7 +143,7 @@ TEST_CASE("a piece that cannot be written fails the stream, at its sync at the l
   }
 }
 
-TEST_CASE("a cancelled stream writes nothing afterwards") {
+TEST_CASE("a canceled stream writes nothing afterwards") {
   Calls calls;
   {
     const Staging staging;

@@ -82,7 +82,7 @@ TEST_CASE("split keeps empty parts and join undoes it") {
     CHECK(join(split(text, ','), ",") == text);
 }
 
-TEST_CASE("edit distance counts insertions, deletions, replacements and swaps of neighbours") {
+TEST_CASE("edit distance counts insertions, deletions, replacements and swaps of neighbors") {
   CHECK(edit_distance("", "") == 0);
   CHECK(edit_distance("", "abc") == 3);
   CHECK(edit_distance("kitten", "sitting") == 3);

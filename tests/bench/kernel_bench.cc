@@ -422,7 +422,7 @@ Options parse(int argc, char** argv) {
     else if (key == "--dtype")
       options.dtype = dtype_from_name(text).value();
     else if (key == "--products")
-      use_products(product_library(text));
+      choose_products(product_library(text));
     else if (key == "--isa")
       set_isa(isa(text));
   }

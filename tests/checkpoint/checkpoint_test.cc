@@ -179,7 +179,7 @@ TEST_CASE(
     "a state is read in the precision that is asked for: rounded to the nearest, ties to even, or "
     "exact") {
   const TempFolder run;
-  // The values are between neighbours of bf16: ties to either side, one bit off a tie, and up to
+  // The values are between neighbors of bf16: ties to either side, one bit off a tie, and up to
   // infinity. Values that rounding does not change are at the end. All are repeated, so that the
   // conversion takes several pieces.
   const auto repeated = [](const auto& values) {

@@ -175,7 +175,7 @@ void FaultFileSystem::rename(const std::string& from, const std::string& to) {
   posix_files().rename(from, to);
   const auto [source, old_name] = parent_of(from);
   const auto [target, new_name] = parent_of(to);
-  if (source != target) throw Error(ExitCode::kBug, "a rename across folders is not modelled", "-");
+  if (source != target) throw Error(ExitCode::kBug, "a rename across folders is not modeled", "-");
   change(source, {{new_name, source->entries.at(old_name)}, {old_name, nullptr}});
 }
 
@@ -188,7 +188,7 @@ bool FaultFileSystem::exchange(const std::string& a, const std::string& b) {
   const auto [first, first_name] = parent_of(a);
   const auto [second, second_name] = parent_of(b);
   if (first != second)
-    throw Error(ExitCode::kBug, "an exchange across folders is not modelled", "-");
+    throw Error(ExitCode::kBug, "an exchange across folders is not modeled", "-");
   change(first, {{first_name, first->entries.at(second_name)},
                  {second_name, first->entries.at(first_name)}});
   return true;

@@ -73,7 +73,7 @@ TEST_CASE("slices are named by tensor, kind and box, and have the box's shape") 
   REQUIRE(record({}, {}).entry == "a.exp_avg");
 }
 
-TEST_CASE("step folders are recognised exactly") {
+TEST_CASE("step folders are recognized exactly") {
   REQUIRE(step_folder_name(100) == "step-00000100");
   REQUIRE(step_folder_name(1234567890123) == "step-1234567890123");
   REQUIRE(step_of_folder("step-00000100") == 100);

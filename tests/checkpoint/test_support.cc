@@ -129,11 +129,11 @@ std::vector<std::string> run_ranks(int world_size,
 
 std::string logged(const std::function<void()>& action) {
   const TempFolder folder;
-  log_start({.file = folder / "log", .to_stderr = false});
+  start_log({.file = folder / "log", .to_stderr = false});
   action();
-  log_flush();
+  flush_log();
   const std::string text = read_text(folder / "log");
-  log_start({.to_stderr = false});
+  start_log({.to_stderr = false});
   return text;
 }
 

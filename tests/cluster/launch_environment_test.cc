@@ -93,7 +93,7 @@ TEST_CASE("torchrun inside a SLURM step is torchrun") {
   REQUIRE(detect(both).kind == LaunchKind::kTorchrun);
 }
 
-TEST_CASE("our supervisor's ranks are recognised by its variables") {
+TEST_CASE("our supervisor's ranks are recognized by its variables") {
   const LaunchEnvironment launch = detect({{"FTRUN_SUPERVISOR", "123"},
                                            {"FTRUN_STORE_FD", "7"},
                                            {"RANK", "0"},

@@ -53,28 +53,28 @@ TEST_CASE("the groups along any axes divide the ranks without remainder or overl
   REQUIRE(groups.front().index_of(1) == -1);
 }
 
-TEST_CASE("a group takes neighbours, or every k-th rank, of several axes as if they were one") {
+TEST_CASE("a group takes neighbors, or every k-th rank, of several axes as if they were one") {
   const RankMesh mesh({.pp = 1, .dp_replicate = 2, .dp_shard = 3, .cp = 4, .tp = 2});
   const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
-  const RankGroup neighbours = mesh.group_of(35, {mesh.neighbours(line, 6)});
-  CHECK(neighbours.ranks == std::vector<int>{25, 27, 29, 31, 33, 35});
-  CHECK(neighbours.name() == "(dp_shard+cp)/6@25");
+  const RankGroup neighbors = mesh.group_of(35, {mesh.neighbors(line, 6)});
+  CHECK(neighbors.ranks == std::vector<int>{25, 27, 29, 31, 33, 35});
+  CHECK(neighbors.name() == "(dp_shard+cp)/6@25");
   const RankGroup apart = mesh.group_of(35, {mesh.every_kth(line, 6)});
   CHECK(apart.ranks == std::vector<int>{35, 47});
   CHECK(apart.name() == "(dp_shard+cp)%6@35");
   CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).name() == "cp%2@35");
   CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).ranks ==
         std::vector<int>{35, 39});
-  CHECK(mesh.group_of(35, {mesh.neighbours(line, 12)}).name() == "dp_shard+cp@25");
+  CHECK(mesh.group_of(35, {mesh.neighbors(line, 12)}).name() == "dp_shard+cp@25");
 }
 
-TEST_CASE("groups of neighbours and of every k-th rank divide the mesh, and meet in one rank") {
+TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet in one rank") {
   const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 4, .tp = 2});
   const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
   for (const int experts : {1, 2, 3, 4, 6, 12}) {
     std::multiset<int> seen;
     for (int rank = 0; rank < mesh.world(); ++rank) {
-      const RankGroup near = mesh.group_of(rank, {mesh.neighbours(line, experts)});
+      const RankGroup near = mesh.group_of(rank, {mesh.neighbors(line, experts)});
       const RankGroup far = mesh.group_of(rank, {mesh.every_kth(line, experts)});
       REQUIRE(near.size() == experts);
       REQUIRE(near.size() * far.size() == 12);
@@ -83,7 +83,7 @@ TEST_CASE("groups of neighbours and of every k-th rank divide the mesh, and meet
                             far.ranks.end(), std::back_inserter(both));
       REQUIRE(both == std::vector<int>{rank});
       for (const int member : near.ranks)
-        REQUIRE(mesh.group_of(member, {mesh.neighbours(line, experts)}).name() == near.name());
+        REQUIRE(mesh.group_of(member, {mesh.neighbors(line, experts)}).name() == near.name());
       if (near.ranks.front() == rank) seen.insert(near.ranks.begin(), near.ranks.end());
     }
     REQUIRE(seen.size() == 48);

@@ -38,7 +38,7 @@ class RefusingAllocator final : public at::Allocator {
 TEST_CASE("LibTorch's and C++'s own out-of-memory errors are distinguished from all other errors") {
   CHECK(is_out_of_memory(std::bad_alloc()));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
-  const auto is_recognised = [](const auto& fails) {
+  const auto is_recognized = [](const auto& fails) {
     try {
       fails();
     } catch (const std::exception& exception) {
@@ -47,8 +47,8 @@ TEST_CASE("LibTorch's and C++'s own out-of-memory errors are distinguished from 
     FAIL("nothing was thrown");
     return false;
   };
-  CHECK(is_recognised([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); }));
-  CHECK_FALSE(is_recognised([] { TORCH_CHECK(false, "sizes differ"); }));
+  CHECK(is_recognized([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); }));
+  CHECK_FALSE(is_recognized([] { TORCH_CHECK(false, "sizes differ"); }));
 }
 
 // [long]: a sanitizer's allocator ends the process on such a size.

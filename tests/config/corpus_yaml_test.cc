@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-// These tests read real YAML files of related programs. The program is recognised, and the message
+// These tests read real YAML files of related programs. The program is recognized, and the message
 // says what to pass instead. A person has reviewed corpus_yaml.golden line by line.
 
 namespace ftrun {
@@ -23,7 +23,7 @@ std::string verdict_line(const std::string& folder, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("real YAML files of other programs are recognised by program", "[.needs-reference]") {
+TEST_CASE("real YAML files of other programs are recognized by program", "[.needs-reference]") {
   const std::string folder = corpus_folder();
   std::string found;
   const std::vector<std::string> files = corpus_files({".yaml", ".yml"});

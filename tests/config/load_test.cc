@@ -409,7 +409,7 @@ TEST_CASE("every legacy key is accepted wherever it is written") {
   }
 }
 
-TEST_CASE("configs of other programs are recognised and told what to pass") {
+TEST_CASE("configs of other programs are recognized and told what to pass") {
   const auto first = [](const std::string& text) { return problems_of("c.yaml", text).front(); };
   const std::string list =
       "\n  remedy: write a config with model.path, data.train and DeepSpeed's "

@@ -508,7 +508,7 @@ TEST_CASE("a run needs a model and data, a check does not") {
           Lines{"config: error: model.path is missing: it names the model to train\n  remedy: name "
                 "a Hugging Face folder, for example --set model.path=models/SmolLM2-135M",
                 "config: error: data.train is missing: it names the data to train on\n  remedy: "
-                "name a tokenised data set, as scripts/prepare_data.py writes it: --set "
+                "name a tokenized data set, as scripts/prepare_data.py writes it: --set "
                 "data.train=data/train.bin"});
   const Resolution r =
       resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});

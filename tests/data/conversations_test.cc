@@ -48,7 +48,7 @@ TEST_CASE("without that count, tokens that are not trained on say so") {
 }
 
 TEST_CASE(
-    "a JSONL file is recognised as its reader reads it: after a byte order mark and blank lines, "
+    "a JSONL file is recognized as its reader reads it: after a byte order mark and blank lines, "
     "by data.format and by prefix") {
   const test::TempFolder folder;
   const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})", mark = "\xEF\xBB\xBF";

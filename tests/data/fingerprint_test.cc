@@ -124,7 +124,7 @@ TEST_CASE("raw data beside a data file is not read as a possible record", "[fing
   REQUIRE(allocations_so_far() - before < 100);
 }
 
-TEST_CASE("a large record is recognised by its beginning, and one that is too large is refused",
+TEST_CASE("a large record is recognized by its beginning, and one that is too large is refused",
           "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
@@ -227,7 +227,7 @@ TEST_CASE("data that an interrupted prepare_data.py was moving are refused", "[f
           0);
 }
 
-TEST_CASE("cancelling a fingerprint does not wait for it", "[fingerprint]") {
+TEST_CASE("canceling a fingerprint does not wait for it", "[fingerprint]") {
   TempFolder folder;
   const std::string path = folder.file("train.bin");
   { std::ofstream file(path); }

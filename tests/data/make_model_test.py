@@ -211,7 +211,7 @@ class MakeModel(unittest.TestCase):
                                                        tokenize=False),
                          "abc")
 
-    def test_added_heads_change_neither_what_is_computed_nor_what_is_learnt(self):
+    def test_added_heads_change_neither_what_is_computed_nor_what_is_learned(self):
         """The added heads are zeros and must stay zeros in training."""
         import torch
         from transformers import AutoModelForCausalLM

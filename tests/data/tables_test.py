@@ -48,7 +48,7 @@ class Tables(Case):
 
     def test_every_kind_of_table_holds_the_same(self):
         pyarrow.parquet.write_table(self.table, self.folder + "/a.parquet")
-        pyarrow.parquet.write_table(self.table, self.folder + "/b")  # recognised by its content
+        pyarrow.parquet.write_table(self.table, self.folder + "/b")  # recognized by its content
         pyarrow.feather.write_feather(self.table, self.folder + "/c.feather")
         self.save_stream(self.folder + "/d.arrow", self.table)
         self.write("e.jsonl.zst",

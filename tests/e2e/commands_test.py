@@ -329,7 +329,7 @@ def tables_say_what_is_so():
 
 
 @case
-def blocks_of_commands_are_labelled():
+def blocks_of_commands_are_labeled():
     """Checks labels, because a block without the label sh would not be run."""
     for page in pages(SOURCE):
         for block in blocks(SOURCE, page):

@@ -276,7 +276,7 @@ with tempfile.TemporaryDirectory() as scratch:
         """The names in a model folder may have wrappers and prefixes, a tied matrix may be stored
         as the head, and other programs' files may be in the folder."""
         weights = tiny_weights()
-        checkpoint = universal_of(scratch / "spelt-universal",
+        checkpoint = universal_of(scratch / "spelled-universal",
                                   {f"module.{name}": values for name, values in weights.items()})
         spellings = {"compiled": lambda name: f"module._orig_mod.{name}", "bare": lambda name:
                      name.removeprefix("model."),

@@ -248,7 +248,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def dropout_of_peft_trains_to_the_same_losses_on_average():
-        """Training takes 30 steps on 4 rows, which an adapter without dropout memorises, with 8
+        """Training takes 30 steps on 4 rows, which an adapter without dropout memorizes, with 8
         seeds. Means of the last steps must agree within 4 of their standard deviations, which are a
         fraction of the effect of dropout."""
         count, seeds, p = 30, 8, 0.5

@@ -1,5 +1,5 @@
 """Tests the scripts that people submit (scripts/slurm), on a SLURM of eight nodes that are all this
-machine: time limit, pre-emption, a failing node, a cancelled job, an array; and the commands of
+machine: time limit, pre-emption, a failing node, a canceled job, an array; and the commands of
 docs/clusters.md. Skipped (exit 77) if the machine has no SLURM to start."""
 
 import contextlib
@@ -187,28 +187,28 @@ with contextlib.ExitStack() as until_the_end:
         assert reason.startswith("stopped by SIGUSR1 after step "), reason
 
     @waiting_case
-    def cancelled_job_is_saved_and_stays_cancelled():
+    def canceled_job_is_saved_and_stays_canceled():
         number = submit(
             "single_node.sbatch",
-            "cancelled",
+            "canceled",
             "--gpus-per-node=0",
             "-x",
             ELSEWHERE[LIMITED],
-            CONFIG=long_config("cancelled"),
+            CONFIG=long_config("canceled"),
             RANKS="2",
         )
-        os.kill(hold(number, job.out("cancelled")), signal.SIGCONT)
+        os.kill(hold(number, job.out("canceled")), signal.SIGCONT)
         must(slurm.run("scancel", number))
         ended = slurm.await_state(number, "CANCELLED")
         await_that(
-            lambda: manifest(job.out("cancelled")).get("exit_code") == 143, "the run has ended"
+            lambda: manifest(job.out("canceled")).get("exit_code") == 143, "the run has ended"
         )
-        count = len(steps(job.out("cancelled")))
-        assert ended["Restarts"] == "0" and checkpoints(job.out("cancelled")) == [
+        count = len(steps(job.out("canceled")))
+        assert ended["Restarts"] == "0" and checkpoints(job.out("canceled")) == [
             f"step-{count:08}"
         ], ended
-        assert text_of("cancelled").endswith(f"job {number}, start 0: exit code 143\n"), text_of(
-            "cancelled"
+        assert text_of("canceled").endswith(f"job {number}, start 0: exit code 143\n"), text_of(
+            "canceled"
         )[-2000:]
 
     def hears_warnings(number):

@@ -109,7 +109,7 @@ class EmulatedGpu final : public DeviceKernels {
   void advance(DeviceStream stream);
 
   /// Returns the address at which the device sees this memory. A test may read there once the
-  /// device is synchronised; through the address of device memory itself the host cannot.
+  /// device is synchronized; through the address of device memory itself the host cannot.
   std::byte* seen_by_device(const void* address) const;
 
   /// Returns the names of profiler ranges, in the order in which threads began them.

@@ -199,7 +199,7 @@ TEST_CASE("gpu pairs: every stage and tier trains the CPU's bits on two ranks of
       for (int tier = 0; tier < (stage == 0 ? 1 : 3); ++tier) {
         row.assign(kAxes, 0);
         row[static_cast<size_t>(axis)] = 1;
-        // Alternating the precision costs no run: neighbouring cases differ only in stage or tier.
+        // Alternating the precision costs no run: neighboring cases differ only in stage or tier.
         row[kPrecision] = seed % 2 == 0 ? fixtures::kFp32 : fixtures::kBf16;
         row[kStage] = stage;
         row[kTier] = tier;

@@ -248,7 +248,7 @@ TEST_CASE("gpu: two and three ranks with collectives of device memory train the 
   set_kernel_threads(1);
   int ranks = 3;
   for (const auto& [name, config] : all_variants()) {
-    ranks = 5 - ranks;  // alternates 2 and 3: neighbouring variants differ in little else
+    ranks = 5 - ranks;  // alternates 2 and 3: neighboring variants differ in little else
     const GpuOutcome expected = train_together(config, ranks, 0);
     INFO(name << ", " << ranks << " ranks");
     require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);

@@ -199,7 +199,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
        on(Tier::kHost, temporary(4096, 0))},
       {0, 0, 100 * 4096});
   memory.allocate(program);
-  // Huge pages would touch neighbouring pages as well.
+  // Huge pages would touch neighboring pages as well.
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_NOHUGEPAGE);
   ::madvise(memory.at(program, {2, 0, 1}), 100 * 4096, MADV_NOHUGEPAGE);
   REQUIRE(memory.touched(Tier::kDevice).total == 0);

@@ -18,7 +18,7 @@ TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
   all.add(decode_traffic(encode_traffic(of_rank(996))));
   CHECK(traffic_text(all, 2) ==
         "\nbytes of 2 ranks in 2 steps\n"
-        "traffic        by the program  observed    error\n"
+        "traffic        by the program  observed    error   measured\n"
         "-------------  --------------  --------  -------  ---------\n"
         "communication            2000      2000  +0.00 %   1.95 KiB\n"
         "disk, read               8192      8192  +0.00 %   8.00 KiB\n"

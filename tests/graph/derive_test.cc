@@ -310,7 +310,7 @@ TEST_CASE("cheap kinds' results are never saved, whatever the block") {
   }
 }
 
-TEST_CASE("gradients of inputs and outputs carry the port by which neighbours find them") {
+TEST_CASE("gradients of inputs and outputs carry the port by which neighbors find them") {
   const LayerGraph g = block({});
   const ValueId x = g.find(ValueRole::kInput, Port::kHidden);
   const ValueId y = g.find(ValueRole::kOutput, Port::kHidden);

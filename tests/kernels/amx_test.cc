@@ -202,7 +202,7 @@ void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double s
       const Forward found = rig.forward(kernels, block),
                     expected = rig.forward(avx512_bf16::kBFloat16, block);
       require_near(found.lse, expected.lse, 1e-6, 1e-6);
-      // A different last bit of a sum may round to the neighbouring bf16 number.
+      // A different last bit of a sum may round to the neighboring bf16 number.
       require_near(found.out, expected.out, unit_roundoff(DType::kBF16), slack);
     }
     for (int64_t query = 0; query < rig.blocks(); ++query)
@@ -218,7 +218,7 @@ TEST_CASE("attention on matrix units, done by vectors, agrees with attention by 
 }
 
 // Matrix units sum the first and the second elements of pairs separately, so a weight may be
-// rounded to the other neighbour.
+// rounded to the other neighbor.
 TEST_CASE("attention on matrix units agrees with attention by pairs", "[.needs-matrix_units]") {
   require_attention_of_pairs(amx::kBFloat16, 1e-3);
 }

@@ -169,7 +169,7 @@ TEST_CASE("a streamed copy writes every byte of its source and none next to it")
        {size_t{0}, size_t{2}, size_t{4}, size_t{510}, size_t{4096}, size_t{(1 << 20) + 6}})
     for (const size_t first : {size_t{0}, size_t{2}, size_t{4}, size_t{60}}) {
       INFO(bytes << " bytes from " << first);
-      // The source has all bit patterns, including signalling NaNs.
+      // The source has all bit patterns, including signaling NaNs.
       std::vector<uint8_t> from(bytes + 128), to(bytes + 128, 7);
       for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 167 + (i >> 9));
       std::vector<uint8_t> expected = to;

@@ -32,7 +32,7 @@ using NamedNumbers = std::map<std::string, std::vector<double>>;
 /// it, and its operands are read only then.
 class Lockstep {
  public:
-  /// Allocates and initialises the ranks' states. `ranks` holds the model of each rank, by rank
+  /// Allocates and initializes the ranks' states. `ranks` holds the model of each rank, by rank
   /// index.
   explicit Lockstep(std::vector<ModelDescription> ranks);
 

@@ -47,7 +47,7 @@ StepScalars scalars_of(int step) {
   StepScalars s;
   s.learning_rate = 3e-3F;
   s.update_gradient_factor = 0.5F;
-  s.update = step + 2;  // not the first step, which only initialises SGD's momentum
+  s.update = step + 2;  // not the first step, which only initializes SGD's momentum
   s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
   s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
   s.rounding_key = rounding_key(17, step);
@@ -203,7 +203,7 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b, s
   return sum / static_cast<double>(a.size());
 }
 
-TEST_CASE("bf16 state is rounded to a neighbour, without bias and without pattern") {
+TEST_CASE("bf16 state is rounded to a neighbor, without bias and without pattern") {
   constexpr int64_t kMany = 200000;
   for (const bool adam : {true, false}) {
     CAPTURE(adam);
@@ -224,7 +224,7 @@ TEST_CASE("bf16 state is rounded to a neighbour, without bias and without patter
     if (adam) all.push_back(&v);
     for (const auto* a : all) {
       REQUIRE(std::abs(mean_of(*a)) < bound);
-      // The shifts compare neighbours, other lanes, other blocks, and the next step (kMany elements
+      // The shifts compare neighbors, other lanes, other blocks, and the next step (kMany elements
       // later).
       for (const size_t shift : {1, 8, 16, 1 << 16, static_cast<int>(kMany)})
         REQUIRE(std::abs(correlation(*a, *a, shift)) < bound);

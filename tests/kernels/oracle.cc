@@ -78,9 +78,9 @@ std::vector<Tensor> head_norm(const HeadAttrs& a, const std::vector<Tensor>& in)
   std::vector<Tensor> y, mean, rstd;
   for (const auto& [x, w] : {std::pair(h.q, in[1]), std::pair(h.k, in[2])}) {
     mean.push_back(x.mean(-1));
-    const Tensor centred = x - mean.back().unsqueeze(-1);
-    rstd.push_back(at::rsqrt(centred.square().mean(-1) + a.epsilon));
-    y.push_back(centred * rstd.back().unsqueeze(-1) * w.view({-1, a.head_size}));
+    const Tensor centered = x - mean.back().unsqueeze(-1);
+    rstd.push_back(at::rsqrt(centered.square().mean(-1) + a.epsilon));
+    y.push_back(centered * rstd.back().unsqueeze(-1) * w.view({-1, a.head_size}));
   }
   return {join({y[0], y[1], h.v}), at::cat(mean, 1), at::cat(rstd, 1)};
 }
@@ -96,7 +96,7 @@ std::vector<Tensor> whole_qk_norm(const WholeQkNormAttrs& attrs, const std::vect
           at::cat({q.rstd.reshape({-1, 1}), k.rstd.reshape({-1, 1})}, 1)};
 }
 
-Tensor rotate_neighbours(const Tensor& x) {
+Tensor rotate_neighbors(const Tensor& x) {
   const Tensor pairs = x.unflatten(-1, {-1, 2});
   return at::stack({-pairs.select(-1, 1), pairs.select(-1, 0)}, -1).flatten(-2);
 }
@@ -122,7 +122,7 @@ std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) 
   const Tensor c = own(0), s = own(all);
   const auto turn = [&](const Tensor& whole) {
     const Tensor x = whole.narrow(-1, 0, turning);
-    const Tensor other = attrs.pairs ? rotate_neighbours(x) : rotate_half(x);
+    const Tensor other = attrs.pairs ? rotate_neighbors(x) : rotate_half(x);
     return at::cat({x * c + other * s, whole.narrow(-1, turning, a.head_size - turning)}, -1);
   };
   return {join({turn(h.q), turn(h.k), h.v})};
@@ -212,10 +212,10 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       return {sum, n.y, n.rstd};
     }
     case OpKind::kLayerNorm: {
-      const Tensor mean = in[0].mean(-1, true), centred = in[0] - mean;
+      const Tensor mean = in[0].mean(-1, true), centered = in[0] - mean;
       const Tensor rstd =
-          at::rsqrt(centred.square().mean(-1, true) + c.attrs.get<NormAttrs>().epsilon);
-      Tensor y = centred * rstd;
+          at::rsqrt(centered.square().mean(-1, true) + c.attrs.get<NormAttrs>().epsilon);
+      Tensor y = centered * rstd;
       if (in.size() > 1) y = y * in[1];
       if (in.size() > 2) y = y + in[2];
       return {y, mean.squeeze(-1), rstd.squeeze(-1)};

@@ -13,10 +13,10 @@ void for_each_product_library(Body body) {
   for (const ProductLibrary library :
        {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas}) {
     if (!has_product_library(library)) continue;
-    use_products(library);
+    choose_products(library);
     body(library);
   }
-  use_products(std::nullopt);
+  choose_products(std::nullopt);
 }
 
 /// Runs for_each_dtype with each library, for tests of operations that multiply matrices.

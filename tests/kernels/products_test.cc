@@ -103,7 +103,7 @@ TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-products]") {
 
 TEST_CASE("the libraries in use are named with their versions") {
   for_each_product_library([](ProductLibrary library) {
-    const ProductsInUse in_use = use_products(library);
+    const ProductsInUse in_use = choose_products(library);
     REQUIRE(in_use.fp32.starts_with(product_library_name(library)));
     REQUIRE((library == kMkl) == (in_use.fp32 == "mkl"));
     REQUIRE(in_use.missing.empty());
@@ -225,10 +225,10 @@ TEST_CASE("products of every library agree with fp64 at every shape and transpos
   require_products<float, float>(DType::kF32, 1e-6,
                                  [](auto multiply) { for_each_product_library(multiply); });
   require_products<double, double>(DType::kF64, 1e-14, [](auto multiply) {
-    use_products(kMkl);
+    choose_products(kMkl);
     multiply(kMkl);
   });
-  use_products(std::nullopt);
+  choose_products(std::nullopt);
 }
 
 // MKL multiplies bf16 on any CPU, however slowly; oneDNN needs AVX-512 for it.
@@ -244,7 +244,7 @@ TEST_CASE("products of bf16 as it is stored agree with fp64") {
       multiply(library);
     }
   });
-  use_products(std::nullopt);
+  choose_products(std::nullopt);
 }
 
 template <class S, class R>
@@ -271,7 +271,7 @@ TEST_CASE("products of every library have the same bits for 1, 2, 3 and 4 thread
     CAPTURE(threads);
     REQUIRE(all_products<BFloat16, float>(DType::kBF16, threads) == one);
   }
-  use_products(std::nullopt);
+  choose_products(std::nullopt);
   set_kernel_threads(2);
 }
 

@@ -284,7 +284,7 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
   for (const char* line :
        {"\nfeatures tied layer_norm_without_bias no_mlp_norm parallel_residual\n",
         "\nscales logits 0.25\n",
-        "\nrope default theta 50000, of neighbours, none on layers "
+        "\nrope default theta 50000, of neighbors, none on layers "
         "3,7,11,15,19,23,27,31\n"})
     CHECK(text.find(line) != std::string::npos);
   const char* const norms =

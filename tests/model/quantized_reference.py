@@ -47,8 +47,8 @@ def dynamic_map():
     values = [0.0, 1.0]
     for e in range(7):
         edges = torch.linspace(0.1, 1, 2**e + 1)
-        centres = 10.0**(e - 6) * ((edges[:-1] + edges[1:]) / 2)
-        values += centres.tolist() + (-centres).tolist()
+        centers = 10.0**(e - 6) * ((edges[:-1] + edges[1:]) / 2)
+        values += centers.tolist() + (-centers).tolist()
     return torch.tensor(sorted(values))
 
 

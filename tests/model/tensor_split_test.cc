@@ -324,7 +324,7 @@ TEST_CASE("the ranks' parts cover each tensor as often as it has copies") {
           const TensorInfo& tensor = rank.tensors[t];
           elements += tensor.local_numel();
           CHECK(tensor.shape == ranks[0].tensors[t].shape);
-          // Ranks with equal copies are neighbours.
+          // Ranks with equal copies are neighbors.
           const int first = rank.split.index / tensor.copies * tensor.copies;
           CHECK(tensor.local == ranks[static_cast<size_t>(first)].tensors[t].local);
           if (first > 0 && first == rank.split.index)

@@ -176,7 +176,7 @@ TEST_CASE("a mean much larger than the deviations costs layer_norm no precision"
 }
 
 TEST_CASE(
-    "qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
+    "qk_norm normalizes each head of q and k, copies v, and its gradients agree with autograd") {
   for_each_dtype([](DType dtype) {
     for (const HeadAttrs heads :
          {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
@@ -211,7 +211,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "head_norm normalises each head of q and k with its own weights, copies v, and its gradients "
+    "head_norm normalizes each head of q and k with its own weights, copies v, and its gradients "
     "agree with autograd") {
   for_each_dtype([](DType dtype) {
     for (const HeadAttrs heads :

@@ -35,7 +35,7 @@ Array rope_values(int64_t tokens, int64_t head_size) {
 }
 
 TEST_CASE(
-    "rope on halves or on neighbours, of whole or partly rotated heads, and its gradient agree "
+    "rope on halves or on neighbors, of whole or partly rotated heads, and its gradient agree "
     "with autograd, also in place") {
   for_each_dtype([](DType dtype) {
     for (const auto& [heads, turning, first, more] : kHeads)

@@ -30,7 +30,7 @@ std::vector<double> parts_of(const std::vector<double>& weights, const Counts& c
   return parts;
 }
 
-/// Returns what a cut minimises, in order of importance: the heaviest part, the sum of squares, and
+/// Returns what a cut minimizes, in order of importance: the heaviest part, the sum of squares, and
 /// the numbers of blocks of the first parts.
 std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
                                            const Counts& counts) {

@@ -15,14 +15,14 @@ namespace ftrun::fixtures {
 
 /// Mesh describes the ranks of a run. Stages of the pipeline are the slowest axis, then replicas,
 /// then shards, and tensor ranks the fastest: within a replica, rank r is tensor rank r % tensor of
-/// shard r / tensor % shards. Each `secondary_shards` neighbouring shards form a node.
+/// shard r / tensor % shards. Each `secondary_shards` neighboring shards form a node.
 struct Mesh {
   int shards = 1;
   int replicas = 1;
   int secondary_shards = 1;
   int tensor = 1;
   int stages = 1;
-  /// The number of neighbouring shards that share each row of tokens; it divides `shards`.
+  /// The number of neighboring shards that share each row of tokens; it divides `shards`.
   int context = 1;
   /// Returns the number of ranks that have different tokens.
   int data() const { return shards * replicas; }

@@ -17,18 +17,18 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns a choice of two blocks, tied or not, on four ranks in nodes of `neighbours`. Blocks are
+/// Returns a choice of two blocks, tied or not, on four ranks in nodes of `neighbors`. Blocks are
 /// gathered in forward and again in backward.
-Choice secondary_choice(int neighbours, int32_t micro_batches = 1, bool tied = false) {
+Choice secondary_choice(int neighbors, int32_t micro_batches = 1, bool tied = false) {
   ModelConfig config = small_config(2, tied);
   config.hidden = 64;
   config.feed_forward = 100;
   Choice choice{build(config),
                 {.micro_batches = micro_batches, .bucket_elements = 1},
-                {4, 1, neighbours},
+                {4, 1, neighbors},
                 config};
   choice.options.state.stage = 3;
-  choice.options.state.secondary_shards = neighbours;
+  choice.options.state.secondary_shards = neighbors;
   return choice;
 }
 
@@ -49,7 +49,7 @@ std::vector<const Instr*> copies_of_parts(const Program& program) {
   return found;
 }
 
-TEST_CASE("the first gather of a unit runs over the shards, later ones over the neighbours") {
+TEST_CASE("the first gather of a unit runs over the shards, later ones over the neighbors") {
   for (const int32_t micro_batches : {1, 2, 3}) {
     const Choice choice = secondary_choice(2, micro_batches);
     for (const StepProgram& step : choice.steps()) {
@@ -159,26 +159,26 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
   config.head_size = 2;
   config.kv_heads = 1;
   const PartitionedModel built = build(config);
-  for (const int neighbours : {2, 4}) {
+  for (const int neighbors : {2, 4}) {
     StepOptions options;
     options.state.stage = 3;
-    options.state.secondary_shards = neighbours;
+    options.state.secondary_shards = neighbors;
     const Program program = built.step(options, 4);
     options.state.dp_shard = {4, 0};
     const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
-    CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (neighbours - 1) / neighbours);
+    CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (neighbors - 1) / neighbors);
     const Traffic traffic = program_traffic(program);
     INFO(traffic_text(traffic, theory));
     std::map<std::string, int64_t> gathered;
     for (const TrafficRow& row : traffic.rows)
       if (row.kind == InstrKind::kAllGather) gathered[row.axes] += row.bytes;
     const int64_t over_shards = psi * 4 * 3 / 4;
-    const int64_t over_neighbours = psi * 4 * (neighbours - 1) / neighbours;
-    // If all shards are neighbours, the group of neighbours is the shard group.
-    CHECK(gathered["dp_shard"] == over_shards + (neighbours == 4 ? over_neighbours : 0));
-    CHECK(gathered["dp_shard/2"] == (neighbours == 4 ? 0 : over_neighbours));
+    const int64_t over_neighbors = psi * 4 * (neighbors - 1) / neighbors;
+    // If all shards are neighbors, the group of neighbors is the shard group.
+    CHECK(gathered["dp_shard"] == over_shards + (neighbors == 4 ? over_neighbors : 0));
+    CHECK(gathered["dp_shard/2"] == (neighbors == 4 ? 0 : over_neighbors));
     REQUIRE(theory.deviations.size() == 1);
     CHECK(theory.deviations[0].cause == "loss and gradient norm");
   }
@@ -234,12 +234,12 @@ std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::m
   return found == wanted ? "" : "other weights";
 }
 
-TEST_CASE("secondary shards of every number of neighbours have the weights of the plain program") {
+TEST_CASE("secondary shards of every number of neighbors have the weights of the plain program") {
   std::mt19937_64 random(1101);
-  for (const int neighbours : {1, 2, 4})
+  for (const int neighbors : {1, 2, 4})
     for (const int32_t micro_batches : {1, 2})
       for (const bool tied : {false, true}) {
-        const Choice choice = secondary_choice(neighbours, micro_batches, tied);
+        const Choice choice = secondary_choice(neighbors, micro_batches, tied);
         const std::vector<StepProgram> steps = choice.steps();
         std::vector<const Program*> programs;
         for (const StepProgram& step : steps) programs.push_back(&step.program);
@@ -270,7 +270,7 @@ TEST_CASE("a part that is not kept, or is another rank's, is noticed") {
         }) != "");
 }
 
-TEST_CASE("ranks that differ in their number of neighbours are refused") {
+TEST_CASE("ranks that differ in their number of neighbors are refused") {
   const std::vector<StepProgram> two = secondary_choice(2).steps();
   const std::vector<StepProgram> four = secondary_choice(4).steps();
   const Program* ranks[] = {&two[0].program, &four[1].program};

@@ -12,7 +12,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns the number of ranks of a group along axes of a mesh. A group of neighbours has its size
+/// Returns the number of ranks of a group along axes of a mesh. A group of neighbors has its size
 /// in its name ("tp/2"); axes are joined by "+" ("dp_shard+tp").
 int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   if (const size_t slash = axes.find('/'); slash != std::string::npos)

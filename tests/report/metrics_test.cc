@@ -163,12 +163,12 @@ TEST_CASE(
   writer.write(example_step(1));
   writer.write(example_step(2));
   std::filesystem::remove(path);
-  log_start({.file = folder / "log", .to_stderr = false});
+  start_log({.file = folder / "log", .to_stderr = false});
   writer.write(example_step(3));
   const std::string log = read_file(folder / "log");
   writer.write(example_step(4));
   REQUIRE(read_file(folder / "log") == log);
-  log_start({});
+  start_log({});
   REQUIRE(log.ends_with(cat("warning: ", path,
                             ": was removed or replaced while this run writes it, and is written "
                             "again; the lines up to step 2 are not "

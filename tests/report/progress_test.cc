@@ -23,7 +23,7 @@ ProgressState example_state() {
   return {.metrics = example_step(12), .total_steps = 60, .seconds_left = 245.0};
 }
 
-/// Returns how many columns a line takes on a terminal, where colour sequences take none.
+/// Returns how many columns a line takes on a terminal, where color sequences take none.
 size_t visible_columns(const std::string& line) {
   std::string plain;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -89,11 +89,11 @@ TEST_CASE("the live line never fills the width") {
       }
 }
 
-TEST_CASE("colours and blocks change how the line looks, not how long it is") {
+TEST_CASE("colors and blocks change how the line looks, not how long it is") {
   ProgressState state = example_state();
   state.metrics.loss = kNoValue;
   state.seconds_left.reset();
-  REQUIRE(live_progress_text(state, {.width = 54, .colour = true, .unicode = true}) ==
+  REQUIRE(live_progress_text(state, {.width = 54, .color = true, .unicode = true}) ==
           "step 12/60 [\x1b[32m██\x1b[0m░░░░░░░░] 20%  \x1b[31mloss nan\x1b[0m  1024 tokens/s");
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("a pipe is not a terminal") {
   REQUIRE(::pipe(ends) == 0);
   const ProgressOptions options = progress_options_for(ends[1], 5);
   REQUIRE_FALSE(options.live);
-  REQUIRE_FALSE(options.colour);
+  REQUIRE_FALSE(options.color);
   REQUIRE(options.every == 5);
   REQUIRE(options.width() == 80);
   ::close(ends[0]);
@@ -222,7 +222,7 @@ TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale 
   const Variable term("TERM", "xterm"), all("LC_ALL", "C.UTF-8"), no_color("NO_COLOR", nullptr);
   ProgressOptions options = progress_options_for(terminal, 5);
   REQUIRE(options.live);
-  REQUIRE(options.colour);
+  REQUIRE(options.color);
   REQUIRE(options.unicode);
   REQUIRE(options.width() == 123);
   size.ws_col = 60;
@@ -232,12 +232,12 @@ TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale 
     const Variable on("NO_COLOR", "1"), plain("LC_ALL", "C");
     options = progress_options_for(terminal, 5);
     REQUIRE(options.live);
-    REQUIRE_FALSE(options.colour);
+    REQUIRE_FALSE(options.color);
     REQUIRE_FALSE(options.unicode);
   }
   {
     const Variable empty("NO_COLOR", "");
-    REQUIRE(progress_options_for(terminal, 5).colour);
+    REQUIRE(progress_options_for(terminal, 5).color);
   }
   const Variable dumb("TERM", "dumb");
   REQUIRE_FALSE(progress_options_for(terminal, 5).live);

@@ -164,7 +164,7 @@ TEST_CASE("a report shows predicted and measured times of steps") {
   }
 }
 
-TEST_CASE("pages of each kind are recognised by their first lines") {
+TEST_CASE("pages of each kind are recognized by their first lines") {
   const TestFolder folder;
   const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
   const std::string page = fill_page(parts, {{"made", "</script><b>"}});

@@ -974,7 +974,7 @@ TEST_CASE("each disk request with a wrong early start is noticed, or only makes 
 // The order of collectives.
 
 /// Returns the positions of adjacent collectives of different groups.
-std::vector<std::pair<size_t, size_t>> neighbours(const Program& program) {
+std::vector<std::pair<size_t, size_t>> neighbors(const Program& program) {
   std::vector<std::pair<size_t, size_t>> found;
   size_t last = program.instrs.size();
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -1005,7 +1005,7 @@ TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for 
     const std::vector<StepProgram>& good = mutants.good();
     const Program& program = good[changed_rank(good)].program;
     INFO(c.name << "\n" << program_text(program));
-    for (const auto& [first, second] : neighbours(program))
+    for (const auto& [first, second] : neighbors(program))
       for (const bool all : {false, true})
         for (const bool back : {false, true}) {
           if (++turn % 11 != 0) continue;

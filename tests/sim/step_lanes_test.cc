@@ -47,7 +47,7 @@ struct HandmadeRank {
   }
 };
 
-TEST_CASE("instructions that fill a pixel stay apart, shorter neighbours become one block") {
+TEST_CASE("instructions that fill a pixel stay apart, shorter neighbors become one block") {
   const HandmadeRank made({{0, 10}, {10, 3}, {13, 0}, {14, 2}, {40, 1}, {50, 10}, {60, 12}});
   const std::vector<LaneBlock> blocks = made.blocks(10);
   REQUIRE(blocks.size() == 5);

@@ -73,11 +73,11 @@ TEST_CASE("swap requests after the first ones allocate nothing") {
   const fixtures::TemporaryFolder folder;
   WithoutRing storage;
   storage.ring_errno = 1;
-  log_start({.level = LogLevel::kError});
+  start_log({.level = LogLevel::kError});
   SwapFile file(
       {.folder = folder.path(), .name = "counted", .bytes = 8 << 20, .aio = {.block_size = 65536}},
       threads ? storage : machine_storage());
-  log_start({});
+  start_log({});
   fixtures::AlignedBytes data(8 << 20);
   some_requests(file, data);
   REQUIRE(allocations > 0);

@@ -164,10 +164,10 @@ std::string failure_of(const std::function<void()>& body) {
 std::vector<std::string> lines_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string file = folder.file("log");
-  log_start({.file = file, .to_stderr = false});
+  start_log({.file = file, .to_stderr = false});
   body();
-  log_flush();
-  log_start({});
+  flush_log();
+  start_log({});
   std::vector<std::string> lines;
   for (const std::string& line : split(read_file(file), '\n'))
     if (const size_t space = line.find(' '); space != std::string::npos)

@@ -46,12 +46,12 @@ TEST_CASE("a killed process leaves no swap file behind") {
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    log_start({.to_stderr = false});
+    start_log({.to_stderr = false});
     SwapFile file({.folder = folder.path(), .name = "killed", .bytes = 1 << 20});
     AlignedBytes data(1 << 20);
     file.wait(file.write(data.data(), data.size(), 0));
-    const bool signalled = ::write(ready[1], "x", 1) == 1;
-    while (signalled) ::pause();
+    const bool signaled = ::write(ready[1], "x", 1) == 1;
+    while (signaled) ::pause();
     ::_exit(1);
   }
   char byte = 0;
@@ -91,7 +91,7 @@ TEST_CASE("in a container that forbids io_uring, threads move the bytes", "[.nee
   const TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
-    log_start({.to_stderr = false});
+    start_log({.to_stderr = false});
     if (!forbid_ring()) ::_exit(2);
     SwapFile file({.folder = folder.path(), .name = "confined", .bytes = 1 << 20});
     AlignedBytes data(1'000'000), back(1'000'000);
@@ -108,9 +108,9 @@ TEST_CASE("in a container that forbids io_uring, threads move the bytes", "[.nee
 
 TEST_CASE("a swap file's space is really reserved, and only this user can read it") {
   const TemporaryFolder folder;
-  log_start({.level = LogLevel::kError});
+  start_log({.level = LogLevel::kError});
   SwapFile file({.folder = folder.path(), .name = "reserved", .bytes = (1 << 20) + 1});
-  log_start({});
+  start_log({});
   REQUIRE(file.bytes() == (1 << 20) + 4096);
   struct stat info {};
   for (const auto& entry : fs::directory_iterator("/proc/self/fd"))
@@ -126,13 +126,13 @@ TEST_CASE(
   const TemporaryFolder folder;
   std::ofstream(folder.file("precious")) << "text";
   fs::create_symlink(folder.file("precious"), folder.file("ftrun-old.swap"));
-  log_start({.level = LogLevel::kError});
+  start_log({.level = LogLevel::kError});
   {
     SwapFile file({.folder = folder.path(), .name = "old", .bytes = 8192});
     AlignedBytes data(8192);
     file.wait(file.write(data.data(), data.size(), 0));
   }
-  log_start({});
+  start_log({});
   REQUIRE(fs::file_size(folder.file("precious")) == 4);
   REQUIRE_FALSE(fs::is_symlink(folder.file("ftrun-old.swap")));
 }

@@ -29,9 +29,9 @@ constexpr IoMethod kThreads{EPERM, -EINVAL};  // which every machine supports
 
 std::string refusal_of_direct_io() {
   const TemporaryFolder folder;
-  log_start({.level = LogLevel::kError});
+  start_log({.level = LogLevel::kError});
   const SwapFile file({.folder = folder.path(), .name = "probe", .bytes = 4096});
-  log_start({});
+  start_log({});
   return file.direct() ? "" : "the file system of " + folder.path() + " refuses direct I/O";
 }
 
@@ -52,12 +52,12 @@ IoMethod method_under_test() {
 
 struct Fixture {
   explicit Fixture(const IoMethod& method, AioOptions aio = {}, int64_t bytes = 8 << 20) {
-    log_start({.level = LogLevel::kError});  // other tests check its notices
+    start_log({.level = LogLevel::kError});  // other tests check its notices
     storage.ring_errno = method.ring_errno;
     storage.direct_status = method.direct_status;
     file = std::make_unique<SwapFile>(
         SwapOptions{.folder = folder.path(), .name = "test", .bytes = bytes, .aio = aio}, storage);
-    log_start({});
+    start_log({});
     REQUIRE(file->uses_ring() == (method.ring_errno == 0));
     REQUIRE(file->direct() == (method.direct_status == 0));
   }

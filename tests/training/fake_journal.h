@@ -26,11 +26,11 @@ class FakeJournal : public Journal {
                        const std::function<void(RunManifest&)>& change) override {
     update(change);
   }
-  void record(const StepMetrics& of_step) override {
+  void record_step(const StepMetrics& of_step) override {
     calls.push_back(cat("record ", of_step.step));
     metrics.push_back(of_step);
   }
-  void record(const TracedStep& of_step) override { traced.push_back(of_step); }
+  void record_trace(const TracedStep& of_step) override { traced.push_back(of_step); }
   void record_ready() override {}
   void show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) override {
     calls.push_back(cat("show ", now.step));

@@ -28,7 +28,7 @@ class FakeRun : public Stepper,
   TrainingLoop loop();
 
   void run(StepRun& step) override;
-  void add_use(StepMetrics&) const override {}
+  void add_memory_and_traffic(StepMetrics&) const override {}
   void record_measurements(const StepMetrics& metrics) override;
   NonfiniteSearch find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
@@ -48,8 +48,7 @@ class FakeRun : public Stepper,
   void write_texts(int64_t step) override;
 
   bool is_resumed() const override { return resumed; }
-  using FakeJournal::record;
-  void record() override { calls.push_back("data"); }
+  void record_known_fingerprints() override { calls.push_back("data"); }
   void await(StopAgreement& agreement) override;
   void await_before_saving(StopAgreement& agreement) override;
   const std::string& training_fingerprint() const override { return fingerprint; }

@@ -81,7 +81,7 @@ void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
   printed([&] {
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, steps);
-    for (int64_t i = 1; i <= steps; ++i) recorder.record(recorded_step(i));
+    for (int64_t i = 1; i <= steps; ++i) recorder.record_step(recorded_step(i));
     recorder.finish(exit_code, reason);
   });
 }
@@ -124,7 +124,7 @@ TEST_CASE("a step is in its file before it is printed") {
     StepNumbers seen;
   } watch(recorder.paths());
   std::streambuf* const before = std::cout.rdbuf(&watch);
-  recorder.record(recorded_step(1));
+  recorder.record_step(recorded_step(1));
   std::cout.rdbuf(before);
   REQUIRE_FALSE(watch.seen.empty());
   for (const int64_t seen : watch.seen) CHECK(seen == 1);
@@ -136,9 +136,9 @@ TEST_CASE("steps are recorded and shown, and evaluations are in the manifest too
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
   const std::string text = printed([&] {
-    recorder.record(recorded_step(1));
-    recorder.record(evaluated_step(2, 1.5));
-    recorder.record(evaluated_step(3, 1.25));
+    recorder.record_step(recorded_step(1));
+    recorder.record_step(evaluated_step(2, 1.5));
+    recorder.record_step(evaluated_step(3, 1.25));
   });
   CHECK(steps_of(recorder.paths()) == StepNumbers{1, 2, 3});
   CHECK(text.find("step 1/5  loss 2.0000") != std::string::npos);
@@ -157,7 +157,7 @@ TEST_CASE("an evaluation without an accuracy has none in the manifest") {
   recorder.start(make_manifest(request), 1, 5);
   StepMetrics metrics = evaluated_step(1, 1);
   metrics.evaluations[0].accuracy.reset();
-  printed([&] { recorder.record(metrics); });
+  printed([&] { recorder.record_step(metrics); });
   const auto figures = validation_of(recorder);
   CHECK(figures.at("loss") == 1);
   CHECK_FALSE(figures.contains("accuracy"));
@@ -173,7 +173,7 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
   Recorder other(again);
   other.start(make_manifest(again), 1, 5);
   printed([&] {
-    error_of(ExitCode::kEnvironment, [&] { recorder.record(recorded_step(1)); });
+    error_of(ExitCode::kEnvironment, [&] { recorder.record_step(recorded_step(1)); });
     recorder.fail(7, "lost");
   });
   CHECK(steps_of(other.paths()).empty());
@@ -231,12 +231,12 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
             ": this is not the run that was started there; 1 thing differs:\n  config.train.seed: "
             "was ");
     CHECK(error_of(ExitCode::kUsage, [&] {
-            recorder.admit(make_manifest(request));
+            recorder.admit_run(make_manifest(request));
           }).starts_with(expected));
   }
   request.resume.allowed = {"config.train.seed"};
   Recorder recorder(request);
-  recorder.admit(make_manifest(request));
+  recorder.admit_run(make_manifest(request));
 }
 
 TEST_CASE("an allowed change at a resume is noted once, though both run and checkpoint show it") {
@@ -252,8 +252,9 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   saved.model_fingerprint = saved.data_fingerprint = "";
   Recorder recorder(request);
   const std::string log = logged([&] {
-    recorder.admit(make_manifest(request));
-    recorder.admit(folder / "run/checkpoints/step-00000002", saved, make_manifest(request));
+    recorder.admit_run(make_manifest(request));
+    recorder.admit_checkpoint(folder / "run/checkpoints/step-00000002", saved,
+                              make_manifest(request));
   });
   const std::string note = "the resumed run has another config.train.steps: was 5, is now 9";
   const size_t found = log.find(note);
@@ -269,20 +270,21 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
   const TrainRequest request = resumed(request_in(folder / "run"));
   Recorder recorder(request);
   CHECK(logged([&] {
-          recorder.admit(make_manifest(request));
+          recorder.admit_run(make_manifest(request));
         }).find("run.json: is missing; the run is compared with what its checkpoint records") !=
         std::string::npos);
   CheckpointMeta saved = test::toy_meta(2, 1);
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
   saved.config_hash = "c2c2";  // written by a version that recorded no config
-  CHECK(error_of(ExitCode::kUsage,
-                 [&] { recorder.admit("checkpoints/step-2", saved, make_manifest(request)); })
+  CHECK(error_of(
+            ExitCode::kUsage,
+            [&] { recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request)); })
             .find("checkpoints/step-2/checkpoint.json: this is not the run that was started there; "
                   "1 thing differs:\n  config: was text with xxh3 c2c2, is now text with xxh3 ") ==
         0);
   saved.extra[kConfigRecord] = request.config_json;
-  recorder.admit("checkpoints/step-2", saved, make_manifest(request));
+  recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request));
 }
 
 TEST_CASE("a run that has saved checkpoints is refused if none are left") {
@@ -337,8 +339,8 @@ TEST_CASE("the end of a run is in run.json, its report, and the table that is re
   recorder.start(make_manifest(request), 1, 2);
   std::string table;
   printed([&] {
-    recorder.record(recorded_step(1));
-    recorder.record(recorded_step(2));
+    recorder.record_step(recorded_step(1));
+    recorder.record_step(recorded_step(2));
     table = recorder.finish(143, "stopped by SIGTERM after step 2");
   });
   CHECK(table.find("loss") != std::string::npos);
@@ -366,7 +368,7 @@ TEST_CASE("a failure of the only rank is attributed to it, one of several ranks 
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 2);
     printed([&] {
-      recorder.record(recorded_step(1));
+      recorder.record_step(recorded_step(1));
       recorder.fail(7, "the loss is nan");
     });
     const RunManifest manifest = read_manifest(recorder.paths().manifest());
@@ -392,7 +394,7 @@ TEST_CASE("samples of text are kept if the run makes some, or has made some") {
   {
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 5);
-    recorder.record(1, {sample});
+    recorder.record_texts(1, {sample});
     CHECK_FALSE(fs::exists(recorder.paths().samples()));
   }
   request = resumed(request);
@@ -400,8 +402,8 @@ TEST_CASE("samples of text are kept if the run makes some, or has made some") {
   {
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 5);
-    recorder.record(1, {sample, sample});
-    recorder.record(4, {sample});
+    recorder.record_texts(1, {sample, sample});
+    recorder.record_texts(4, {sample});
     const std::string text = read_text(recorder.paths().samples());
     CHECK(std::count(text.begin(), text.end(), '\n') == 3);
   }
@@ -423,8 +425,8 @@ TEST_CASE("the files of csv_monitor have only trained steps") {
   StepMetrics before = evaluated_step(0, 3);
   before.trained = false;
   printed([&] {
-    recorder.record(before);
-    recorder.record(recorded_step(1));
+    recorder.record_step(before);
+    recorder.record_step(recorded_step(1));
   });
   CHECK(read_text(folder / "csv/job/Train_Samples_train_loss.csv") ==
         "step,train_loss\r\n4,2.0\r\n");

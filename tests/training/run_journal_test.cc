@@ -91,8 +91,8 @@ TEST_CASE("only rank 0 has the record; reports of other ranks do nothing") {
       rank.journal.print(cat("line of rank ", session.rank()));
       rank.journal.update([&](RunManifest&) { ++updates[place]; });
       rank.journal.update_together("noting", [&](RunManifest&) { ++updates[place]; });
-      rank.journal.record(journaled_step(1));
-      rank.journal.record(1, {TextSample{}});
+      rank.journal.record_step(journaled_step(1));
+      rank.journal.record_texts(1, {TextSample{}});
       rank.journal.conclude(0, "done");
       session.run_on_all_ranks("leaving", [] {});
     });
@@ -202,7 +202,7 @@ TEST_CASE("the record begins with the step after those that are done") {
       run.rank.open(start.done);
       // The evaluation before the first step belongs to step 1.
       for (int64_t i = start.done == 0 ? 0 : start.done + 1; i <= start.last; ++i)
-        run.journal.record(journaled_step(i));
+        run.journal.record_step(journaled_step(i));
     });
     CHECK(steps() == start.found);
   }
@@ -274,7 +274,7 @@ TEST_CASE("the end of a run is printed, a failure is only recorded") {
   SingleRankJournal run(config_in(folder / "run"));
   run.rank.open();
   CHECK(printed([&] {
-          run.journal.record(journaled_step(1));
+          run.journal.record_step(journaled_step(1));
           run.journal.fail(7, "the loss is nan");
         }).find("effective training time") == std::string::npos);
   CHECK(read_manifest(run.paths().manifest()).exit_code == 7);

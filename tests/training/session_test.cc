@@ -248,17 +248,17 @@ TEST_CASE("the longest wait follows from the slowest step, if the config does no
   const auto session = single_rank_session(request_of(0, 1, config));
   session->open_groups(config, {});
   CHECK(session->longest_wait() == minutes(30));  // there was no step yet
-  session->record_step(3);
+  session->adapt_timeout(3);
   CHECK(session->longest_wait() == minutes(10));
-  session->record_step(120);
+  session->adapt_timeout(120);
   CHECK(session->longest_wait() == minutes(20));
-  session->record_step(1);
+  session->adapt_timeout(1);
   CHECK(session->longest_wait() == minutes(20));
 
   config.comm.timeout = 45;
   const auto limited = single_rank_session(request_of(0, 1, config));
   limited->open_groups(config, {});
-  limited->record_step(120);
+  limited->adapt_timeout(120);
   CHECK(limited->longest_wait() == std::chrono::seconds(45));
 }
 

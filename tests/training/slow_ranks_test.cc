@@ -19,15 +19,15 @@ using Times = std::function<SecondsByRankPhase(int rank, int64_t step)>;
 
 /// Returns (step, warning) for each warning; all ranks must give the same ones. The ranks run one
 /// after another, and the sums over ranks that they ask for are computed from all ranks' times.
-std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>& teams,
+std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>& stages,
                                                          int64_t steps, const Times& times) {
-  const auto world = static_cast<int>(teams.size());
+  const auto world = static_cast<int>(stages.size());
   std::vector<std::pair<int64_t, std::string>> found;
-  std::vector<Lines> last(teams.size());
+  std::vector<Lines> last(stages.size());
   std::vector<std::unique_ptr<SlowRanks>> ranks;
-  std::vector<std::vector<double>> given(teams.size());
+  std::vector<std::vector<double>> given(stages.size());
   for (int r = 0; r < world; ++r)
-    ranks.push_back(std::make_unique<SlowRanks>(r, teams, [&, r](std::span<double> numbers) {
+    ranks.push_back(std::make_unique<SlowRanks>(r, stages, [&, r](std::span<double> numbers) {
       given[static_cast<size_t>(r)].assign(numbers.begin(), numbers.end());
       // Only the last rank gets the true sums, since it runs last; all ranks would come to the same
       // result.

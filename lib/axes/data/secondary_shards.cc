@@ -7,14 +7,14 @@
 namespace ftrun {
 
 int secondary_shards(const Config& config) {
-  const int64_t neighbours =
+  const int64_t neighbors =
       config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
-  // If all ranks are neighbours, the shards themselves replace secondary shards, unless they are
+  // If all ranks are neighbors, the shards themselves replace secondary shards, unless they are
   // offloaded.
-  const bool all = neighbours == rank_mesh(config).places(kStateAxes);
+  const bool all = neighbors == rank_mesh(config).places(kStateAxes);
   return all && config.zero.offload_param.device == OffloadDevice::kNone
              ? 1
-             : static_cast<int>(neighbours);
+             : static_cast<int>(neighbors);
 }
 
 }  // namespace ftrun

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// Returns how many neighbouring state ranks hold one set of secondary shards together
+/// Returns how many neighboring state ranks hold one set of secondary shards together
 /// (StateOptions::secondary_shards).
 int secondary_shards(const Config& config);
 

@@ -20,13 +20,13 @@ std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
                                                         const StateGroups& groups);
 
 /// NormRange is a part of a unit that the gradient norm sums separately. `copies` is the number of
-/// neighbouring tensor-parallel ranks that hold it, because only one copy is counted.
+/// neighboring tensor-parallel ranks that hold it, because only one copy is counted.
 struct NormRange {
   UnitRange part;
   int copies = 1;
 };
 
-/// Lists the norm ranges of a unit, in the order of its slices. Neighbouring slices that have the
+/// Lists the norm ranges of a unit, in the order of its slices. Neighboring slices that have the
 /// same number of copies form one range; without tensor parallelism the whole unit is one. The
 /// ranges together cover the unit. A frozen unit has none.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);

@@ -43,7 +43,7 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
 /// Describes the part of a tensor of this name and shape that a rank has. split_rows(): its share
-/// of the rows; with `copies` above 1, that many neighbouring ranks have the same rows.
+/// of the rows; with `copies` above 1, that many neighboring ranks have the same rows.
 /// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_term`
 /// says that the gradient that a rank computes is a term of a sum over the ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);

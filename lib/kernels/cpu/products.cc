@@ -330,7 +330,8 @@ std::string describe_product_library(ProductLibrary library) {
   return text;
 }
 
-ProductsInUse use_products(std::optional<ProductLibrary> pinned, bool attention_on_matrix_units) {
+ProductsInUse choose_products(std::optional<ProductLibrary> pinned,
+                              bool attention_on_matrix_units) {
   if (pinned) {
     require_product_library(*pinned);
     if (!has_product_library(*pinned))

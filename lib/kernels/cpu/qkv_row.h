@@ -21,7 +21,7 @@ struct QkvRow {
         keys(query_heads * head_size),
         values(normed_heads * head_size),
         width(values + key_heads * head_size) {}
-  /// The numbers of heads. The normed heads, which norms of queries and keys normalise, are the
+  /// The numbers of heads. The normed heads, which norms of queries and keys normalize, are the
   /// first ones of a row.
   int64_t query_heads, key_heads, normed_heads, head_size;
   /// The offsets of the first key and value in a row, and the number of elements of a row.

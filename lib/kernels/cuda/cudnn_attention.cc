@@ -93,8 +93,8 @@ class AttentionGraphWriter {
     const int64_t dshares = graph_.within(square(CudnnType::kFloat));
     graph_.matmul(to_.dout, to_.v, dshares,
                   {.rows = to_.query_lengths, .columns = to_.key_lengths});
-    const int64_t centred = apply(CudnnPointwise::kSubtract, dshares, to_.delta);
-    const int64_t dscores = apply(CudnnPointwise::kMultiply, centred, shares);
+    const int64_t centered = apply(CudnnPointwise::kSubtract, dshares, to_.delta);
+    const int64_t dscores = apply(CudnnPointwise::kMultiply, centered, shares);
     const int64_t scaled = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise(
         {.mode = CudnnPointwise::kMultiply, .x = dscores, .y = scaled, .b = to_.scale});

@@ -26,13 +26,13 @@ __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_si
 }
 
 /// Calls `body(i)` with the first of each V elements of a head that this lane processes. The lanes
-/// of a warp process neighbouring elements.
+/// of a warp process neighboring elements.
 template <int V, class Body>
 __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
 }
 
-/// NormedQkv holds the heads of a qkv row whose queries and keys are normalised, and the weights of
+/// NormedQkv holds the heads of a qkv row whose queries and keys are normalized, and the weights of
 /// their norms.
 template <class T>
 struct NormedQkv {
@@ -79,7 +79,7 @@ void with_head_vectors(const Operation& op, F f, Pointers... pointers) {
 }
 
 /// Returns the gradient of the weights of query heads (part 0) or key heads (part 1). The
-/// operation's input number `rstd` holds rstd, a number for each normalised head of a token.
+/// operation's input number `rstd` holds rstd, a number for each normalized head of a token.
 inline WeightGradient gradient_of_heads(const Operation& op, size_t part, size_t rstd) {
   const auto& attrs = op.attrs<HeadAttrs>();
   const int64_t first = part == 0 ? 0 : attrs.query_heads;

@@ -62,7 +62,7 @@ struct WeightGradient {
   /// if that is 0. Null: no division.
   const float* squares = nullptr;
   const float* mean = nullptr;
-  /// The number of neighbouring columns that share a mean and an rstd, which are at n * rstd_stride
+  /// The number of neighboring columns that share a mean and an rstd, which are at n * rstd_stride
   /// + h + column / rstd_columns; 0: all columns of a head do.
   int64_t rstd_columns = 0;
 };

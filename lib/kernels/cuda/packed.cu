@@ -45,7 +45,7 @@ __device__ inline float scale_of(const PackedRecords& records, const unsigned ch
       read_float(scales + kScaleOffsetOffset));
 }
 
-/// PackedCodes holds the codes of V neighbouring elements of a record, from element `at` on, a
+/// PackedCodes holds the codes of V neighboring elements of a record, from element `at` on, a
 /// multiple of V: 1, 4 or 8 bytes for int8, half of that for NF4.
 template <int V>
 struct PackedCodes {

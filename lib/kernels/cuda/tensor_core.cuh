@@ -10,7 +10,7 @@ namespace ftrun::cuda {
 // FragmentA, B and C hold one lane's elements of the operands of mma.m16n8k16 (PTX ISA, "Matrix
 // Fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns
 // 2t, 2t+1 (+8); B rows 2t, 2t+1 (+8) and column g; C rows g, g+8 and columns 2t, 2t+1. A word
-// holds two neighbours, the first in its low half.
+// holds two neighbors, the first in its low half.
 struct FragmentA {
   uint32_t r[4];
 };

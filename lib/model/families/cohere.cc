@@ -1,5 +1,5 @@
 // Command R and R+ (cohere), Command R7B and A (cohere2) of Cohere. Attention and MLP are parallel
-// and read one layer norm without a bias; logits are scaled; neighbouring elements rotate together.
+// and read one layer norm without a bias; logits are scaled; neighboring elements rotate together.
 // In cohere2 only layers with a sliding window rotate. Command R+ has a layer norm for each query
 // and key head.
 #include "model/families.h"

@@ -1,5 +1,5 @@
 // The dense GLM-4 models of Zhipu AI. Files store gate and up as one matrix; query, key and value
-// have biases; in one half of each head, neighbouring elements rotate together. The releases of
+// have biases; in one half of each head, neighboring elements rotate together. The releases of
 // 2025 (glm4) also have norms after attention and MLP.
 #include <array>
 #include <string_view>

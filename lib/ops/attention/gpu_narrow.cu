@@ -99,7 +99,7 @@ __device__ FragmentA rows_as_a(const T* tile, int row, int column) {
   return {{found.r[0], found.r[1], found.r[2], found.r[3]}};
 }
 
-/// FragmentsB holds two neighbouring fragments of the right operand: those from columns n and n + 8
+/// FragmentsB holds two neighboring fragments of the right operand: those from columns n and n + 8
 /// on.
 struct FragmentsB {
   FragmentB left, right;
@@ -205,7 +205,7 @@ __device__ void add_product(FragmentC (&sums)[G][Columns], const FragmentA (&wei
 }
 
 /// Stores rows g and g+8 of 16 rows from `row` on in `to` (a row is `stride` elements), scaled.
-/// With `vectors` two neighbours are stored at once.
+/// With `vectors` two neighbors are stored at once.
 template <int Columns, class T>
 __device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stride, int row,
                            int rows, int width, int first_column, const float (&factor)[2],
@@ -257,7 +257,7 @@ __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int fir
 /// some. For some, each score is compared separately.
 enum class TileMask { kAllMasked, kNoneMasked, kPartlyMasked };
 
-/// WarpQueries describes the queries of a warp: 16 G neighbours from row `warp_row` of a block on.
+/// WarpQueries describes the queries of a warp: 16 G neighbors from row `warp_row` of a block on.
 /// A lane has rows g and g+8 of each 16. The members are equal in all lanes. Only partly masked
 /// tiles, which are few, read the first visible key of each query.
 template <int G>

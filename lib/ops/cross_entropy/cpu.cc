@@ -34,7 +34,7 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// The rows of x lie in the workspace, because the tokens are not neighbours, or because 16-bit
+    /// The rows of x lie in the workspace, because the tokens are not neighbors, or because 16-bit
     /// rows were widened.
     bool gathered;
     /// The rows of x. `rows` if products compute in T, `stored_rows` if bf16 is multiplied as it is
@@ -124,11 +124,11 @@ class Head {
 
   Chunk chunk_of(const int32_t* token, int64_t count) {
     const S* const first = x_ + token[0] * hidden_;
-    const bool neighbours = are_neighbours(token, count);
+    const bool neighbors = are_neighbors(token, count);
     if constexpr (!kIsNarrow<S>) {
-      if (neighbours) return {token, count, false, first, nullptr};
+      if (neighbors) return {token, count, false, first, nullptr};
     } else if (direct_) {
-      if (neighbours) return {token, count, false, nullptr, first};
+      if (neighbors) return {token, count, false, nullptr, first};
       S* const rows = call_.workspace<S>(place_.rows);
       for_rows(count, [&](int64_t i) {
         std::copy_n(x_ + token[i] * hidden_, hidden_, rows + i * hidden_);
@@ -239,7 +239,7 @@ class Head {
     for (int64_t i = 0; i < count; ++i) sums[i] += gradients[i];
   }
 
-  static bool are_neighbours(const int32_t* token, int64_t count) {
+  static bool are_neighbors(const int32_t* token, int64_t count) {
     return token[count - 1] - token[0] == count - 1;
   }
 

@@ -32,7 +32,7 @@ __device__ inline MaxSum warp_join(MaxSum x) {
 }
 
 __device__ inline MaxSum block_join(MaxSum x) {
-  // Two arrays are used, because variables in shared memory may have no initialisers (a struct of
+  // Two arrays are used, because variables in shared memory may have no initializers (a struct of
   // both has some).
   __shared__ float largest[kRowWarps], sums[kRowWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -16,7 +16,7 @@ struct CrossEntropyWorkspace {
   /// The offsets of I32[N], the tokens that count, and of F64[chunk], their losses.
   int64_t counted = -1;
   int64_t losses = -1;
-  /// The offsets of [chunk, D], the rows that are gathered if counted tokens are not neighbours,
+  /// The offsets of [chunk, D], the rows that are gathered if counted tokens are not neighbors,
   /// and of [chunk, V], the logits.
   int64_t rows = -1;
   int64_t logits = -1;

@@ -8,7 +8,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Normalises q and k heads and copies v heads, one warp per head. It reads a head three times, the
+// Normalizes q and k heads and copies v heads, one warp per head. It reads a head three times, the
 // second and the third time from the caches.
 template <class T, int V>
 __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mean, float* rstd,

@@ -13,7 +13,7 @@ struct LayerGraph;
 
 // lora_up
 //   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a linear layer's results y
-//   (LoraAttrs): part p has P_p neighbouring columns of y, rank r_p, and the next r_p columns of
+//   (LoraAttrs): part p has P_p neighboring columns of y, rank r_p, and the next r_p columns of
 //   h = x a^T (a linear); J = r_1 + r_2 + r_3.
 //   in:  y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]
 //   out: y, to part p of which scale_p h_p b_p^T is added (out may be in)

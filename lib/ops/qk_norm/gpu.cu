@@ -8,7 +8,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Normalises q and k heads and copies v heads, one warp per head.
+// Normalizes q and k heads and copies v heads, one warp per head.
 template <class T, int V>
 __global__ void qk_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* rstd, int64_t count,
                               float epsilon, float weight_offset) {

@@ -11,7 +11,7 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// Rotates neighbouring elements (2i, 2i+1) of the first `rotated` elements of each head of one
+/// Rotates neighboring elements (2i, 2i+1) of the first `rotated` elements of each head of one
 /// token. `halves` has room for `rotated` elements: it holds the first elements of a head's pairs,
 /// then the second ones.
 template <class S>
@@ -33,7 +33,7 @@ void rotate_pairs(const S* from, S* to, const float* cosine, const float* sine, 
   }
 }
 
-/// Rotates queries and keys, which are neighbours in a row, as H + K heads.
+/// Rotates queries and keys, which are neighbors in a row, as H + K heads.
 template <class S>
 void rotate(const OpCall& call, double sine_sign) {
   const auto& attrs = call.attrs<RopeAttrs>();

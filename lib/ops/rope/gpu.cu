@@ -41,10 +41,10 @@ __device__ inline void rotate_pair(float& a, float& b, float cosine, float sine)
   b = b * cosine + first * sine;
 }
 
-/// Rotates V pairs of neighbouring elements, from `from` on.
+/// Rotates V pairs of neighboring elements, from `from` on.
 template <class T, int V>
-__device__ void rotate_neighbours(const T* from, T* to, const float* cosine, const float* sine,
-                                  float sine_sign) {
+__device__ void rotate_neighbors(const T* from, T* to, const float* cosine, const float* sine,
+                                 float sine_sign) {
   Floats<V> parts[2] = {load<V>(from), load<V>(from + V)};
 #pragma unroll
   for (int k = 0; k < V; ++k)
@@ -56,7 +56,7 @@ __device__ void rotate_neighbours(const T* from, T* to, const float* cosine, con
 
 // Rotates the heads of a token, one block per token. A thread rotates V pairs, or copies V elements
 // that do not rotate: those at the end of each head, and v. y may be x.
-template <class T, int V, bool kNeighbours>
+template <class T, int V, bool kNeighbors>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
                           int head_size, Angles angles, float sine_sign) {
   const int half = angles.half;
@@ -69,9 +69,9 @@ __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_head
   const float* const sine = cosine + angles.table_half;
   for (int item = threadIdx.x; item < pairs; item += blockDim.x) {
     const int i = item % packs * V, head = item / packs * head_size;
-    if constexpr (kNeighbours) {
-      rotate_neighbours<T, V>(from + head + 2 * i, to + head + 2 * i, cosine + i, sine + i,
-                              sine_sign);
+    if constexpr (kNeighbors) {
+      rotate_neighbors<T, V>(from + head + 2 * i, to + head + 2 * i, cosine + i, sine + i,
+                             sine_sign);
     } else {
       const int at = head + i;
       Floats<V> a = load<V>(from + at), b = load<V>(from + at + half);
@@ -110,7 +110,7 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
 
 /// Rotates the first elements of each head; sine_sign -1 rotates back; y may be x.
 void rope(DType dtype, const void* x, const float* table, void* y, int64_t count,
-          const Angles& angles, const HeadAttrs& heads, bool neighbours, float sine_sign,
+          const Angles& angles, const HeadAttrs& heads, bool neighbors, float sine_sign,
           cudaStream_t stream) {
   const int half = angles.half;
   const int64_t rotated_heads = heads.query_heads + heads.kv_heads;
@@ -121,7 +121,7 @@ void rope(DType dtype, const void* x, const float* table, void* y, int64_t count
       launch({blocks(count),
               static_cast<unsigned>(threads_for(rotated_heads * half / V, kPointwiseThreads)), 0,
               stream},
-             neighbours ? rope_rows<T, V, true> : rope_rows<T, V, false>, static_cast<const T*>(x),
+             neighbors ? rope_rows<T, V, true> : rope_rows<T, V, false>, static_cast<const T*>(x),
              table, static_cast<T*>(y), static_cast<int>(rotated_heads),
              static_cast<int>(heads.kv_heads * heads.head_size), static_cast<int>(heads.head_size),
              angles, sine_sign);

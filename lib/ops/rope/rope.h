@@ -16,7 +16,7 @@ class GraphBuilder;
 // rope
 //   Rotates the first 2 A of a head's d elements in q and k, where A is the number of angles that
 //   the operation uses: elements i and i+A by angle i (as Hugging Face's rotate_half) or, with
-//   attrs.pairs, neighbours 2i and 2i+1. Other elements, and v, are copied.
+//   attrs.pairs, neighbors 2i and 2i+1. Other elements, and v, are copied.
 //   in:  qkv[N,(H+2K)d], rope F32[N,E]
 //   out: y[N,(H+2K)d] (out may be in)
 // rope_dgrad

@@ -1,7 +1,7 @@
 'use strict';
 // Data enter the page by textContent or as numbers, never as markup.
 const data = JSON.parse(document.getElementById('data').textContent);
-const colours = ['#0969da', '#bc4c00', '#1a7f37', '#8250df', '#bf3989', '#9a6700', '#0a7d91', '#57606a'];
+const colors = ['#0969da', '#bc4c00', '#1a7f37', '#8250df', '#bf3989', '#9a6700', '#0a7d91', '#57606a'];
 const SVG = 'http://www.w3.org/2000/svg';
 const $ = id => document.getElementById(id);
 
@@ -51,10 +51,10 @@ function placeTip(tip, picture, clientX) {
   tip.style.right = at < box.width / 2 ? '' : box.width - at + 22 + 'px';
 }
 
-// The parts of a legend: a mark in its colour before each text.
-function keyOf(text, colour) {
+// The parts of a legend: a mark in its color before each text.
+function keyOf(text, color) {
   const key = element('span', text), mark = element('i');
-  mark.style.borderTopColor = colour;
+  mark.style.borderTopColor = color;
   key.prepend(mark);
   return key;
 }

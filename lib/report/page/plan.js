@@ -3,9 +3,9 @@ const total = data.seconds * NS;
 const view = { rank: data.ranks[0], from: 0, to: total };
 const left = 8, right = 8;
 const figures = [];
-const partColours = ['#0969da', '#1a7f37', '#57606a', '#8250df', '#bf3989', '#0a7d91', '#9a6700', 'var(--line)'];
-const kindColours = ['#0969da', '#bc4c00', '#9a6700', '#1a7f37', '#8250df', '#0a7d91', '#57606a'];
-const categoryColours = { parameters: '#0969da', gradients: '#bc4c00', optimizer: '#1a7f37', activations: '#8250df', buckets: '#0a7d91',
+const partColors = ['#0969da', '#1a7f37', '#57606a', '#8250df', '#bf3989', '#0a7d91', '#9a6700', 'var(--line)'];
+const kindColors = ['#0969da', '#bc4c00', '#9a6700', '#1a7f37', '#8250df', '#0a7d91', '#57606a'];
+const categoryColors = { parameters: '#0969da', gradients: '#bc4c00', optimizer: '#1a7f37', activations: '#8250df', buckets: '#0a7d91',
   staging: '#9a6700', buffers: '#57606a', snapshot: '#bf3989', libraries: '#8c959f' };
 
 function time(ns) {
@@ -34,14 +34,14 @@ function drawParts() {
       if (part[1] <= 0) return;
       const piece = element('span');
       piece.style.width = 100 * part[1] / data.seconds + '%';
-      piece.style.background = partColours[at];
+      piece.style.background = partColors[at];
       piece.title = `${part[0]}: ${time(part[1] * NS)}, ${share(part[1], data.seconds)}`;
       bar.append(piece);
     });
     box.append(choose, bar);
   }
   $('bars').replaceChildren(box);
-  $('part-keys').replaceChildren(...used.map(name => keyOf(name, partColours[names.indexOf(name)])));
+  $('part-keys').replaceChildren(...used.map(name => keyOf(name, partColors[names.indexOf(name)])));
   const rows = [];
   for (const [name, seconds] of view.rank.parts) {
     if (seconds > 0) rows.push([name, time(seconds * NS), share(seconds, data.seconds)]);
@@ -56,7 +56,7 @@ function drawParts() {
 // Pictures of memory show by category what is kept from step to step, and above it what the step
 // holds.
 function categoriesOf(tier) {
-  return Object.keys(categoryColours).filter(name => tier.kept[name] || tier.moments[name]);
+  return Object.keys(categoryColors).filter(name => tier.kept[name] || tier.moments[name]);
 }
 
 function drawMemory() {
@@ -75,7 +75,7 @@ function drawMemory() {
     const categories = categoriesOf(tier);
     const at = (name, i) => (tier.kept[name] || 0) + (tier.moments[name] ? tier.moments[name][i] : 0);
     const sum = i => categories.reduce((all, name) => all + at(name, i), 0);
-    keys.append(...categories.map(name => keyOf(name, categoryColours[name])));
+    keys.append(...categories.map(name => keyOf(name, categoryColors[name])));
     chart.append(element('h3', `${tier.tier} tier`), said, holder, keys, tip);
     place.append(chart);
     const draw = () => {
@@ -105,11 +105,11 @@ function drawMemory() {
           below[i] += at(name, i);
           upper += `${i ? 'L' : 'M'}${from} ${py(below[i]).toFixed(1)}L${to} ${py(below[i]).toFixed(1)}`;
         });
-        inside.append(svg('path', { d: upper + lower + 'Z', fill: categoryColours[name], class: 'category' }));
+        inside.append(svg('path', { d: upper + lower + 'Z', fill: categoryColors[name], class: 'category' }));
       }
-      const line = (value, text, colour, dash) => {
-        picture.append(svg('line', { x1: edge, x2: width - right, y1: py(value), y2: py(value), stroke: colour, 'stroke-width': 1.5, 'stroke-dasharray': dash }));
-        picture.append(svg('text', { x: width - right - 4, y: py(value) - 4, 'text-anchor': 'end', style: `fill: ${colour}` }, text));
+      const line = (value, text, color, dash) => {
+        picture.append(svg('line', { x1: edge, x2: width - right, y1: py(value), y2: py(value), stroke: color, 'stroke-width': 1.5, 'stroke-dasharray': dash }));
+        picture.append(svg('text', { x: width - right - 4, y: py(value) - 4, 'text-anchor': 'end', style: `fill: ${color}` }, text));
       };
       picture.append(inside);
       const near = showsLimit && Math.abs(py(tier.limit) - py(tier.allocated)) < 16;
@@ -205,7 +205,7 @@ function makeLanes(place, rows, title, onRow) {
   const keys = element('div', null, 'keys');
   const kinds = new Set();
   for (const row of rows) for (let i = 3; i < row.lane.blocks.length; i += SPAN) kinds.add(row.lane.blocks[i]);
-  keys.append(...data.kinds.map((name, at) => [name, at]).filter(([, at]) => kinds.has(at)).map(([name, at]) => keyOf(name, kindColours[at])));
+  keys.append(...data.kinds.map((name, at) => [name, at]).filter(([, at]) => kinds.has(at)).map(([name, at]) => keyOf(name, kindColors[at])));
   tip.hidden = true;
   said.setAttribute('role', 'status');
   said.textContent = 'no block chosen';
@@ -234,7 +234,7 @@ function makeLanes(place, rows, title, onRow) {
       }
       for (const key in paths) {
         const [kind, strength] = key.split(' ');
-        inside.append(svg('path', { d: paths[key], fill: kindColours[kind], 'fill-opacity': strength, class: 'blocks' }));
+        inside.append(svg('path', { d: paths[key], fill: kindColors[kind], 'fill-opacity': strength, class: 'blocks' }));
       }
     });
     drawTimes(picture, px, height - 6, width);
@@ -395,7 +395,7 @@ function makePage() {
   $('reset').addEventListener('click', () => zoom(0, total));
   $('lane').addEventListener('change', listInstructions);
   $('listed').addEventListener('toggle', () => { if ($('listed').open) listInstructions(); });
-  $('scale').textContent = `Neighbours shorter than ${time(data.pixel)} are drawn as one block.`;
+  $('scale').textContent = `Neighbors shorter than ${time(data.pixel)} are drawn as one block.`;
   makeSearch();
   if (data.ranks.length > 1) {
     $('stages').hidden = false;

@@ -1,6 +1,6 @@
 const dashes = ['', '7 4', '2 3', '10 3 2 3', '1 5'];
 const view = { smoothing: 0.6, from: null, to: null, log: false, by: 'step', hidden: new Set() };
-const colourOf = run => colours[data.runs.indexOf(run) % colours.length];
+const colorOf = run => colors[data.runs.indexOf(run) % colors.length];
 // Charts: for each a function of a run that gives its lines, {name, x, y, dots}.
 function steps(run, key, name, more) {
   const y = run.steps[key];
@@ -64,9 +64,9 @@ function draw(chart) {
   chart.box.hidden = lines.length === 0;
   if (!lines.length) return;
   const width = Math.max(260, chart.place.clientWidth || 640);
-  // Runs differ by colour and their lines by dashes; of one run the lines differ by colour.
+  // Runs differ by color and their lines by dashes; of one run the lines differ by color.
   lines.forEach((line, at) => {
-    line.colour = data.runs.length > 1 ? colourOf(line.run) : colours[at % colours.length];
+    line.color = data.runs.length > 1 ? colorOf(line.run) : colors[at % colors.length];
     if (data.runs.length === 1) line.dash = '';
   });
   const [x0, x1] = xRange(), log = view.log && chart.logs;
@@ -92,13 +92,13 @@ function draw(chart) {
   picture.append(svg('text', { x: (left + width - right) / 2, y: height - 3, 'text-anchor': 'middle' }, view.by === 'step' ? 'step' : 'tokens trained on'));
   const inside = svg('g', { 'clip-path': `url(#${clip})` });
   for (const line of lines) {
-    const colour = line.colour;
-    const look = { fill: 'none', stroke: colour, 'stroke-linejoin': 'round' };
+    const color = line.color;
+    const look = { fill: 'none', stroke: color, 'stroke-linejoin': 'round' };
     if (line.smooth && view.smoothing > 0) inside.append(svg('path', { ...look, d: path(line.x, line.y, scale, px, py), 'stroke-opacity': 0.22 }));
     inside.append(svg('path', { ...look, class: 'series', d: path(line.x, line.drawn, scale, px, py), 'stroke-width': 2, 'stroke-dasharray': line.dash || '' }));
     line.x.forEach((x, i) => {
       const y = scale(line.y[i]);
-      if (line.dots && y !== null) inside.append(svg('circle', { cx: px(x), cy: py(y), r: 3, fill: colour }));
+      if (line.dots && y !== null) inside.append(svg('circle', { cx: px(x), cy: py(y), r: 3, fill: color }));
       if (y === null && line.y[i] !== null && !finite(line.y[i]))
         inside.append(svg('polygon', { points: `${px(x) - 4},${top_} ${px(x) + 4},${top_} ${px(x)},${top_ + 8}`, fill: 'var(--bad)', class: 'not-finite' }));
     });
@@ -107,7 +107,7 @@ function draw(chart) {
   const band = svg('rect', { y: top_, height: height - top_ - bottom, fill: 'var(--soft)', 'fill-opacity': 0.2, visibility: 'hidden' });
   picture.append(inside, cursor, band);
   chart.keys.replaceChildren(...lines.map(line => {
-    const key = keyOf((data.runs.length > 1 ? line.run.name + ': ' : '') + line.name, line.colour);
+    const key = keyOf((data.runs.length > 1 ? line.run.name + ': ' : '') + line.name, line.color);
     key.firstChild.style.borderTopStyle = line.dash ? 'dashed' : 'solid';
     return key;
   }));
@@ -197,7 +197,7 @@ function makeCharts() {
 function makeRuns() {
   for (const run of data.runs) {
     const box = element('section', null, 'run');
-    box.style.borderLeftColor = colourOf(run);
+    box.style.borderLeftColor = colorOf(run);
     const label = element('label'), check = element('input');
     check.type = 'checkbox';
     check.checked = true;

@@ -182,7 +182,7 @@ struct CodedState {
   std::vector<float> scales;
   DeviceBytes device_codes, device_scales;
 
-  /// Requires equal scales up to rounding, and equal codes. A few codes may be neighbours instead,
+  /// Requires equal scales up to rounding, and equal codes. A few codes may be neighbors instead,
   /// where rounding moved a number across the border between two codes.
   void require_alike() const {
     REQUIRE(relative_error(read(device_scales, DType::kF32), array_of(scales)) < 1e-6);
@@ -499,7 +499,7 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
   const DeviceBytes y(4 * 64 * 16);
   const std::vector<void*> storage{x.data(), w.data(), y.data()};
   gpu().run_ops(graph, {&op, 1}, storage, {},
-                stream());  // cuBLAS must initialise outside of a capture
+                stream());  // cuBLAS must initialize outside of a capture
   const std::vector<std::byte> first = y.read();
   gpu().begin_capture(stream());
   gpu().run_ops(graph, {&op, 1}, storage, {}, stream());

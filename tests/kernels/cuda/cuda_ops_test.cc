@@ -445,9 +445,9 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
       require_agreement(c);
       c.attrs = RopeAttrs{.heads = heads, .pairs = true};
       require_agreement(c);
-      const auto neighbours = bits_on_gpu(c, kDTypes[2]);
+      const auto neighbors = bits_on_gpu(c, kDTypes[2]);
       c.in_place = 0;
-      REQUIRE((bits_on_gpu(c, kDTypes[2]) == neighbours));
+      REQUIRE((bits_on_gpu(c, kDTypes[2]) == neighbors));
     }
   }
 }

@@ -1,4 +1,4 @@
-// These tests check that every key which the reference documents as honoured has an effect. They
+// These tests check that every key which the reference documents as honored has an effect. They
 // walk through the whole schema: each key is written with other values into configs where it
 // matters, and something other than the key itself must change: the resolved config, the programs
 // of all ranks, or what a run computes from the config. Keys that affect only what a run does are
@@ -445,7 +445,7 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Returns whether a run can use this key, which the reference documents as honoured.
+/// Returns whether a run can use this key, which the reference documents as honored.
 bool runnable(const Field& field) {
   if (field.action != Action::kImplement) return false;
   if (field.types.empty()) return true;
@@ -459,7 +459,7 @@ bool runnable(const Field& field) {
 
 }  // namespace
 
-TEST_CASE("every key that is called honoured changes something other than itself") {
+TEST_CASE("every key that is called honored changes something other than itself") {
   std::string without;
   for (const Field& field : Schema::get().fields()) {
     if (!runnable(field) || run_keys().contains(field.path())) continue;

@@ -21,7 +21,7 @@
 namespace ftrun {
 namespace {
 
-/// The properties of a device, in the form in which cuDNN serialises them.
+/// The properties of a device, in the form in which cuDNN serializes them.
 struct Device {
   const char* name;
   int version, multiprocessors, shared_bytes;

@@ -264,7 +264,7 @@ class Tensor {
   const Index dims;
 
   /// Reads the element that is broadcast to `place` in a tensor of size `whole`: a dimension of 1
-  /// applies to all indices, a smaller one to groups of neighbouring indices.
+  /// applies to all indices, a smaller one to groups of neighboring indices.
   double read(const Index& place, const Index& whole) const {
     Index own;
     for (size_t d = 0; d < own.size(); ++d) own[d] = place[d] * dims[d] / whole[d];
