@@ -255,8 +255,8 @@ def fit(binary, rows, keys):
               + ", ".join(f"{key} {best[key]:.3g}" for key in best), flush=True)
 
 
-# The goals for all rows: mean error, number of rows within 15 %, worst error; and the error of ratios
-# of step times of one layout on more GPUs.
+# The goals for all rows: mean error, number of rows within 15 %, worst error; and the error of the
+# ratios of step times of one layout on more GPUs.
 MEAN, WITHIN, WORST, SCALING = 0.06, 23, 0.2, 0.03
 
 
