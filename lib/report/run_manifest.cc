@@ -145,6 +145,13 @@ class Fields {
       out = value->get<Integer>();
     }
   }
+  /// Reads a number; null is NaN, because a number that is not finite is written as null.
+  void get(const char* key, double& out) const {
+    const auto found = json_.find(key);
+    if (found == json_.end()) return;
+    if (!found->is_null() && !found->is_number()) fail(name(key), "a number");
+    out = found->is_null() ? std::numeric_limits<double>::quiet_NaN() : found->get<double>();
+  }
   void get(const char* key, std::vector<std::string>& out) const {
     const Json* value = find(key);
     if (value == nullptr) return;
@@ -262,13 +269,19 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
-  const auto read_figures = [&](const char* name,
-                                std::map<std::string, std::map<std::string, int64_t>>& out) {
+  const auto read_figures = [&](const char* name, auto& out) {
     fields.object(name, [&](const Fields& f) {
       for (const std::string& key : f.keys())
         f.object(key.c_str(), [&](const Fields& part) { read_map(part, out[key]); });
     });
   };
+  read_figures("evaluations", manifest.evaluations);
+  fields.object("best", [&](const Fields& f) {
+    RunManifest::BestRecord& best = manifest.best.emplace();
+    f.get("metric", best.metric);
+    f.get("value", best.value);
+    f.get("step", best.step);
+  });
   read_figures("memory", manifest.memory);
   read_figures("traffic", manifest.traffic);
   read_figures("pipeline", manifest.pipeline);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -171,6 +172,14 @@ TEST_CASE("a manifest is read back as it was written") {
   m.counters = {{"skipped_steps", 3}};
   m.memory = {{"allocated", {{"device gradients", 512}}}};
   m.traffic = {{"communication", {{"program", 64}}}};
+  m.pipeline = {{"stage 0", {{"wait_microseconds", 5}}}};
+  m.time = {{"step", {{"measured_microseconds", 7}}}};
+  m.evaluations = {{"validation",
+                    {{"step", 20},
+                     {"loss", 0.5},
+                     {"perplexity", std::numeric_limits<double>::infinity()},
+                     {"tokens", 64}}}};
+  m.best = RunManifest::BestRecord{"loss", 0.5, 20};
   for (const char* config : {m.config.c_str(), "train:\n  steps: 60\n", ""}) {
     m.config = config;
     put_file(folder / "run.json", manifest_text(m));
@@ -181,6 +190,8 @@ TEST_CASE("a manifest is read back as it was written") {
     REQUIRE(back.seed == m.seed);
     REQUIRE(back.restarts[0].rank == -1);
     REQUIRE(back.exit_rank == 3);
+    REQUIRE(back.evaluations.at("validation").at("loss") == 0.5);
+    REQUIRE(back.best->value == 0.5);
     REQUIRE(compare_manifests(m, back).empty());
   }
   m.exit_code.reset();
