@@ -305,8 +305,10 @@ with tempfile.TemporaryDirectory() as scratch:
         both = must(ftrun("--config", job.config("truncated-run", **FEW,
                                                  model={"path": str(folder)}), "--nproc", 2), 4)
         cause = re.sub(r"\d+\.\ds after", "N s after", both.stderr[both.stderr.index("error: "):])
-        assert (cause == "error: ranks 0, 1: exit code 4, N s after the start: opening the model: "
-                         f"rank 0: {message}"), cause
+        # The supervisor may stop one rank before it ends by itself.
+        expected = (r"error: (ranks 0, 1|rank [01]): exit code 4, N s after the start: opening the "
+                    f"model: rank 0: {re.escape(message)}(  stopped because of it: rank [01]\n)?")
+        assert re.fullmatch(expected, cause), cause
         # The failed run left only an empty skeleton, so the repaired run can use the same folder.
         (folder / "model.safetensors").write_bytes(whole)
         job.run("truncated-run", **FEW, model={"path": str(folder)})

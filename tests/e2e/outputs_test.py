@@ -609,8 +609,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 job.model / "tokenizer.json").read_bytes()
         (hub / "blobs" / "tokenizer.json").unlink()
         message = (f"ftrun: {snapshot}: files that the exported model needs cannot be read:\n"
-                   "  tokenizer.json: it is a link to ../../blobs/tokenizer.json, which is not "
-                   "there\n  remedy: restore them (in the Hub's cache: download the model again), "
+                   "  tokenizer.json: it is a link to ../../blobs/tokenizer.json, which does not "
+                   "exist\n  remedy: restore them (in the Hub's cache: download the model again), "
                    "or remove them from the folder\n")
         config = job.config("dead-link", **changes)
         for command in (("check", "-q", "--config", config), ("--config", config),

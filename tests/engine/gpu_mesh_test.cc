@@ -117,7 +117,7 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
     Communicator& group = *there.groups.open[0];
     require(fixtures::message_of([&] {
               group.shutdown();
-            }).find("is closed while 2 recordings hold its collectives") != std::string::npos,
+            }).find("its collectives are held by 2 recordings") != std::string::npos,
             "a group that recordings hold is not closed");
     rig.train_executor.drop_recordings();
     group.shutdown();
