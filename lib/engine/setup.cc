@@ -76,9 +76,9 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   // All programs are allocated before any executor is made, because executors hold addresses in the
   // arenas.
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
-  train_executor_ = executor_of(train());
-  evaluate_executor_ = executor_of(evaluate());
-  if (plan().text) text_executor_ = executor_of(text());
+  train_executor_ = executor_of(train_program());
+  evaluate_executor_ = executor_of(evaluation_program());
+  if (plan().text) text_executor_ = executor_of(text_program());
   state_ =
       std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
   if (gpu != nullptr) return;
