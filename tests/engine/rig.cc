@@ -174,14 +174,14 @@ const ModelFolder& model_folder(const ModelConfig& model) {
 }
 
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
-  const auto positions = static_cast<size_t>(shape.rows * shape.row_tokens);
+  const auto positions = static_cast<size_t>(shape.rows * shape.sequence_length);
   const auto vocabulary = static_cast<uint64_t>(vocab_rows);
   Batch batch;
   batch.tokens.resize(positions);
   batch.labels.resize(positions);
   batch.positions.resize(positions);
   batch.starts.assign(positions, 0);
-  const auto length = static_cast<size_t>(shape.row_tokens),
+  const auto length = static_cast<size_t>(shape.sequence_length),
              filled = length - static_cast<size_t>(shape.row_padding);
   for (size_t i = 0; i < positions; ++i) {
     const size_t place = i % length, number = i / length * filled + place;

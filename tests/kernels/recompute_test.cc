@@ -131,17 +131,22 @@ bool has_nan(DType dtype, const std::string& bits) {
 
 const BlockShape kLayerShapes[] = {
     {},
-    {.rows = 2, .row_tokens = 80, .hidden = 64, .head_size = 16, .feed_forward = 96},
-    {.rows = 1, .row_tokens = 130, .hidden = 48, .head_size = 12, .feed_forward = 80, .window = 33},
+    {.rows = 2, .sequence_length = 80, .hidden = 64, .head_size = 16, .feed_forward = 96},
+    {.rows = 1,
+     .sequence_length = 130,
+     .hidden = 48,
+     .head_size = 12,
+     .feed_forward = 80,
+     .window = 33},
     {.rows = 2,
-     .row_tokens = 65,
+     .sequence_length = 65,
      .hidden = 64,
      .head_size = 16,
      .feed_forward = 72,
      .biases = true,
      .qk_norm = true},
     {.rows = 1,
-     .row_tokens = 192,
+     .sequence_length = 192,
      .hidden = 576,
      .query_heads = 9,
      .kv_heads = 3,
@@ -151,7 +156,7 @@ const BlockShape kLayerShapes[] = {
 TEST_CASE("gradients have the same bits whatever is recomputed in backward") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (BlockShape shape : kLayerShapes) {
-      INFO(dtype_name(dtype) << ", rows of " << shape.row_tokens);
+      INFO(dtype_name(dtype) << ", rows of " << shape.sequence_length);
       shape.dtypes = {dtype, dtype};
       const auto plain = results(shape, {});
       REQUIRE(plain.size() >= 8);

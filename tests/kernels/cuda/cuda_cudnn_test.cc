@@ -53,7 +53,7 @@ TEST_CASE(
                                                        {{3, 1, 8, 20, 0.3, 5}, 2},
                                                        {{1, 1, 24, 2, 0.3, 0}, 1},
                                                        {{2, 1, 64, 70, 0.1, 0}, 1}}) {
-    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window,
+    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.sequence_length, attrs.window,
             rows);
     const test::AttentionCases cases = test::attention_of_documents(attrs, rows);
     REQUIRE(error_of(cases.forward) < 1e-2);
@@ -89,7 +89,7 @@ TEST_CASE(
   WithCudnn gpu(true);
   for (const DocumentCase& c : kDocuments) {
     const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
-    CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
+    CAPTURE(c.attrs.query_heads, c.attrs.sequence_length, c.attrs.window, c.rows, c.lengths);
     CHECK(error_of(cases.forward) < 1e-2);
     CHECK(error_of(cases.backward) < 2e-2);
   }
@@ -115,7 +115,7 @@ TEST_CASE("cuda: cuDNN's attention of large documents is near our kernels', and 
                                  {{4, 4, 128, 1024, 0.1, 100}, 2, {300, 20, 500}},
                                  {{2, 2, 64, 1024, 0.1, 0}, 1, {3, 2}}}) {
     const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
-    CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
+    CAPTURE(c.attrs.query_heads, c.attrs.sequence_length, c.attrs.window, c.rows, c.lengths);
     for (const test::OperationCase* each : {&cases.forward, &cases.backward}) {
       const std::vector<test::Array> own = test::run_on_gpu(*each, kNarrow);
       WithCudnn gpu(true);

@@ -49,9 +49,9 @@ class WithCudnn {
   std::unique_ptr<DeviceKernels> gpu_;
 };
 
-AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t sequence_length,
                         int64_t window = 0) {
-  return {heads, kv_heads, head_size, row_tokens, 0.3, window};
+  return {heads, kv_heads, head_size, sequence_length, 0.3, window};
 }
 
 double error_of(const test::OperationCase& c) {
