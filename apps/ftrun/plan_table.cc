@@ -52,11 +52,11 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
   Json lines = Json::array(), fits = Json::object();
   for (const MemoryTablePart& line : row.lines)
     lines.push_back({{"part", line.part},
-                     {"course", std::llround(line.formula)},
+                     {"formula", std::llround(line.formula)},
                      {"planned", std::llround(line.planned)},
                      {"why", line.why}});
   for (const SizeGpu& gpu : gpus)
-    fits[gpu.name] = {{"course", row.formula() <= gpu.bytes},
+    fits[gpu.name] = {{"formula", row.formula() <= gpu.bytes},
                       {"planned", row.planned() <= gpu.bytes}};
   Json json{{"model", model.name},
             {"parameters", row.parameters},
@@ -64,7 +64,7 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
             {"gpus", row.query.ranks},
             {"row_tokens", row.query.row},
             {"recompute", name_of(row.query.recompute)},
-            {"course", std::llround(row.formula())},
+            {"formula", std::llround(row.formula())},
             {"planned", std::llround(row.planned())},
             {"fullest", row.peak_instr},
             {"lines", lines},
