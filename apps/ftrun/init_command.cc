@@ -129,9 +129,9 @@ Machine assumed_cpu_machine() {
     Rates rates;
     rates.ranks = ranks;
     rates.threads = machine.devices / ranks;
-    rates.memory = kMemoryBandwidth / ranks;
-    rates.products = {{DType::kF32, kFlopsPerCore * rates.threads},
-                      {DType::kBF16, kFlopsPerCore * rates.threads}};
+    rates.memory_bandwidth = kMemoryBandwidth / ranks;
+    rates.matmul_flops = {{DType::kF32, kFlopsPerCore * rates.threads},
+                          {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
   machine.node = {kLatency, kBandwidth};
@@ -144,7 +144,7 @@ Machine assumed_cpu_machine() {
 InitMachine machine_of(const InitOptions& options) {
   if (!options.machine.empty()) {
     InitMachine named{read_machine_file(options.machine), options.machine};
-    if (named.machine.memory == 0)
+    if (named.machine.memory_capacity == 0)
       throw Error(ExitCode::kUsage,
                   cat(options.machine,
                       ": the key memory is missing, so ftrun cannot tell which model fits"),
@@ -159,8 +159,9 @@ InitMachine machine_of(const InitOptions& options) {
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
   InitMachine found{measured ? *measured : assumed_cpu_machine(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};
-  if (!found.machine.has_gpus && found.machine.memory == 0)
-    found.machine.memory = static_cast<double>(read_memory_limit().total) / found.machine.devices;
+  if (!found.machine.has_gpus && found.machine.memory_capacity == 0)
+    found.machine.memory_capacity =
+        static_cast<double>(read_memory_limit().total) / found.machine.devices;
   return found;
 }
 

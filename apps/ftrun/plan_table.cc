@@ -34,7 +34,7 @@ struct SizeGpu {
 
 std::vector<SizeGpu> gpus_of(const std::optional<Machine>& machine) {
   if (!machine) return {{"A100-40", 40e9}, {"A100, H100-80", 80e9}};
-  return {{machine->name, machine->memory}};
+  return {{machine->name, machine->memory_capacity}};
 }
 
 std::string gigabytes(double bytes) {
@@ -158,7 +158,7 @@ std::vector<MemoryTableModel> models_of(const TableOptions& options) {
 std::optional<Machine> compared_machine(const TableOptions& options) {
   if (options.machine.empty()) return std::nullopt;
   Machine machine = read_machine_file(options.machine);
-  if (machine.memory == 0)
+  if (machine.memory_capacity == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name, " does not say how much memory a device has"),
                 "add memory: 80 GB to the machine file");
