@@ -20,13 +20,13 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-/// Writes the line "continues with 1 data rank of 2 since rank 1 failed twice without a new
-/// checkpoint: ...".
+/// Writes the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
+/// new checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t replica = request.launch.world / mesh.data;  // ranks
   const int64_t dropped_replicas = std::ssize(request.ranks.dropped) / replica;
-  return cat("continues with ", count_text(mesh.data, "data rank"), " of ",
+  return cat("continues with ", count_text(mesh.data, "data-parallel rank"), " of ",
              mesh.data + dropped_replicas, " since ", request.ranks.drop_reason);
 }
 

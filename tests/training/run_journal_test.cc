@@ -259,7 +259,8 @@ TEST_CASE("a run that continues with fewer ranks says why") {
   run.rank.request.ranks.drop_reason = "rank 1 failed twice";
   CHECK(logged([&] {
           run.rank.open();
-        }).find("continues with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);
+        }).find("continues with 1 data-parallel rank of 2 since rank 1 failed twice") !=
+        std::string::npos);
 }
 
 TEST_CASE("the activity of a rank is on its board") {

@@ -44,7 +44,7 @@ Program traced_program() {
   return program;
 }
 
-/// Returns a mesh of `session.world()` data ranks as one of them sees it.
+/// Returns a mesh of `session.world()` data-parallel ranks as one of them sees it.
 StateOptions data_ranks(const Session& session) {
   StateOptions state;
   state.dp_shard.count = session.world();
