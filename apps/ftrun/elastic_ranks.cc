@@ -171,7 +171,7 @@ void ElasticRanks::add_to(Restart& restart) const {
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* dropped = std::getenv(launch_variables::kLeftRanks);
   const char* why = std::getenv(launch_variables::kWhyLeft);
-  RanksOfStart ranks{.count = launch.world};
+  RanksOfStart ranks{.count = launch.world_size};
   // If a launcher has passed on the environment, the variables may belong to another run.
   if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || dropped == nullptr ||
       why == nullptr)

@@ -152,7 +152,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
       shards.back().push_back(traits.trait_of(index));
   }
   Classes classes;
-  for (int rank = 0; rank < mesh.world(); ++rank) {
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const int stage = mesh.place_on(rank, kStageAxes),
               layer_place = mesh.place_on(rank, kLayerAxes);
     const int index = mesh.place_on(rank, kStateAxes);

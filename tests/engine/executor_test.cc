@@ -36,11 +36,11 @@ std::vector<float> floats_of(const RankRig& rig) {
 /// Returns the number of allocations that all ranks together make in four steps, after two steps of
 /// warm-up. It is the smallest of three tries, because a one-time allocation of a slow thread may
 /// fall into the first.
-int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model,
+int64_t allocations_of_steps(int world_size, const Config& config, const ModelConfig& model,
                              bool traced = false) {
   int64_t made = -1;
   fixtures::require_none(fixtures::on_ranks(
-      world,
+      world_size,
       [&](Rendezvous&, Communicator& group) {
         RankRig rig(config, model, group);
         for (int64_t step = 1; step <= 2; ++step) rig.train(step);
@@ -63,7 +63,7 @@ int64_t allocations_of_steps(int world, const Config& config, const ModelConfig&
 
 TEST_CASE("after the second step nothing is allocated any more, at any stage and tier") {
   set_kernel_threads(1);
-  for (const int world : {1, 2})
+  for (const int world_size : {1, 2})
     for (const int64_t stage : {0, 1, 2, 3})
       for (const bool overlap : {false, true})
         for (const OffloadDevice device :
@@ -73,9 +73,9 @@ TEST_CASE("after the second step nothing is allocated any more, at any stage and
           config.zero.overlap_comm = overlap;
           config.zero.reduce_bucket_size = 1000;
           fixtures::offload_to(config, device);
-          INFO(world << " ranks, stage " << stage << ", overlap " << overlap << ", tier "
-                     << name_of(device));
-          REQUIRE(allocations_of_steps(world, config, fixtures::small_model()) == 0);
+          INFO(world_size << " ranks, stage " << stage << ", overlap " << overlap << ", tier "
+                          << name_of(device));
+          REQUIRE(allocations_of_steps(world_size, config, fixtures::small_model()) == 0);
         }
 }
 

@@ -407,7 +407,7 @@ TEST_CASE(
         meta.skipped_steps = progress.skipped.total();
         meta.loss_scaler = progress.skipped.scaler_state();
         save_checkpoint(posix_files(), {scratch.path}, meta, rig.state.slices(),
-                        {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                        {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
                            return rendezvous.exchange_text("save", text);
                          }});
         train_tail(rendezvous, rig, progress, straight);

@@ -102,7 +102,7 @@ std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements
 }
 
 CheckpointGroup together(Rendezvous& rendezvous) {
-  return {rendezvous.rank(), rendezvous.world(), [&rendezvous](const std::string& text) {
+  return {rendezvous.rank(), rendezvous.world_size(), [&rendezvous](const std::string& text) {
             return rendezvous.exchange_text("save", text);
           }};
 }

@@ -58,10 +58,10 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
     const SavedState saved =
         saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
           for (const int64_t number : {1, 2}) train_step(rig, number);
-          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                             return rendezvous.exchange_text("save", text);
-                           }});
+          save_checkpoint(
+              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              {rendezvous.rank(), rendezvous.world_size(),
+               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {

@@ -365,9 +365,9 @@ SingleRank::SingleRank() {
 namespace {
 
 /// Runs `body` on one thread per rank. Returns the message of each thread's error; "" for none.
-std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbeat,
+std::vector<std::string> on_threads(int world_size, std::chrono::milliseconds heartbeat,
                                     const std::function<void(Rendezvous&)>& body) {
-  auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);
+  auto all = Rendezvous::in_process(world_size, std::chrono::seconds(20), heartbeat);
   std::vector<std::string> failures(all.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < all.size(); ++rank)
@@ -378,12 +378,12 @@ std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbe
 
 }  // namespace
 
-std::vector<std::string> on_ranks(int world,
+std::vector<std::string> on_ranks(int world_size,
                                   const std::function<void(Rendezvous&, Communicator&)>& body,
                                   std::chrono::milliseconds heartbeat, CommBackend backend) {
-  std::vector<int> members(static_cast<size_t>(world));
+  std::vector<int> members(static_cast<size_t>(world_size));
   std::iota(members.begin(), members.end(), 0);
-  return on_threads(world, heartbeat, [&](Rendezvous& rendezvous) {
+  return on_threads(world_size, heartbeat, [&](Rendezvous& rendezvous) {
     const auto group = open_communicator(rendezvous, "data", members,
                                          {.backend = backend, .timeout = std::chrono::seconds(20)});
     body(rendezvous, *group);
@@ -394,7 +394,7 @@ void on_mesh(const StateOptions& mesh,
              const std::function<void(Rendezvous&, const RankGroups&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
   require_none(
-      on_threads(ranks.world(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
+      on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
         const MeshPoint place = ranks.coordinate(rendezvous.rank());
         StateOptions mine = mesh;
         mine.dp_shard.index = place.dp_shard;

@@ -158,7 +158,7 @@ struct SingleRank {
 /// each rank's error ("" for none). A long heartbeat keeps the rendezvous' own threads idle, for
 /// tests that count allocations.
 std::vector<std::string> on_ranks(
-    int world, const std::function<void(Rendezvous&, Communicator&)>& body,
+    int world_size, const std::function<void(Rendezvous&, Communicator&)>& body,
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 

@@ -208,10 +208,10 @@ TEST_CASE(
         [&](Rendezvous& rendezvous, RankRig& rig) {
           fixtures::train_step(rig, 1);
           fixtures::train_step(rig, 2);
-          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                             return rendezvous.exchange_text("save", text);
-                           }});
+          save_checkpoint(
+              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              {rendezvous.rank(), rendezvous.world_size(),
+               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return fixtures::saved_on(fixtures::run_of_stage(layout.stage), model, layout.mesh,
@@ -297,10 +297,10 @@ TEST_CASE(
             outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
             outcome.norms.push_back(run.result.gradient_norm);
           }
-          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                             return rendezvous.exchange_text("save", text);
-                           }});
+          save_checkpoint(
+              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              {rendezvous.rank(), rendezvous.world_size(),
+               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     require_same(outcome, expected);
     for (const char* tensor :

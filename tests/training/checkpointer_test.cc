@@ -77,13 +77,13 @@ struct SavingRun {
   SavingRun(const std::string& folder, const Config& config, bool resumes = false,
             Session* among = nullptr, GatedDisk* shared = nullptr)
       : root(folder + "/run/checkpoints"),
-        request(request_of(among ? among->rank() : 0, among ? among->world() : 1, config)),
+        request(request_of(among ? among->rank() : 0, among ? among->world_size() : 1, config)),
         progress(config) {
     request.config.output_dir = folder + "/run";
     request.resume.wanted = resumes;
     if (!among) alone = single_rank_session(request);
     session = among ? among : alone.get();
-    model.emplace(request.launch.world, request.launch.rank);
+    model.emplace(request.launch.world_size, request.launch.rank);
     if (resumes && session->is_first()) recorder.emplace(request);
     if (!shared) own_disk = std::make_unique<GatedDisk>(folder);
     disk = shared ? shared : own_disk.get();

@@ -19,10 +19,11 @@ namespace ftrun::fixtures {
 /// it receives.
 class FakeModel : public CheckpointedState {
  public:
-  FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}
+  FakeModel(int world_size, int rank)
+      : world_size_(world_size), rank_(rank), state(world_size, rank, 0) {}
 
   /// Sets the state to this version, as training changes it.
-  void train_to(int version) { state = test::ToyState(world_, rank_, version); }
+  void train_to(int version) { state = test::ToyState(world_size_, rank_, version); }
 
   std::string fingerprint() const override { return "folder"; }
   std::string base_fingerprint() const override {
@@ -34,7 +35,7 @@ class FakeModel : public CheckpointedState {
     if (record != saved.extra.end() && record->second != base)
       throw Error(ExitCode::kBadInput, cat(folder, ": another base"), "give the first one");
   }
-  std::map<std::string, int64_t> topology() const override { return {{"data", world_}}; }
+  std::map<std::string, int64_t> topology() const override { return {{"data", world_size_}}; }
 
   void load_initial(const AdapterFolder* adapter) override {
     calls.push_back(adapter == nullptr ? "first weights" : "first weights of an adapter");
@@ -77,7 +78,7 @@ class FakeModel : public CheckpointedState {
   }
 
  private:
-  int world_;
+  int world_size_;
   int rank_;
   std::optional<test::ToyState> copy_;
 

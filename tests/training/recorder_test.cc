@@ -26,14 +26,14 @@ using test::read_text;
 using test::TempFolder;
 using Lines = std::vector<std::string>;
 
-/// Returns the request of rank 0 of `world` ranks for a run in `folder`, which prints a line of
-/// progress for each step.
-TrainRequest request_in(const std::string& folder, int world = 1) {
+/// Returns the request of rank 0 of `world_size` ranks for a run in `folder`, which prints a line
+/// of progress for each step.
+TrainRequest request_in(const std::string& folder, int world_size = 1) {
   Config config;
   config.train_batch_size = 4;
   config.train.log.every = 1;
   config.train.log.tensorboard = false;
-  TrainRequest request = request_of(0, world, config);
+  TrainRequest request = request_of(0, world_size, config);
   request.config.output_dir = folder;
   return request;
 }
@@ -362,9 +362,9 @@ TEST_CASE("a run that never trained a step has no table") {
 }
 
 TEST_CASE("a failure of the only rank is attributed to it, one of several ranks to nobody yet") {
-  for (const int world : {1, 2}) {
+  for (const int world_size : {1, 2}) {
     const TempFolder folder;
-    const TrainRequest request = request_in(folder / "run", world);
+    const TrainRequest request = request_in(folder / "run", world_size);
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 2);
     printed([&] {
@@ -374,7 +374,7 @@ TEST_CASE("a failure of the only rank is attributed to it, one of several ranks 
     const RunManifest manifest = read_manifest(recorder.paths().manifest());
     CHECK(manifest.exit_code == 7);
     CHECK(manifest.exit_reason == "the loss is nan");
-    CHECK(manifest.exit_rank == (world == 1 ? 0 : -1));
+    CHECK(manifest.exit_rank == (world_size == 1 ? 0 : -1));
     CHECK(fs::exists(recorder.paths().report()));
   }
 }

@@ -36,7 +36,7 @@ Config config_in(const std::string& folder) {
 /// JournalOfRank is a rank's journal with the objects that it borrows.
 struct JournalOfRank {
   JournalOfRank(Session& among, const Config& config)
-      : request(request_of(among.rank(), among.world(), config)),
+      : request(request_of(among.rank(), among.world_size(), config)),
         session(among),
         journal(request, session, [this](const LogOptions& options) {
           has_record = fs::exists(request.config.output_dir + "/run.json");
@@ -157,17 +157,17 @@ TEST_CASE("logs are opened in a folder that holds the run's record") {
 
 TEST_CASE("each rank has its own log, whose lines name the rank unless the supervisor does") {
   const TempFolder folder;
-  const auto logs_of = [&](const std::string& name, LaunchKind kind, int world) {
+  const auto logs_of = [&](const std::string& name, LaunchKind kind, int world_size) {
     Config config = config_in(folder / name);
     config.log_level = "warn";
-    std::vector<LogOptions> logs(static_cast<size_t>(world));
-    const Lines failures = on_sessions(world, config, [&](Session& session) {
+    std::vector<LogOptions> logs(static_cast<size_t>(world_size));
+    const Lines failures = on_sessions(world_size, config, [&](Session& session) {
       JournalOfRank rank(session, config);
       rank.request.launch.kind = kind;
       rank.open();
       logs[static_cast<size_t>(session.rank())] = rank.logs.at(0);
     });
-    REQUIRE(failures == Lines(static_cast<size_t>(world), ""));
+    REQUIRE(failures == Lines(static_cast<size_t>(world_size), ""));
     return logs;
   };
   const auto own = logs_of("a", LaunchKind::kTorchrun, 2);

@@ -33,7 +33,7 @@ size_t place(const Session& session) {
 /// Returns the mesh of the session's data-parallel ranks, as this rank sees it.
 StateOptions data_mesh(const Session& session) {
   StateOptions state;
-  state.dp_shard.count = session.world();
+  state.dp_shard.count = session.world_size();
   state.dp_shard.index = session.rank();
   return state;
 }

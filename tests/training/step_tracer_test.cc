@@ -44,10 +44,10 @@ Program traced_program() {
   return program;
 }
 
-/// Returns a mesh of `session.world()` data-parallel ranks as one of them sees it.
+/// Returns a mesh of `session.world_size()` data-parallel ranks as one of them sees it.
 StateOptions data_ranks(const Session& session) {
   StateOptions state;
-  state.dp_shard.count = session.world();
+  state.dp_shard.count = session.world_size();
   state.dp_shard.index = session.rank();
   return state;
 }

@@ -227,7 +227,7 @@ class RankRun : public fixtures::FakeRun {
   }
 
   CheckpointGroup group(Rendezvous& rendezvous) const {
-    return {rendezvous_.rank(), rendezvous_.world(), [&rendezvous](const std::string& text) {
+    return {rendezvous_.rank(), rendezvous_.world_size(), [&rendezvous](const std::string& text) {
               return rendezvous.exchange_text("save", text, WaitPolicy::kWhileAlive);
             }};
   }
