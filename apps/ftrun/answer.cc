@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/as_error.h"
-#include "refusal.h"
+#include "refused_config.h"
 
 namespace ftrun {
 namespace {

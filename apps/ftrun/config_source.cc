@@ -36,7 +36,7 @@
 #include "model/rope_angles.h"
 #include "named_inputs.h"
 #include "program/training_model.h"
-#include "refusal.h"
+#include "refused_config.h"
 
 namespace ftrun {
 namespace {

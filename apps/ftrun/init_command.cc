@@ -31,10 +31,10 @@
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
+#include "new_file_checks.h"
 #include "nodes_option.h"
 #include "optimizers/optimizer_config.h"
 #include "plan_search.h"
-#include "refuse_existing.h"
 #include "report/memory_limit.h"
 #include "search_text.h"
 
