@@ -527,17 +527,20 @@ class DecoderBuilder {
   }
 
   ModelDescription build() {
-    const TensorId table = table_.rows(weight_of(names_.embedding), {c_.vocab_rows, c_.hidden});
-    const TensorId positions = c_.learned_positions ? table_.rows(weight_of(names_.positions),
-                                                                  {position_rows(), c_.hidden})
-                                                    : -1;
+    const TensorId table =
+        table_.add_split_by_rows(weight_of(names_.embedding), {c_.vocab_rows, c_.hidden});
+    const TensorId positions =
+        c_.learned_positions
+            ? table_.add_split_by_rows(weight_of(names_.positions), {position_rows(), c_.hidden})
+            : -1;
     add_embedding(table, positions);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
-    const TensorTable::Norm norm = table_.norm(std::string(names_.norm), c_);
+    const TensorTable::Norm norm = table_.add_norm(std::string(names_.norm), c_);
     const TensorId head =
-        c_.tied ? table : table_.rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden});
+        c_.tied ? table
+                : table_.add_split_by_rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden});
     const TensorId bias =
-        c_.head_bias ? table_.rows(cat(names_.head, ".bias"), {c_.vocab_rows}) : -1;
+        c_.head_bias ? table_.add_split_by_rows(cat(names_.head, ".bias"), {c_.vocab_rows}) : -1;
     add_head(norm, head, bias);
     if (c_.rotary_size() > 0) add_rope_table();
     return std::move(out_);
