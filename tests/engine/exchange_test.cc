@@ -123,13 +123,13 @@ using namespace fixtures;
 
 TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
   for (const int ranks : {2, 4})
-    require_none(on_ranks(ranks, [](Rendezvous&, Communicator& group) {
+    require_no_failures(errors_on_ranks(ranks, [](Rendezvous&, Communicator& group) {
       require_exchanges(RankGroups::of_one(group));
     }));
 }
 
 TEST_CASE("a step in which rows do not fit ends with their number") {
-  const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
+  const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
     counted.write(0, numbers_of(group.rank()));
@@ -143,7 +143,7 @@ TEST_CASE("a step in which rows do not fit ends with their number") {
 }
 
 TEST_CASE("counts of more rows than exist are reported as a defect") {
-  const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
+  const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2);
     counted.write(0, numbers_of(group.rank()));

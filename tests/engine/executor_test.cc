@@ -39,7 +39,7 @@ std::vector<float> floats_of(const RankRig& rig) {
 int64_t allocations_of_steps(int world_size, const Config& config, const ModelConfig& model,
                              bool traced = false) {
   int64_t made = -1;
-  fixtures::require_none(fixtures::on_ranks(
+  fixtures::require_no_failures(fixtures::errors_on_ranks(
       world_size,
       [&](Rendezvous&, Communicator& group) {
         RankRig rig(config, model, group);
@@ -129,7 +129,8 @@ TEST_CASE(
     Config config = fixtures::run_of_stage(stage);
     config.zero.overlap_comm = true;
     fixtures::offload_to(config, OffloadDevice::kCpu);
-    fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    fixtures::require_no_failures(fixtures::errors_on_ranks(2, [&](Rendezvous&,
+                                                                   Communicator& group) {
       RankRig rig(config, fixtures::model_of_many_blocks(), group);
       RankRig plain(config, fixtures::model_of_many_blocks(), group);
       const Program& program = rig.plan.train.program;
@@ -213,7 +214,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   REQUIRE(one.result.counted_tokens == 64);
   REQUIRE(one.result.finite);
   const std::vector<float> expected = floats_of(single);
-  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+  fixtures::require_no_failures(fixtures::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
     const StepRun two = step(
         rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
@@ -241,7 +242,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
 }
 
 TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
-  fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+  fixtures::require_no_failures(fixtures::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
       rig.train(1);
@@ -279,7 +280,7 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
 TEST_CASE("a rank that leaves ends the step of the others with its loss, not in a hang") {
   for (const int64_t stage : {0, 1, 2, 3}) {
     INFO("stage " << stage);
-    const auto failures = fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+    const auto failures = fixtures::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
       rig.train(1);
       if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
@@ -295,7 +296,7 @@ TEST_CASE("a rank that leaves ends the step of the others with its loss, not in 
 TEST_CASE("a rank whose step fails ends the step of the others") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
-    const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    const auto failures = fixtures::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
       rig.train(1);
       if (group.rank() == 1) rig.batches[1].labels.pop_back();

@@ -32,7 +32,7 @@ TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing a
   config.zero.reduce_bucket_size = 1000;
   int64_t grown = -1;
   int64_t collectives = 0;
-  const auto failures = fixtures::on_ranks(
+  const auto failures = fixtures::errors_on_ranks(
       2,
       [&](Rendezvous&, Communicator& group) {
         fixtures::RankRig rig(config, fixtures::small_model(), group);

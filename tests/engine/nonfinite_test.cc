@@ -179,18 +179,20 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
     std::vector<std::string> places(3);
-    fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), group);
-      rig.train(1);
-      // At these stages each rank has its own copy of all parameters, so only rank 1 has the NaN.
-      if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
-      const auto before = fixtures::own_slices(rig.state);
-      StepRun run = rig.prepared(2);
-      rig.train_executor.run(run);
-      require(!run.result.finite, "every rank decides alike");
-      places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
-      require(fixtures::own_slices(rig.state) == before, "no state has changed");
-    }));
+    fixtures::require_no_failures(
+        fixtures::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
+          RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), group);
+          rig.train(1);
+          // At these stages each rank has its own copy of all parameters, so only rank 1 has the
+          // NaN.
+          if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
+          const auto before = fixtures::own_slices(rig.state);
+          StepRun run = rig.prepared(2);
+          rig.train_executor.run(run);
+          require(!run.result.finite, "every rank decides alike");
+          places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
+          require(fixtures::own_slices(rig.state) == before, "no state has changed");
+        }));
     REQUIRE(places[0] == "");
     REQUIRE(places[1] ==
             "forward layer 1 mb 0 (layers.0): sum; "
@@ -201,7 +203,7 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
 
 TEST_CASE("a shard that is not finite is reported by every rank that gathers it") {
   std::vector<std::string> places(2);
-  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+  fixtures::require_no_failures(fixtures::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankRig rig(run_nonfinite_in(3), fixtures::model_of_many_blocks(), group);
     rig.train(1);
     plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);

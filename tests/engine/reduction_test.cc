@@ -152,8 +152,8 @@ const std::vector<Floats>& gradients_of_ranks() {
 Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const Config config = run_with(setting, wire);
   Result first;
-  fixtures::require_none(
-      fixtures::on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
+  fixtures::require_no_failures(
+      fixtures::errors_on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
         RankRig rig(config, fixtures::small_model(), group);
         const Result own = step(rig, config, loss_scale, rendezvous.rank());
         if (rendezvous.rank() == 0) first = own;

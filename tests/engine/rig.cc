@@ -378,9 +378,9 @@ std::vector<std::string> on_threads(int world_size, std::chrono::milliseconds he
 
 }  // namespace
 
-std::vector<std::string> on_ranks(int world_size,
-                                  const std::function<void(Rendezvous&, Communicator&)>& body,
-                                  std::chrono::milliseconds heartbeat, CommBackend backend) {
+std::vector<std::string> errors_on_ranks(
+    int world_size, const std::function<void(Rendezvous&, Communicator&)>& body,
+    std::chrono::milliseconds heartbeat, CommBackend backend) {
   std::vector<int> members(static_cast<size_t>(world_size));
   std::iota(members.begin(), members.end(), 0);
   return on_threads(world_size, heartbeat, [&](Rendezvous& rendezvous) {
@@ -393,7 +393,7 @@ std::vector<std::string> on_ranks(int world_size,
 void on_mesh(const StateOptions& mesh,
              const std::function<void(Rendezvous&, const RankGroups&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
-  require_none(
+  require_no_failures(
       on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
         const MeshPoint place = ranks.coordinate(rendezvous.rank());
         StateOptions mine = mesh;
@@ -427,7 +427,7 @@ std::string message_of(const std::function<void()>& work) {
   return "";
 }
 
-void require_none(const std::vector<std::string>& failures) {
+void require_no_failures(const std::vector<std::string>& failures) {
   for (const std::string& failure : failures) REQUIRE(failure == "");
 }
 

@@ -38,7 +38,7 @@ Config run_in(const std::string& scratch) {
 std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
     const std::function<void(int rank, const ExportOutcome&)>& then) {
-  return fixtures::on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
+  return fixtures::errors_on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
     TrainingSetup setup(config, PlannedModel(config, group.rank()), RankGroups::of_one(group),
                         "results");
     setup.state().load(setup.folder());
@@ -83,10 +83,11 @@ TEST_CASE("a failure of the writer between pieces is reported when the other ran
   write_file_atomic(posix_files(), export_folder(config) + "/of-somebody", "");
   std::array<bool, 2> failed{};
   const auto none = [](int, int) {};
-  fixtures::require_none(export_on_two(config, none, [&](int rank, const ExportOutcome& outcome) {
-    REQUIRE_FALSE(outcome.stopped);
-    failed[static_cast<size_t>(rank)] = outcome.failure != nullptr;
-  }));
+  fixtures::require_no_failures(
+      export_on_two(config, none, [&](int rank, const ExportOutcome& outcome) {
+        REQUIRE_FALSE(outcome.stopped);
+        failed[static_cast<size_t>(rank)] = outcome.failure != nullptr;
+      }));
   REQUIRE(failed == std::array{true, false});
 }
 

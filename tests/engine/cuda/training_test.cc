@@ -219,7 +219,7 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
     change(config, model);
     const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
     const ComparedKernels found = compare_kernels(config, model, 0, *gpu);
-    INFO(found.operation << ", off by " << found.largest_difference);
+    INFO(found.worst_operation << ", off by " << found.largest_difference);
     REQUIRE(found.operations > 30);
     REQUIRE(found.largest_difference > 0);
     return found;
