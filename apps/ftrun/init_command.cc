@@ -81,8 +81,8 @@ constexpr std::array<Variant, 3> kVariants{
       "quantization: {type: nf4}\n",
       2e-4}}};
 
-/// The maximum number of tokens of a sequence; all kinds of models were trained on sequences of this
-/// length.
+/// The maximum number of tokens of a sequence; all kinds of models were trained on sequences of
+/// this length.
 constexpr int64_t kSequenceLengthOnGpus = 2048;
 constexpr int64_t kSequenceLengthOnCpus = 512;
 /// The maximum number of tokens of a step, and the minimum number of steps of a run if there is
@@ -257,8 +257,8 @@ class Draft {
   }
 
   /// Chooses the batch: the number of devices times a power of two, the largest that gives at least
-  /// kStepsOfRun steps and at most kTokensOfStep tokens per step. If there are fewer
-  /// sequences than devices, the batch is a power of two.
+  /// kStepsOfRun steps and at most kTokensOfStep tokens per step. If there are fewer sequences
+  /// than devices, the batch is a power of two.
   void choose_batch() {
     const int64_t wanted = std::min(sequences_ * epochs_ / kStepsOfRun,
                                     kTokensOfStep / std::max<int64_t>(sequence_length_, 1));

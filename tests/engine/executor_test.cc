@@ -223,7 +223,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             "the loss is that of all ranks");
     require(std::abs(two.result.gradient_norm - one.result.gradient_norm) <
                 1e-5 * one.result.gradient_norm,
-            "so is the norm");
+            "the gradient norm equals the single rank's");
     // Each rank holds the whole model, although it saves only half of it.
     for (const StatePiece& piece : rig.plan.train.pieces) {
       const auto* mine =
@@ -234,7 +234,8 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             single.memory.at(single.plan.train.program, other.range));
         require(piece.begin == 0 && piece.end == other.end, "stage 0 shares out nothing");
         for (int64_t i = 0; i < piece.end; ++i)
-          require(std::abs(mine[i] - theirs[i]) < 1e-4F, "and the state");
+          require(std::abs(mine[i] - theirs[i]) < 1e-4F,
+                  "parameters and optimizer state equal the single rank's");
       }
     }
   }));
@@ -259,7 +260,7 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
       require(run.result.all_votes.count_of(Vote::kSaveEnded) == 3, "all saves have ended");
       require(run.result.all_votes.count_of(Vote::kSaveDue) == 1 &&
                   run.result.all_votes.count_of(Vote::kEvaluationDue) == 1,
-              "both are due");
+              "the save and the evaluation are due on every rank");
       // Vote k is cast k + 1 times, so that each kind has a different number of votes.
       run.votes = {};
       for (int64_t vote = 0; vote < kVotes; ++vote)
@@ -268,7 +269,7 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
       for (int64_t vote = 0; vote < kVotes; ++vote)
         require(run.result.all_votes.count_of(static_cast<Vote>(vote)) == 3 * (vote + 1),
                 "each kind has a slot of its own");
-      require(run.result.counted_tokens == 3 * 32, "and tokens another one");
+      require(run.result.counted_tokens == 3 * 32, "token counts have a slot of their own");
       run.votes = {};
       rig.train_executor.run(run);
       for (const double count : run.result.all_votes.counts())
