@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 namespace ftrun {
-namespace fixtures {
+namespace testing {
 namespace {
 
 constexpr int64_t kNumbers = 1024, kRow = 8;
@@ -115,11 +115,11 @@ void require_exchanges(const RankGroups& groups, Gpu* gpu) {
           "rows come in the order of ranks, and zeros behind them");
 }
 
-}  // namespace fixtures
+}  // namespace testing
 
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
   for (const int ranks : {2, 4})

@@ -21,7 +21,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 /// Returns a hash of `x` (SplitMix64).
@@ -431,4 +431,4 @@ void require_no_failures(const std::vector<std::string>& failures) {
   for (const std::string& failure : failures) REQUIRE(failure == "");
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -16,7 +16,7 @@
 #include "training/decide_step.h"
 #include "training/scheduled_scalars.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns a model of two layers with hidden size 16, four query and two key/value heads of size 4,
 /// and a vocabulary of 32. Each of its units fits in one block, so some ranks hold no part of it.
@@ -178,4 +178,4 @@ std::string message_of(const std::function<void()>& work);
 /// Requires that no rank threw.
 void require_no_failures(const std::vector<std::string>& failures);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -25,7 +25,7 @@
 #include "ops/softcap/softcap.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 // The letters of the small graphs: B=2 rows of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24, V=32.
 
@@ -303,4 +303,4 @@ inline std::string bug_text(const std::function<void()>& body) {
   return "nothing";
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the error that the builder reports to `use`, which gets a hidden input x:[8,16].
 std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {

@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 const Op& first_of(const LayerGraph& g, OpKind kind) {
   for (const auto* list : {&g.forward, &g.backward})

@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 constexpr RecomputePolicy kNone{};
 constexpr RecomputePolicy kSelective{RecomputeLevel::kSelective};
@@ -101,7 +101,7 @@ const LayerGraph& recomputed_block(BlockShape shape, const RecomputePolicy& poli
   shape.recompute = policy;
   for (const auto& [of, graph] : made)
     if (of == shape) return graph;
-  return made.emplace_back(shape, fixtures::block(shape)).second;
+  return made.emplace_back(shape, testing::block(shape)).second;
 }
 
 double cost(const LayerGraph& g, const std::vector<Op>& list) {

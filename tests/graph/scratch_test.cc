@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 std::string scratch_fault(const LayerGraph& g, const std::vector<Op>& list) {
   const ScratchPlan plan = plan_scratch(g, list);

@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -402,4 +402,4 @@ NamedNumbers Lockstep::results() const {
   return found;
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

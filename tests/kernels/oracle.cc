@@ -21,7 +21,7 @@
 
 #include <stdexcept>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -356,4 +356,4 @@ std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay,
                                              .weight_decay(c.weight_decay));
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

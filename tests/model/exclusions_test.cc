@@ -13,7 +13,7 @@ namespace {
 using Useless = std::vector<UselessExclusion>;
 
 Useless useless(const LoraOptions& options) {
-  return find_useless_exclusions(fixtures::config("smollm2_135m.v4"), options, nullptr);
+  return find_useless_exclusions(testing::config("smollm2_135m.v4"), options, nullptr);
 }
 
 TEST_CASE("an exclusion that takes an adapter from a module has an effect") {
@@ -24,7 +24,7 @@ TEST_CASE("an exclusion that takes an adapter from a module has an effect") {
   // This expression would select the head if the head were not excluded.
   const LoraOptions head{.target_pattern = ".*q_proj|lm_head", .exclude_pattern = "lm_head"};
   CHECK(useless(head).empty());
-  CHECK(make_adapter(fixtures::config("smollm2_135m.v4"), head).blocks.size() == 30);
+  CHECK(make_adapter(testing::config("smollm2_135m.v4"), head).blocks.size() == 30);
 }
 
 TEST_CASE("an exclusion of modules without adapters has no effect") {
@@ -62,7 +62,7 @@ TEST_CASE("an exclusion that names nothing gets the nearest end of a path as a s
 }
 
 TEST_CASE("exclusions of a multimodal model are compared with its other parts, if these are read") {
-  ModelConfig config = fixtures::config("gemma3.v4");
+  ModelConfig config = testing::config("gemma3.v4");
   config.multimodal = "gemma3";
   const StoredShapes stored{{"vision_tower.encoder.layers.0.mlp.fc1.weight", {4, 4}},
                             {"vision_tower.encoder.layers.0.self_attn.q_proj.weight", {4, 4}}};
@@ -87,11 +87,11 @@ TEST_CASE("the decoder's modules have the paths that PEFT sees") {
     const std::vector<std::string> modules = decoder_modules(config);
     return std::find(modules.begin(), modules.end(), path) != modules.end();
   };
-  CHECK(has(fixtures::config("olmo.v5"), "model.layers.0.self_attn.q_proj"));
-  ModelConfig norms = fixtures::config("stablelm.v5");
+  CHECK(has(testing::config("olmo.v5"), "model.layers.0.self_attn.q_proj"));
+  ModelConfig norms = testing::config("stablelm.v5");
   norms.qk_norm = QkNorm::kOwnWeights;
   CHECK(has(norms, "model.layers.1.self_attn.k_layernorm.norms.2"));
-  ModelConfig whole = fixtures::config("gemma3.v4");
+  ModelConfig whole = testing::config("gemma3.v4");
   whole.multimodal = "gemma3";
   CHECK(has(whole, "model.language_model.layers.0.post_feedforward_layernorm"));
   CHECK(has(whole, "model.language_model.embed_tokens"));

@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct AttentionCase {
@@ -146,4 +146,4 @@ TEST_CASE("a NaN in a key reaches the tokens that attend to it but no earlier bl
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

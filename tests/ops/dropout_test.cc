@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 /// MaskPosition says where in training a mask's rows lie.
@@ -197,4 +197,4 @@ TEST_CASE("all columns and all tokens are dropped equally often") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

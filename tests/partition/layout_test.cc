@@ -12,8 +12,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::random_model;
-using fixtures::tiny_llama;
+using testing::random_model;
+using testing::tiny_llama;
 
 Unit unit_of(int64_t padded, std::vector<Slice> slices = {}) {
   return {0, "unit", {0}, std::move(slices), 0, padded};

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::small_config;
+using testing::small_config;
 
 constexpr int64_t kOverheadMiB = int64_t{1} << 20;
 

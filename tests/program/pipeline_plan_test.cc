@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a resolved config with a pipeline.
 Config piped(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,

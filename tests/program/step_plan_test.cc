@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a resolved config for four ranks.
 Config base_config(int64_t stage) {

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the program of one of two tensor ranks, with the sums of its layers replaced by another
 /// collective.

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   // The state takes 12 bytes per parameter, 84 GB for 7 B and 840 GB for 70 B; stages divide it.

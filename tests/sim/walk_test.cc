@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 const RankGroup kLow{"low", {0, 1}};
 const RankGroup kHigh{"high", {1, 2}};

@@ -13,7 +13,7 @@
 #include "inputs/resume_policy.h"
 #include "training/checkpointed_state.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// FakeModel is a model of a few numbers, whose state a test can change. It records the calls that
 /// it receives.
@@ -23,7 +23,7 @@ class FakeModel : public CheckpointedState {
       : world_size_(world_size), rank_(rank), state(world_size, rank, 0) {}
 
   /// Sets the state to this version, as training changes it.
-  void train_to(int version) { state = test::ToyState(world_size_, rank_, version); }
+  void train_to(int version) { state = testing::ToyState(world_size_, rank_, version); }
 
   std::string fingerprint() const override { return "folder"; }
   std::string base_fingerprint() const override {
@@ -80,10 +80,10 @@ class FakeModel : public CheckpointedState {
  private:
   int world_size_;
   int rank_;
-  std::optional<test::ToyState> copy_;
+  std::optional<testing::ToyState> copy_;
 
  public:
-  test::ToyState state;
+  testing::ToyState state;
   std::string base;
   mutable int bases_read = 0;
   std::atomic<int> populations = 0;
@@ -93,4 +93,4 @@ class FakeModel : public CheckpointedState {
   std::vector<std::string> calls;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

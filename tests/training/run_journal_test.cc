@@ -16,12 +16,12 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using fixtures::on_sessions;
-using fixtures::printed;
-using fixtures::request_of;
-using fixtures::single_rank_session;
-using test::logged;
-using test::TempFolder;
+using testing::logged;
+using testing::on_sessions;
+using testing::printed;
+using testing::request_of;
+using testing::single_rank_session;
+using testing::TempFolder;
 using Lines = std::vector<std::string>;
 
 Config config_in(const std::string& folder) {
@@ -108,7 +108,7 @@ TEST_CASE("only rank 0 has the record; reports of other ranks do nothing") {
 
 TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
   const TempFolder folder;
-  test::write_text(folder / "run", "no folder");
+  testing::write_text(folder / "run", "no folder");
   const Config config = config_in(folder / "run");
   const Lines failures = on_sessions(
       2, config, [&](Session& session) { JournalOfRank(session, config).journal.open_folder(); });
@@ -147,7 +147,7 @@ TEST_CASE("logs are opened in a folder that holds the run's record") {
   const auto fail = []() -> RunManifest {
     throw Error(ExitCode::kEnvironment, "no machine", "look at it");
   };
-  CHECK(test::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
+  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
         "no machine");
   CHECK(run.rank.logs.empty());
   run.journal.open([&] { return make_manifest(run.rank.request); }, 0, 9);

@@ -13,7 +13,7 @@
 #include "training/session.h"
 #include "waiting.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns the request of a rank that computes on the CPU and writes below `output_dir`.
 inline TrainRequest request_of(int rank, int world_size, const Config& config) {
@@ -79,4 +79,4 @@ inline std::string printed(const std::function<void()>& work) {
   return text.str();
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

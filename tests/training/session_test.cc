@@ -17,9 +17,9 @@
 namespace ftrun {
 namespace {
 
-using fixtures::on_sessions;
-using fixtures::request_of;
-using fixtures::single_rank_session;
+using testing::on_sessions;
+using testing::request_of;
+using testing::single_rank_session;
 using Texts = std::vector<std::string>;
 
 /// OfRanks holds a value for each rank, which only the rank's own thread writes.

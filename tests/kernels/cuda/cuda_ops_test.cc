@@ -21,7 +21,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 using Dims = std::vector<int64_t>;
@@ -981,4 +981,4 @@ TEST_CASE("cuda: what the kernels cannot do is refused by name") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -11,7 +11,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -321,4 +321,4 @@ void require_agreement(const OperationCase& c, double bf16_tolerance) {
   }
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing
