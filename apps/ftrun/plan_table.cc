@@ -62,7 +62,7 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
             {"parameters", row.parameters},
             {"zero_stage", row.query.zero},
             {"gpus", row.query.ranks},
-            {"row_tokens", row.query.row},
+            {"row_tokens", row.query.sequence_length},
             {"recompute", name_of(row.query.recompute)},
             {"formula", std::llround(row.formula())},
             {"planned", std::llround(row.planned())},
@@ -188,7 +188,7 @@ std::vector<ModelRows> compute_rows(const TableOptions& options,
 Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& gpus) {
   std::cout << "memory of a GPU in GB of 10^9 bytes, if all weights are trained in bf16 with one "
                "sequence of "
-            << all.front().rows.front().query.row
+            << all.front().rows.front().query.sequence_length
             << " tokens on each GPU: textbook formulas (2 + 2 + 8 bytes per parameter, divided by "
                "the GPUs from ZeRO 3, 2 and 1 on, and 2 b s h L 2 bytes of activations) compared "
                "with what ftrun and its libraries would allocate\n\n";

@@ -27,7 +27,7 @@ struct GradNormPart {
 
 struct RankTraits {
   Traits traits;
-  std::vector<GradNormPart> norms;
+  std::vector<GradNormPart> grad_norm_parts;
 };
 
 /// TraitFinder finds the properties in which the programs of the state ranks of one pipeline stage
@@ -54,7 +54,7 @@ class TraitFinder {
     for (const Unit* unit : units_) {
       const MemberIndex place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
-      add_grad_norm_parts(*unit, own, shard.norms);
+      add_grad_norm_parts(*unit, own, shard.grad_norm_parts);
       if (!cut_.cut(unit->id)) continue;
       shard.traits.push_back(own.size());
       if (unit->trainable) add_updates(*unit, own, shard.traits);
@@ -82,12 +82,12 @@ class TraitFinder {
   }
 
   void add_grad_norm_parts(const Unit& unit, const UnitRange& own,
-                           std::vector<GradNormPart>& norms) const {
+                           std::vector<GradNormPart>& parts) const {
     for (const NormRange& range : norm_ranges(unit, model_)) {
       const UnitRange part{std::max(own.begin, range.part.begin),
                            std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
-      norms.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
+      parts.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
     }
   }
 
@@ -161,9 +161,9 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     // Ranks of different stages run different layers, so the stage is a trait.
     Traits traits{stage, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
-    for (const GradNormPart& norm : shard.norms)
-      if (layer_place % norm.copies == 0)
-        traits.insert(traits.end(), norm.part.begin(), norm.part.end());
+    for (const GradNormPart& part : shard.grad_norm_parts)
+      if (layer_place % part.copies == 0)
+        traits.insert(traits.end(), part.part.begin(), part.part.end());
     // The traits were computed with this rank's tensors. On the last tensor-parallel rank, tensors
     // may have padding and end at other elements, so its shards are separate classes.
     if (pads)
