@@ -13,7 +13,7 @@ struct ComparedKernels {
   int operations = 0;
   /// The largest relative difference of an output, ||GPU - CPU|| / ||CPU||.
   double largest_difference = 0;
-  /// The operation whose output has this difference, with the output's name.
+  /// The operation whose output has this difference, and the graph that it belongs to.
   std::string worst_operation = "";
   double seconds = 0;
 };
