@@ -75,20 +75,21 @@ Problem other_parts_notice(const Config& config, const ModelConfig& model,
 }
 
 Problem exclusion_problem(const Config& config, const ModelConfig& model,
-                          const IdleExclusion& idle) {
+                          const UselessExclusion& useless) {
   const bool is_pattern = !config.adapter.exclude_pattern.empty();
   Problem problem;
   problem.at =
       config.origins.position(is_pattern ? "adapter.exclude_pattern" : "adapter.exclude_modules");
-  const std::string named = cat("adapter.exclude_modules \"", idle.entry.substr(0, 80), "\": ");
+  const std::string named = cat("adapter.exclude_modules \"", useless.entry.substr(0, 80), "\": ");
   const TensorNames& names = tensor_names(model.family);
   const std::string example =
       path_in_memory(model, names.in_block(0, names.linear_layer(Projection::kQ)));
-  if (idle.kind == IdleKind::kUnknown) {
-    const std::string list = is_pattern ? list_of_names(idle.entry) : "";
-    problem.message = is_pattern ? cat(named, "matches the path of no module")
-                                 : cat(named, "no module has this name", did_you_mean(idle.module),
-                                       "; adapters can be on ", join(adaptable_names(names), ", "));
+  if (useless.kind == UselessKind::kUnknown) {
+    const std::string list = is_pattern ? list_of_names(useless.entry) : "";
+    problem.message = is_pattern
+                          ? cat(named, "matches the path of no module")
+                          : cat(named, "no module has this name", did_you_mean(useless.module),
+                                "; adapters can be on ", join(adaptable_names(names), ", "));
     problem.remedy =
         cat(is_pattern ? "an expression has to match a whole path, like "
                        : "paths of modules are like ",
@@ -96,15 +97,15 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
     return problem;
   }
   problem.severity = Severity::kNotice;
-  if (idle.kind == IdleKind::kNoAdapter) {
-    problem.message = cat(named, "changes nothing: it names modules (", idle.module,
+  if (useless.kind == UselessKind::kNoAdapter) {
+    problem.message = cat(named, "changes nothing: it names modules (", useless.module,
                           ") that get no adapter anyway");
     return problem;
   }
-  problem.message = cat(named, "changes nothing: ", idle.module,
+  problem.message = cat(named, "changes nothing: ", useless.module,
                         " only holds other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
-    problem.remedy = cat("exclude_modules: '(.*\\.)?", pattern_of_path(idle.entry),
+    problem.remedy = cat("exclude_modules: '(.*\\.)?", pattern_of_path(useless.entry),
                          "\\..*' excludes what it holds");
   return problem;
 }
@@ -122,9 +123,9 @@ std::vector<Problem> check_adapter_modules(const Config& config, const ModelConf
   if (is_multimodal && ((with_notices && chooses) || excludes)) stored = read_shapes(config.model);
   std::vector<Problem> problems;
   if (excludes)
-    for (const IdleExclusion& idle :
-         find_idle_exclusions(model, options, stored ? &*stored : nullptr))
-      problems.push_back(exclusion_problem(config, model, idle));
+    for (const UselessExclusion& useless :
+         find_useless_exclusions(model, options, stored ? &*stored : nullptr))
+      problems.push_back(exclusion_problem(config, model, useless));
   if (stored && with_notices)
     if (const auto choices = find_other_part_choices(options, *stored); !choices.empty())
       problems.push_back(other_parts_notice(config, model, choices));

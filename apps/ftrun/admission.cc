@@ -115,7 +115,7 @@ std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::strin
 }  // namespace
 
 int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch) {
-  if (launch.is_rank() && launch.world > 1 && launch.local_size > 0) return launch.local_size;
+  if (launch.is_rank() && launch.world_size > 1 && launch.local_size > 0) return launch.local_size;
   return std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/as_error.h"
-#include "refusal.h"
+#include "refused_config.h"
 
 namespace ftrun {
 namespace {
@@ -200,7 +200,7 @@ Json search_schema() {
 
 Json table_schema() {
   const Json line = object_schema({{"part", string_schema()},
-                                   {"course", integer_schema()},
+                                   {"formula", integer_schema()},
                                    {"planned", integer_schema()},
                                    {"why", string_schema()}});
   const Json row = object_schema(
@@ -210,12 +210,12 @@ Json table_schema() {
        {"gpus", integer_schema()},
        {"row_tokens", integer_schema()},
        {"recompute", string_schema()},
-       {"course", integer_schema()},
+       {"formula", integer_schema()},
        {"planned", integer_schema()},
        {"fullest", string_schema()},
        {"lines", array_schema(line)},
        {"fits",
-        map_schema(object_schema({{"course", boolean_schema()}, {"planned", boolean_schema()}}))},
+        map_schema(object_schema({{"formula", boolean_schema()}, {"planned", boolean_schema()}}))},
        {"seconds?", number_schema()},
        {"waits?", number_schema()}});
   const Json stated = object_schema({{"zero_stage", integer_schema()},

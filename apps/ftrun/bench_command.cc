@@ -18,7 +18,7 @@
 #include "commands.h"
 #include "engine.h"
 #include "machine/machine_file.h"
-#include "refuse_existing.h"
+#include "new_file_checks.h"
 #include "report/machine_info.h"
 #include "report/wall_time.h"
 

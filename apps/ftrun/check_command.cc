@@ -22,7 +22,7 @@
 #include "model/size.h"
 #include "nodes_option.h"
 #include "output_admission.h"
-#include "plan_answer.h"
+#include "plan_json.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
 #include "report/environment.h"

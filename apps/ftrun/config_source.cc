@@ -36,7 +36,7 @@
 #include "model/rope_angles.h"
 #include "named_inputs.h"
 #include "program/training_model.h"
-#include "refusal.h"
+#include "refused_config.h"
 
 namespace ftrun {
 namespace {
@@ -394,7 +394,7 @@ RankCount ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& l
 
 RankCount ranks_of_job(const WrittenConfig& config, const LaunchEnvironment& launch,
                        std::optional<int64_t> nproc) {
-  if (launch.is_rank()) return count_ranks(config, launch.world, nproc);
+  if (launch.is_rank()) return count_ranks(config, launch.world_size, nproc);
   if (launch.kind == LaunchKind::kNode && launch.nodes > 1)
     return ranks_of_nodes(config, launch, nproc);
   return count_ranks(config, std::nullopt, ranks_per_process(launch, nproc));

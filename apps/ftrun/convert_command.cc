@@ -115,8 +115,9 @@ NamedModelFolder given_model(const ConvertOptions& options) {
 }
 
 /// Returns the model that run.json names. The file is two folders above the step folder.
-NamedModelFolder recorded_model(const std::string& step) {
-  const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
+NamedModelFolder recorded_model(const std::string& checkpoint_folder) {
+  const fs::path run =
+      fs::absolute(checkpoint_folder + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
   const char* remedy = "give the folder that training began from with --model";
   if (!posix_files().exists(manifest))
@@ -135,8 +136,8 @@ NamedModelFolder recorded_model(const std::string& step) {
                 remedy);
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
   const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
-  const ModelSection named_so{.path = recorded.model.path, .commit = recorded.model.commit};
-  return {model, is_named ? lasting_name(named_so) : recorded.model.path};
+  const ModelSection section{.path = recorded.model.path, .commit = recorded.model.commit};
+  return {model, is_named ? lasting_name(section) : recorded.model.path};
 }
 
 /// Describes the model that a config trains, on a single rank: with its adapters, and with the
@@ -160,7 +161,7 @@ Config config_of(const CheckpointMeta& meta) {
 
 /// Refuses a checkpoint whose weights do not belong to the model in `folder`, because no program
 /// could load the exported folder.
-void require_same_model(const std::string& step,
+void require_same_model(const std::string& checkpoint_folder,
                         const std::vector<std::pair<std::string, Dims>>& found,
                         const ModelDescription& model, const std::string& folder) {
   std::vector<std::string> problems;
@@ -180,23 +181,24 @@ void require_same_model(const std::string& step,
       problems.push_back(cat("tensor ", name, " is not a parameter of a ", model.family, " model"));
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,
-              cat(step, ": its weights are not those of ", folder, "/config.json:\n  ",
+              cat(checkpoint_folder, ": its weights are not those of ", folder, "/config.json:\n  ",
                   tensor_problems_text(problems)),
               "give the model folder that training began from (--model)");
 }
 
 /// Returns the folders that an export must not replace: the checkpoint that is read, and the
 /// checkpoints folder of its run.
-std::vector<std::string> kept_folders(const std::string& step) {
-  const fs::path checkpoints_folder = fs::absolute(step + "/.").parent_path().parent_path();
-  std::vector<std::string> folders{step};
+std::vector<std::string> kept_folders(const std::string& checkpoint_folder) {
+  const fs::path checkpoints_folder =
+      fs::absolute(checkpoint_folder + "/.").parent_path().parent_path();
+  std::vector<std::string> folders{checkpoint_folder};
   if (checkpoints_folder.filename() == "checkpoints")
     folders.push_back(checkpoints_folder.string());
   return folders;
 }
 
 /// Returns the dtype with this name, which must be a valid name.
-ExportDtype wanted_dtype(const std::string& name) {
+ExportDtype parse_dtype(const std::string& name) {
   const auto& names = EnumNames<ExportDtype>::kNames;
   return static_cast<ExportDtype>(std::find(names.begin(), names.end(), name) - names.begin());
 }
@@ -257,35 +259,35 @@ int convert_import(const ConvertOptions& options) {
   return 0;
 }
 
-/// ExportSource specifies what is exported, and to which folder.
-struct ExportSource {
-  ExportOptions target;
+/// ExportJob specifies what is exported, and to which folder.
+struct ExportJob {
+  ExportOptions options;
   /// The description of base model and adapter, and of the tensors that trained.
   ModelDescription model;
 };
 
-ExportSource export_source(const ConvertOptions& options, const Config& trained, std::string base,
-                           const std::string& input) {
-  ExportSource source;
-  source.target.folder = options.out;
-  source.target.source_folder = std::move(base);
-  const std::string config = source.target.source_folder + "/config.json";
-  source.target.config_json = read_file(config, kMaxModelConfig);
-  const ModelConfig model = parse_model_config(source.target.config_json, config);
-  source.target.dtype = exported_dtype(wanted_dtype(options.dtype), model);
-  keep_other_parts(source.target, model);
-  source.target.kept_folders = kept_folders(input);
-  source.model = trained_model(trained, model);
-  return source;
+ExportJob export_job(const ConvertOptions& options, const Config& trained, std::string base,
+                     const std::string& input) {
+  ExportJob job;
+  job.options.folder = options.out;
+  job.options.source_folder = std::move(base);
+  const std::string config = job.options.source_folder + "/config.json";
+  job.options.config_json = read_file(config, kMaxModelConfig);
+  const ModelConfig model = parse_model_config(job.options.config_json, config);
+  job.options.dtype = exported_dtype(parse_dtype(options.dtype), model);
+  keep_other_parts(job.options, model);
+  job.options.kept_folders = kept_folders(input);
+  job.model = trained_model(trained, model);
+  return job;
 }
 
 void print_merged(const ConvertOptions& options, const std::string& input, const Config& trained,
                   const MergeLoss& loss) {
   std::cout << terminal_text(cat(input, " -> ", options.out, "\n"));
   if (trained.quantization.type != QuantizationType::kNone)
-    std::cout << "the base is the one that was trained on: its blocks' matrices as they are when "
-                 "quantized as "
-              << name_of(trained.quantization.type)
+    std::cout << "merged into the quantized base of the training: the linear layers of its "
+                 "blocks hold the values of their "
+              << name_of(trained.quantization.type) << " codes"
               << (trained.adapter.type == AdapterType::kLora
                       ? "; quantizing the merged model again would lose most of the adapter"
                       : "")
@@ -301,42 +303,44 @@ void print_merged(const ConvertOptions& options, const std::string& input, const
 }
 
 /// Exports a checkpoint together with the frozen tensors of its base model.
-int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained,
-                     const ExportSource& source) {
-  CheckpointWeights weights(step);
+int export_with_base(const ConvertOptions& options, const std::string& checkpoint_folder,
+                     const Config& trained, const ExportJob& job) {
+  CheckpointWeights weights(checkpoint_folder);
   const MergeLoss loss = export_merged(
-      umask_files(), source.target, source.model,
-      open_model_folder(source.target.source_folder, source.model),
+      umask_files(), job.options, job.model,
+      open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
         if (!weights.has(tensor)) return false;
         weights.read(tensor, begin, end, out);
         return true;
       });
-  print_merged(options, step, trained, loss);
+  print_merged(options, checkpoint_folder, trained, loss);
   return 0;
 }
 
 int export_step(const ConvertOptions& options) {
-  const std::string step = step_folder(options.checkpoint);
-  const CheckpointMeta meta = Checkpoint(step).meta();
+  const std::string checkpoint_folder = step_folder(options.checkpoint);
+  const CheckpointMeta meta = Checkpoint(checkpoint_folder).meta();
   const Config trained = config_of(meta);
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
-    throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "remove --merge");
-  const NamedModelFolder base = options.model.empty() ? recorded_model(step) : given_model(options);
-  ExportSource source = export_source(options, trained, base.folder, step);
-  require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);
-  require_same_base(meta, step, ModelFolder(source.target.source_folder));
-  if (options.merge || (!adapter && !source.model.trains_all()))
-    return export_with_base(options, step, trained, source);
+    throw Error(ExitCode::kUsage, cat("--merge: ", checkpoint_folder, " holds no adapter"),
+                "remove --merge");
+  const NamedModelFolder base =
+      options.model.empty() ? recorded_model(checkpoint_folder) : given_model(options);
+  ExportJob job = export_job(options, trained, base.folder, checkpoint_folder);
+  require_same_model(checkpoint_folder, checkpoint_weights(checkpoint_folder), job.model,
+                     job.options.source_folder);
+  require_same_base(meta, checkpoint_folder, ModelFolder(job.options.source_folder));
+  if (options.merge || (!adapter && !job.model.trains_all()))
+    return export_with_base(options, checkpoint_folder, trained, job);
   if (adapter)
-    export_as_adapter(
-        source.target, trained,
-        peft_model(base.name, source.model.family, source.model.multimodal, source.model.tied),
-        wanted_dtype(options.dtype));
-  export_checkpoint(umask_files(), step, source.target,
-                    export_tensors(source.target, source.model));
-  std::cout << terminal_text(cat(step, " -> ", options.out, "\n"));
+    export_as_adapter(job.options, trained,
+                      peft_model(base.name, job.model.family, job.model.multimodal, job.model.tied),
+                      parse_dtype(options.dtype));
+  export_checkpoint(umask_files(), checkpoint_folder, job.options,
+                    export_tensors(job.options, job.model));
+  std::cout << terminal_text(cat(checkpoint_folder, " -> ", options.out, "\n"));
   return 0;
 }
 
@@ -382,9 +386,10 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
                         : cat("quantized as ", quantization_text(*recorded))),
                 "remove --quantization; the adapter's file already records it");
   if (!recorded)
-    std::cout << "quantization of the base that was trained on: " << quantization_text(requested)
-              << " (by --quantization alone: the adapter's file does not say; bitsandbytes' "
-                 "default is \"double\": false)\n";
+    std::cout << "taking the quantization of the base from --quantization: "
+              << quantization_text(requested)
+              << "; the adapter's file does not record it (bitsandbytes' default is \"double\": "
+                 "false)\n";
   return requested;
 }
 
@@ -406,13 +411,13 @@ int merge_folder(const ConvertOptions& options) {
   // Only the adapter settings are known from the folder; all other settings have their defaults.
   Config trained = resolve(loaded.written, {}).config;
   trained.quantization = quantization_of_base(options, adapter);
-  const ExportSource source = export_source(
-      options, trained, options.model.empty() ? named_base(folder) : given_model(options).folder,
-      folder);
-  const std::map<std::string, AdapterTensor> stored = require_adapter(source.model, adapter);
+  const ExportJob job =
+      export_job(options, trained,
+                 options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
+  const std::map<std::string, AdapterTensor> stored = require_adapter(job.model, adapter);
   const MergeLoss loss = export_merged(
-      umask_files(), source.target, source.model,
-      open_model_folder(source.target.source_folder, source.model),
+      umask_files(), job.options, job.model,
+      open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
         const auto name = stored.find(tensor);
         if (name == stored.end()) return false;

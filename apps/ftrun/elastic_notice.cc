@@ -18,7 +18,7 @@ std::string no_drop_reason(const LoadedConfig& loaded, const LaunchEnvironment& 
   if (launch.nodes > 1)
     return cat("ftrun does not restart ranks on ", launch.nodes, " nodes; their launcher has to");
   if (restarts && *restarts == 0) return "--restarts 0 forbids restarts";
-  if (loaded.config.parallel.data == 1) return "there must be at least 1 data rank";
+  if (loaded.config.parallel.data == 1) return "there must be at least 1 data-parallel rank";
   return "";
 }
 

@@ -63,7 +63,8 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
     drop_reason_ = cat(failed, ": ", first_line(failure.reason));
-    log_warning(cat(failed, "; continuing with ", count_text(share.data_ranks, "data rank"), " of ",
+    log_warning(cat(failed, "; continuing with ",
+                    count_text(share.data_ranks, "data-parallel rank"), " of ",
                     before.parallel.data, ", global batch unchanged: train_batch_size ",
                     before.train_batch_size, " = micro ", share.micro_batch, " × accumulation ",
                     share.accumulation, " × data-parallel ", share.data_ranks));
@@ -80,11 +81,13 @@ std::string ElasticRanks::no_drop_reason() const {
   const bool own = config.elastic.min_ranks == fewest_ranks(config);
   const std::string limit =
       cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
-  if (config.parallel.data == 1) return "there must be at least 1 data rank";
+  if (config.parallel.data == 1) return "there must be at least 1 data-parallel rank";
   if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config))
     return limit;
-  return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ",
-             config.train_batch_size);
+  return cat(
+      limit,
+      ", and no smaller number of data-parallel ranks down to it can share train_batch_size ",
+      config.train_batch_size);
 }
 
 /// Tries whether fewer ranks can continue the run, dividing the batch by `share`. If so, makes the
@@ -98,10 +101,10 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
     LoadedConfig fewer = load_source(source, launch_);
     // Version 0.2 of elasticity chooses another batch for some numbers of ranks.
     if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
-      throw Error(
-          ExitCode::kUsage,
-          cat("elasticity gives ", count_text(share.data_ranks, "data rank"), " train_batch_size ",
-              fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
+      throw Error(ExitCode::kUsage,
+                  cat("elasticity gives ", count_text(share.data_ranks, "data-parallel rank"),
+                      " train_batch_size ", fewer.config.train_batch_size, ", not ",
+                      loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
     const std::string tight = check_memory(fewer, plan, fewer.ranks, read_memory_limit());
     if (!tight.empty()) log_warning(tight);
@@ -168,7 +171,7 @@ void ElasticRanks::add_to(Restart& restart) const {
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* dropped = std::getenv(launch_variables::kLeftRanks);
   const char* why = std::getenv(launch_variables::kWhyLeft);
-  RanksOfStart ranks{.count = launch.world};
+  RanksOfStart ranks{.count = launch.world_size};
   // If a launcher has passed on the environment, the variables may belong to another run.
   if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || dropped == nullptr ||
       why == nullptr)

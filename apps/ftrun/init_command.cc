@@ -31,10 +31,10 @@
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
+#include "new_file_checks.h"
 #include "nodes_option.h"
 #include "optimizers/optimizer_config.h"
 #include "plan_search.h"
-#include "refuse_existing.h"
 #include "report/memory_limit.h"
 #include "search_text.h"
 
@@ -81,9 +81,10 @@ constexpr std::array<Variant, 3> kVariants{
       "quantization: {type: nf4}\n",
       2e-4}}};
 
-/// The maximum number of tokens of a row; all kinds of models were trained on rows of this length.
-constexpr int64_t kRowOnGpus = 2048;
-constexpr int64_t kRowOnCpus = 512;
+/// The maximum number of tokens of a sequence; all kinds of models were trained on sequences of
+/// this length.
+constexpr int64_t kSequenceLengthOnGpus = 2048;
+constexpr int64_t kSequenceLengthOnCpus = 512;
 /// The maximum number of tokens of a step, and the minimum number of steps of a run if there is
 /// enough data.
 constexpr int64_t kTokensOfStep = 524288;
@@ -118,8 +119,8 @@ InitData data_of(const std::string& named) {
 
 /// Returns a machine for which there are no measurements: this machine's cores, with the rates of a
 /// common server.
-Machine usual_cores() {
-  constexpr double kProducts = 50e9, kMemory = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
+Machine assumed_cpu_machine() {
+  constexpr double kFlopsPerCore = 50e9, kMemoryBandwidth = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
   Machine machine;
   machine.name = "these cores, at the rates of a common server";
   machine.devices = usable_cores();
@@ -128,9 +129,9 @@ Machine usual_cores() {
     Rates rates;
     rates.ranks = ranks;
     rates.threads = machine.devices / ranks;
-    rates.memory = kMemory / ranks;
-    rates.products = {{DType::kF32, kProducts * rates.threads},
-                      {DType::kBF16, kProducts * rates.threads}};
+    rates.memory_bandwidth = kMemoryBandwidth / ranks;
+    rates.matmul_flops = {{DType::kF32, kFlopsPerCore * rates.threads},
+                          {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
   machine.node = {kLatency, kBandwidth};
@@ -143,7 +144,7 @@ Machine usual_cores() {
 InitMachine machine_of(const InitOptions& options) {
   if (!options.machine.empty()) {
     InitMachine named{read_machine_file(options.machine), options.machine};
-    if (named.machine.memory == 0)
+    if (named.machine.memory_capacity == 0)
       throw Error(ExitCode::kUsage,
                   cat(options.machine,
                       ": the key memory is missing, so ftrun cannot tell which model fits"),
@@ -156,10 +157,11 @@ InitMachine machine_of(const InitOptions& options) {
     throw Error(
         ExitCode::kUsage, "the speed of this machine's GPUs is unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
-  InitMachine found{measured ? *measured : usual_cores(),
+  InitMachine found{measured ? *measured : assumed_cpu_machine(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};
-  if (!found.machine.has_gpus && found.machine.memory == 0)
-    found.machine.memory = static_cast<double>(read_memory_limit().total) / found.machine.devices;
+  if (!found.machine.has_gpus && found.machine.memory_capacity == 0)
+    found.machine.memory_capacity =
+        static_cast<double>(read_memory_limit().total) / found.machine.devices;
   return found;
 }
 
@@ -175,18 +177,19 @@ class Draft {
  public:
   Draft(const InitOptions& options, const InitMachine& machine)
       : options_(options), machine_(machine.machine), data_(data_of(options.data)) {
-    row_ = machine_.has_gpus ? kRowOnGpus : kRowOnCpus;
+    sequence_length_ = machine_.has_gpus ? kSequenceLengthOnGpus : kSequenceLengthOnCpus;
     LoadedConfig loaded = load();
     const Config& config = loaded.config;
     conversations_ = loaded.context.conversations;
-    if (loaded.model->max_positions > 0) row_ = std::min(row_, loaded.model->max_positions);
-    fit_rows(config);
+    if (loaded.model->max_positions > 0)
+      sequence_length_ = std::min(sequence_length_, loaded.model->max_positions);
+    fit_sequence_length(config);
     model_ = *loaded.model;
     // load_source() has replaced the names of data sets by their files.
     Config cut = config;
-    cut.data.sequence_length = row_;
+    cut.data.sequence_length = sequence_length_;
     const SampleSet samples(config.data.train, sample_options(cut));
-    rows_ = samples.size();
+    sequences_ = samples.size();
     epochs_ = conversations_ ? kEpochsOfConversations : kEpochs;
     choose_batch();
     // Loads again with all checks of model and data that a run makes.
@@ -197,8 +200,8 @@ class Draft {
     std::string text = cat("model: {path: ", yaml_text(options_.model), "}\n",
                            "data:\n  train: ", yaml_text(data_.train), "\n");
     if (!data_.validation.empty()) text += cat("  validation: ", yaml_text(data_.validation), "\n");
-    text += cat("  sequence_length: ", row_, "\n", variant.sections, "train:\n  epochs: ", epochs_,
-                "\n");
+    text += cat("  sequence_length: ", sequence_length_, "\n", variant.sections,
+                "train:\n  epochs: ", epochs_, "\n");
     if (!data_.validation.empty())
       text += cat("  evaluation: {every: ", std::max<int64_t>(1, steps() / 10), ", samples: 64}\n");
     text += cat("train_batch_size: ", batch_, "\ngradient_clipping: 1.0\n",
@@ -221,11 +224,13 @@ class Draft {
 
   const ModelConfig& model() const { return model_; }
   int64_t batch() const { return batch_; }
-  int64_t row() const { return row_; }
-  int64_t rows() const { return rows_; }
+  int64_t sequence_length() const { return sequence_length_; }
+  int64_t sequences() const { return sequences_; }
   int64_t epochs() const { return epochs_; }
   bool conversations() const { return conversations_; }
-  int64_t steps() const { return std::max<int64_t>(1, (rows_ * epochs_ + batch_ - 1) / batch_); }
+  int64_t steps() const {
+    return std::max<int64_t>(1, (sequences_ * epochs_ + batch_ - 1) / batch_);
+  }
   /// Returns the warm-up steps: a thirtieth of the run.
   int64_t warmup() const { return steps() / 30; }
 
@@ -239,39 +244,39 @@ class Draft {
     return load_source(source, LaunchEnvironment{});
   }
 
-  /// Sets the row length for conversations, which are not cut: doubles it until the longest
+  /// Sets the sequence length for conversations, which are not cut: doubles it until the longest
   /// conversation fits.
-  void fit_rows(const Config& config) {
+  void fit_sequence_length(const Config& config) {
     if (!conversations_) return;
     Config cut = config;
-    for (cut.data.sequence_length = row_;
+    for (cut.data.sequence_length = sequence_length_;
          !too_long_conversations(config.data.train, sample_options(cut)).empty() &&
-         cut.data.sequence_length < kLongestRow;)
+         cut.data.sequence_length < kLongestSequence;)
       cut.data.sequence_length *= 2;
-    row_ = cut.data.sequence_length;
+    sequence_length_ = cut.data.sequence_length;
   }
 
   /// Chooses the batch: the number of devices times a power of two, the largest that gives at least
-  /// kStepsOfRun steps and at most kTokensOfStep tokens per step. If there are fewer rows than
-  /// devices, the batch is a power of two.
+  /// kStepsOfRun steps and at most kTokensOfStep tokens per step. If there are fewer sequences
+  /// than devices, the batch is a power of two.
   void choose_batch() {
-    const int64_t wanted =
-        std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
+    const int64_t wanted = std::min(sequences_ * epochs_ / kStepsOfRun,
+                                    kTokensOfStep / std::max<int64_t>(sequence_length_, 1));
     const int64_t devices = machine_.devices * options_.nodes;
-    const int64_t shared = rows_ < devices ? 1 : devices;
-    const int64_t per_device = rows_ < devices ? rows_ : wanted / devices;
+    const int64_t shared = sequences_ < devices ? 1 : devices;
+    const int64_t per_device = sequences_ < devices ? sequences_ : wanted / devices;
     batch_ = shared * static_cast<int64_t>(
                           std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, per_device))));
   }
 
-  static constexpr int64_t kLongestRow = int64_t{1} << 17;
+  static constexpr int64_t kLongestSequence = int64_t{1} << 17;
 
   const InitOptions& options_;
   const Machine& machine_;
   const InitData data_;
   ModelConfig model_;
-  int64_t row_ = 0;
-  int64_t rows_ = 0;
+  int64_t sequence_length_ = 0;
+  int64_t sequences_ = 0;
   int64_t epochs_ = 1;
   int64_t batch_ = 1;
   bool conversations_ = false;
@@ -284,26 +289,25 @@ struct FoundLayout {
   SearchResult result;
 };
 
-/// Returns the reason why a variant was left out: "all weights would need 20.00 GiB of a rank's
-/// memory at least".
+/// Returns the reason why a variant was left out: "all weights would need at least 20.00 GiB per
+/// rank".
 std::string left_out_text(const FoundLayout& tried) {
   const Evaluation& nearest = *tried.result.nearest;
-  return cat(tried.variant->name, " would need ", rank_memory_text(nearest.memory),
-             " of a rank's memory at least",
-             tried.result.proved ? "" : ", as far as layouts were planned");
+  return cat(tried.variant->name, " would need at least ", rank_memory_text(nearest.memory),
+             " per rank", tried.result.proved ? "" : ", as far as layouts were planned");
 }
 
-std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machine,
-                                    const FoundLayout& found, const std::string& left_out,
-                                    const std::string& out) {
+std::vector<std::string> summary_lines(const Draft& draft, const InitMachine& machine,
+                                       const FoundLayout& found, const std::string& left_out,
+                                       const std::string& out) {
   const Evaluation& best = found.result.choices.front();
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
   return {
-      cat("Data: ", count_text(draft.rows(), "sequence"), " of ", draft.row(), " tokens",
-          draft.conversations() ? ", conversations" : "", "; ", count_text(draft.epochs(), "epoch"),
-          " of ", count_text(draft.batch(), "sequence"), " per step are ",
-          count_text(draft.steps(), "step"), "."),
+      cat("Data: ", count_text(draft.sequences(), "sequence"), " of ", draft.sequence_length(),
+          " tokens", draft.conversations() ? ", conversations" : "", "; ",
+          count_text(draft.epochs(), "epoch"), " of ", count_text(draft.batch(), "sequence"),
+          " per step are ", count_text(draft.steps(), "step"), "."),
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "the whole model fits, and full training usually gives the lowest loss"
                            : left_out,
@@ -342,7 +346,7 @@ int init_command(const InitOptions& options) {
     left_out.push_back(left_out_text(tried));
   }
   const std::vector<std::string> lines =
-      five_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
+      summary_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
                  config_with_layout(found->task, found->result.choices.front().layout, lines));
   std::cout << "written: " << terminal_text(options.out) << '\n';

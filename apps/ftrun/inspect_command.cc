@@ -13,7 +13,7 @@
 #include "checkpoint/inspect.h"
 #include "commands.h"
 #include "data/check_data.h"
-#include "refusal.h"
+#include "refused_config.h"
 
 namespace ftrun {
 namespace {

@@ -58,7 +58,8 @@ std::string legend(PipelineSchedule schedule, int chunks) {
 }
 
 std::string stages_table(const ModelDescription& model, const PipelineLayout& layout,
-                         const StageActions& lists, const ScheduleTimeline& timeline) {
+                         const StageActions& lists, const ScheduleTimeline& timeline,
+                         const std::string& before) {
   double longest = 0;
   for (const StageTimeline& stage : timeline.stages) longest = std::max(longest, stage.busy);
   std::vector<std::vector<std::string>> rows;
@@ -70,7 +71,7 @@ std::string stages_table(const ModelDescription& model, const PipelineLayout& la
                     std::to_string(max_in_flight(lists[s])),
                     std::to_string(max_awaiting_input_grad(lists[s]))});
   }
-  return format_table({"stage", "layers", "work", "idle", "in flight", "whole"}, rows);
+  return format_table({"stage", "layers", "work", "idle", "in flight", before}, rows);
 }
 
 }  // namespace
@@ -93,14 +94,15 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
       simulate_timeline(lists, traits_of(schedule).placement, part_costs(model, layout));
+  const std::string before = traits_of(schedule).splits_backward ? "before I" : "before B";
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
       chunks > 1 ? cat(chunks, " parts each, ") : "", count,
       count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
-      legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline),
+      legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline, before),
       "work: share of the slowest stage's; idle: share of the step; in flight: most micro-batches "
-      "of a part whose\nactivations the stage keeps; whole: of these, those that do not wait only "
-      "for weight gradients\n",
+      "of a part whose\nactivations the stage keeps; ",
+      before, ": of these, micro-batches whose input gradients are still to come\n",
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 
@@ -128,8 +130,8 @@ std::string stage_memory_text(const ClassPlans& plans) {
     rows.back().push_back(human_bytes(fullest.at(Tier::kHost).total));
   }
   return cat(
-      "each stage, of its ranks the one that needs most (device tier; host: all of the host "
-      "tier)\n",
+      "for each stage, the rank that needs the most memory; columns are device memory, `host` is "
+      "all main memory\n",
       format_table({"stage", "layers", "parameters", "gradients", "optimizer", "activations",
                     "device", "host"},
                    rows));

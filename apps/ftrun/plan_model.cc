@@ -11,7 +11,7 @@
 #include "config/ranks.h"
 #include "config/write.h"
 #include "model/presets.h"
-#include "refusal.h"
+#include "refused_config.h"
 
 namespace ftrun {
 namespace {

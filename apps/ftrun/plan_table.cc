@@ -34,7 +34,7 @@ struct SizeGpu {
 
 std::vector<SizeGpu> gpus_of(const std::optional<Machine>& machine) {
   if (!machine) return {{"A100-40", 40e9}, {"A100, H100-80", 80e9}};
-  return {{machine->name, machine->memory}};
+  return {{machine->name, machine->memory_capacity}};
 }
 
 std::string gigabytes(double bytes) {
@@ -52,19 +52,19 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
   Json lines = Json::array(), fits = Json::object();
   for (const MemoryTablePart& line : row.lines)
     lines.push_back({{"part", line.part},
-                     {"course", std::llround(line.formula)},
+                     {"formula", std::llround(line.formula)},
                      {"planned", std::llround(line.planned)},
                      {"why", line.why}});
   for (const SizeGpu& gpu : gpus)
-    fits[gpu.name] = {{"course", row.formula() <= gpu.bytes},
+    fits[gpu.name] = {{"formula", row.formula() <= gpu.bytes},
                       {"planned", row.planned() <= gpu.bytes}};
   Json json{{"model", model.name},
             {"parameters", row.parameters},
             {"zero_stage", row.query.zero},
             {"gpus", row.query.ranks},
-            {"row_tokens", row.query.row},
+            {"row_tokens", row.query.sequence_length},
             {"recompute", name_of(row.query.recompute)},
-            {"course", std::llround(row.formula())},
+            {"formula", std::llround(row.formula())},
             {"planned", std::llround(row.planned())},
             {"fullest", row.peak_instr},
             {"lines", lines},
@@ -158,7 +158,7 @@ std::vector<MemoryTableModel> models_of(const TableOptions& options) {
 std::optional<Machine> compared_machine(const TableOptions& options) {
   if (options.machine.empty()) return std::nullopt;
   Machine machine = read_machine_file(options.machine);
-  if (machine.memory == 0)
+  if (machine.memory_capacity == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name, " does not say how much memory a device has"),
                 "add memory: 80 GB to the machine file");
@@ -188,7 +188,7 @@ std::vector<ModelRows> compute_rows(const TableOptions& options,
 Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& gpus) {
   std::cout << "memory of a GPU in GB of 10^9 bytes, if all weights are trained in bf16 with one "
                "sequence of "
-            << all.front().rows.front().query.row
+            << all.front().rows.front().query.sequence_length
             << " tokens on each GPU: textbook formulas (2 + 2 + 8 bytes per parameter, divided by "
                "the GPUs from ZeRO 3, 2 and 1 on, and 2 b s h L 2 bytes of activations) compared "
                "with what ftrun and its libraries would allocate\n\n";

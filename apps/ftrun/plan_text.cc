@@ -186,8 +186,12 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
     }
     rows.push_back(row);
   }
-  std::vector<std::string> headers{"", "formula", "bytes"};
-  if (own.master > 0) headers.insert(headers.end(), {"without a master copy", "bytes "});
+  std::vector<std::string> headers{"", "formula"};
+  if (own.master > 0)
+    headers.insert(headers.end(),
+                   {"bytes, with master copy", "formula, without", "bytes, without"});
+  else
+    headers.emplace_back("bytes");
   headers.insert(headers.end(), {"planned", "off by"});
   std::string text =
       cat("model states of ", states.parameters_text(), ": weights ", number_text(own.weights),
@@ -196,7 +200,7 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   return text + cat(" = ", number_text(own.bytes()), " bytes per parameter") +
          (own.master > 0
               ? cat(" (", number_text(without_master.bytes()),
-                    " by the formula that counts gradients as wide as weights and no master copy)")
+                    " without a master copy and with gradients in the dtype of the weights)")
               : "") +
          "\n" + format_table(headers, rows);
 }

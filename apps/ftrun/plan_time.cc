@@ -15,7 +15,7 @@
 #include "inputs/sample_options.h"
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
-#include "plan_answer.h"
+#include "plan_json.h"
 #include "readable_data.h"
 #include "sim/run_estimate.h"
 #include "sim/step_trace.h"

@@ -78,10 +78,10 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
   const LaunchEnvironment launch = detect_launch(process_environment());
   if (!launch.is_rank() || launch.kind == LaunchKind::kSupervised || !options.source.nproc)
     return launch;
-  if (launch.world == 1) return {};
+  if (launch.world_size == 1) return {};
   throw Error(ExitCode::kUsage,
               cat("--nproc ", *options.source.nproc, ": ", launch_name(launch.kind),
-                  " has started ", launch.world, " ranks already"),
+                  " has started ", launch.world_size, " ranks already"),
               "remove --nproc, or start ftrun without that launcher");
 }
 
@@ -90,7 +90,7 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
 LaunchEnvironment as_rank(LaunchEnvironment launch) {
   launch.kind = LaunchKind::kTorchrun;
   launch.rank = launch.node;
-  launch.world = launch.nodes;
+  launch.world_size = launch.nodes;
   return launch;
 }
 

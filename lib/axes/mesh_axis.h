@@ -11,7 +11,7 @@ namespace ftrun {
 /// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbors along a fast axis
 /// have neighboring ranks, which launchers place on one machine.
 enum class MeshAxis : int {
-#define FTRUN_MESH_AXIS(kind, name, what) kind,
+#define FTRUN_MESH_AXIS(kind, name, cuts) kind,
 #include "axes/axes.inc"
 };
 
@@ -37,7 +37,7 @@ struct MeshAxisRow {
 inline constexpr auto kMeshAxisRows = [] {
   using enum AxisCuts;
   return std::array{
-#define FTRUN_MESH_AXIS(kind, name, what) MeshAxisRow{MeshAxis::kind, #name, what},
+#define FTRUN_MESH_AXIS(kind, name, cuts) MeshAxisRow{MeshAxis::kind, #name, cuts},
 #include "axes/axes.inc"
   };
 }();
@@ -69,13 +69,23 @@ class MeshAxes {
   uint32_t marks_ = 0;
 };
 
-/// Returns the axes whose ranks divide any of `cuts` among themselves, or (`any` = false) none of
-/// them.
-constexpr MeshAxes axes_that_cut(AxisCuts cuts, bool any = true) {
+constexpr bool intersects(AxisCuts a, AxisCuts b) {
+  return (static_cast<uint32_t>(a) & static_cast<uint32_t>(b)) != 0;
+}
+
+/// Returns the axes whose ranks divide any of `cuts` among themselves.
+constexpr MeshAxes axes_that_cut(AxisCuts cuts) {
   MeshAxes axes;
   for (const MeshAxisRow& row : kMeshAxisRows)
-    if (((static_cast<uint32_t>(row.cuts) & static_cast<uint32_t>(cuts)) != 0) == any)
-      axes.add({row.axis});
+    if (intersects(row.cuts, cuts)) axes.add({row.axis});
+  return axes;
+}
+
+/// Returns the axes whose ranks divide none of `cuts` among themselves.
+constexpr MeshAxes axes_that_keep(AxisCuts cuts) {
+  MeshAxes axes;
+  for (const MeshAxisRow& row : kMeshAxisRows)
+    if (!intersects(row.cuts, cuts)) axes.add({row.axis});
   return axes;
 }
 
@@ -90,7 +100,7 @@ inline constexpr MeshAxes kStateAxes = axes_that_cut(AxisCuts::kState);
 /// have the same parts of it.
 inline constexpr AxisCuts kModelCuts = AxisCuts::kState | AxisCuts::kLayers | AxisCuts::kTensors;
 inline constexpr MeshAxes kModelAxes = axes_that_cut(kModelCuts);
-inline constexpr MeshAxes kReplicaAxes = axes_that_cut(kModelCuts, false);
+inline constexpr MeshAxes kReplicaAxes = axes_that_keep(kModelCuts);
 /// The axes along which each rank computes a share of a gradient; the gradient is their sum.
 inline constexpr MeshAxes kGradientAxes = axes_that_cut(AxisCuts::kSamples | AxisCuts::kRows);
 /// The axes along which ranks share the tokens of each row.

@@ -1,8 +1,5 @@
 #include "base/amount_text.h"
 
-#include <charconv>
-#include <cmath>
-
 #include "base/error.h"
 #include "base/text.h"
 
@@ -18,14 +15,6 @@ std::string seconds_text(double seconds) {
 
 std::string signed_percent_text(double share, int digits) {
   return cat(share < 0 ? "" : "+", percent_text(share, digits));
-}
-
-std::optional<double> take_number(std::string_view& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || !std::isfinite(number)) return std::nullopt;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
-  return number;
 }
 
 }  // namespace ftrun

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,9 +14,5 @@ std::string seconds_text(double seconds);
 
 /// Writes a difference as a share of 1 in percent, with its sign: "+12.5 %", "-3.0 %".
 std::string signed_percent_text(double share, int digits);
-
-/// Reads a decimal number at the beginning of a text ("2.5", "1e-3"), regardless of the locale, and
-/// removes it from the text. Returns nothing if the text does not begin with a finite number.
-std::optional<double> take_number(std::string_view& text);
 
 }  // namespace ftrun

@@ -34,10 +34,10 @@ void AppendFile::open() {
   OwnedFd opened = open_to_write(path_, O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (!opened) append_error(path_, "open", errno);
   fd_ = opened.release();
-  folder_ = folder();
+  folder_id_ = folder_id();
 }
 
-AppendFile::Folder AppendFile::folder() const {
+AppendFile::FolderId AppendFile::folder_id() const {
   const fs::path parent = fs::path(path_).parent_path();
   struct stat found {};
   if (::stat(parent.empty() ? "." : parent.c_str(), &found) != 0) return {};
@@ -51,7 +51,7 @@ bool AppendFile::reopen_if_lost() {
   if (::lstat(path_.c_str(), &current) == 0 && held.st_dev == current.st_dev &&
       held.st_ino == current.st_ino)
     return false;
-  if (folder() != folder_) return false;  // the folder was removed or replaced, too
+  if (folder_id() != folder_id_) return false;  // the folder was removed or replaced, too
   const int lost = fd_;
   open();
   ::close(lost);
@@ -63,12 +63,14 @@ AppendFile::~AppendFile() {
 }
 
 AppendFile::AppendFile(AppendFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), folder_(other.folder_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      folder_id_(other.folder_id_) {}
 
 AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
-  std::swap(folder_, other.folder_);
+  std::swap(folder_id_, other.folder_id_);
   return *this;
 }
 

@@ -37,13 +37,13 @@ class AppendFile {
   void open();
 
   /// The folder's device and inode.
-  using Folder = std::pair<dev_t, ino_t>;
-  Folder folder() const;
+  using FolderId = std::pair<dev_t, ino_t>;
+  FolderId folder_id() const;
 
   std::string path_;
   int fd_ = -1;
   /// The folder in which the file was opened; zeros if it could not be examined.
-  Folder folder_{};
+  FolderId folder_id_{};
 };
 
 }  // namespace ftrun

@@ -52,7 +52,7 @@ double quota_of(const ControlGroup& group) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-std::string identity_of_folder(const std::string& folder) {
+std::string folder_id(const std::string& folder) {
   struct stat info {};
   return ::stat(folder.c_str(), &info) == 0 ? cat(info.st_dev, ":", info.st_ino) : "";
 }
@@ -75,7 +75,7 @@ CoreLimit read_core_limit(const std::string& root) {
     if (quota == 0 || (limit.quota > 0 && quota >= limit.quota)) continue;
     limit.quota = quota;
     limit.group = group.name;
-    limit.group_id = identity_of_folder(group.folder);
+    limit.group_id = folder_id(group.folder);
   }
   return limit;
 }

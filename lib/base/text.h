@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@ std::string human_count(int64_t count);
 std::string human_seconds(double seconds);
 /// Returns the shortest decimal text that reads back as the same double ("0.1", "1e-05").
 std::string number_text(double value);
+/// Reads a decimal number at the beginning of a text ("2.5", "1e-3"), regardless of the locale, and
+/// removes it from the text. Returns nothing if the text does not begin with a finite number.
+std::optional<double> take_number(std::string_view& text);
 /// Formats one number as printf does: format_number("%.2f", 1.5) is "1.50".
 std::string format_number(const char* format, double value);
 /// Writes a number with `digits` decimals.

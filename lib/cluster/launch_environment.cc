@@ -83,7 +83,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.kind =
       env.has(launch_variables::kSupervisor) ? LaunchKind::kSupervised : LaunchKind::kTorchrun;
   launch.rank = env.required_number("RANK", "LOCAL_RANK");
-  launch.world = env.required_number("WORLD_SIZE", "RANK");
+  launch.world_size = env.required_number("WORLD_SIZE", "RANK");
   launch.local_rank = env.required_number("LOCAL_RANK", "RANK");
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
@@ -93,16 +93,16 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number(launch_variables::kStoreFd, -1);
   launch.board_fd = env.number(launch_variables::kBoardFd, -1);
-  check_below(launch.rank, "RANK", launch.world, "WORLD_SIZE");
+  check_below(launch.rank, "RANK", launch.world_size, "WORLD_SIZE");
   if (launch.local_size > 0) {
     check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
-    if (launch.local_size > launch.world)
-      throw_contradiction(
-          cat("LOCAL_WORLD_SIZE=", launch.local_size, " is more than WORLD_SIZE=", launch.world));
+    if (launch.local_size > launch.world_size)
+      throw_contradiction(cat("LOCAL_WORLD_SIZE=", launch.local_size,
+                              " is more than WORLD_SIZE=", launch.world_size));
   }
   if (launch.local_rank > launch.rank)
     throw_contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
-  if (launch.world > 1 || launch.agent_store) read_master(env, launch, "WORLD_SIZE");
+  if (launch.world_size > 1 || launch.agent_store) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
 
@@ -113,9 +113,9 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
       env.text_of_step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::vector<int> tasks = expand_tasks_per_node(text);
   const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
-  if (total != launch.world)
+  if (total != launch.world_size)
     throw_contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total,
-                            " tasks but the step has ", launch.world));
+                            " tasks but the step has ", launch.world_size));
   if (launch.node >= static_cast<int>(tasks.size()))
     throw_contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
                             " names ", tasks.size(), " nodes"));
@@ -149,14 +149,14 @@ LaunchEnvironment from_slurm(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kSlurm;
   launch.rank = env.required_number("SLURM_PROCID", "SLURM_STEP_ID");
-  launch.world = env.number("SLURM_STEP_NUM_TASKS", env.number("SLURM_NTASKS", 1));
+  launch.world_size = env.number("SLURM_STEP_NUM_TASKS", env.number("SLURM_NTASKS", 1));
   launch.local_rank = env.required_number("SLURM_LOCALID", "SLURM_STEP_ID");
   launch.node = env.number("SLURM_NODEID", 0);
   launch.node_name = env.text("SLURMD_NODENAME").value_or("");
   launch.nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1));
   launch.restart = env.number("SLURM_RESTART_COUNT", 0);
-  check_below(launch.rank, "SLURM_PROCID", launch.world, "SLURM_STEP_NUM_TASKS");
-  if (launch.world == 1) return launch;
+  check_below(launch.rank, "SLURM_PROCID", launch.world_size, "SLURM_STEP_NUM_TASKS");
+  if (launch.world_size == 1) return launch;
   launch.local_size = slurm_local_size(env, launch);
   check_below(launch.local_rank, "SLURM_LOCALID", launch.local_size, "tasks on this node");
   launch.master_addr = slurm_master(env, launch);
@@ -170,13 +170,13 @@ LaunchEnvironment from_slurm(const Variables& env) {
 /// chooses.
 void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable,
                      const char* job_variable) {
-  if (launch.world == 1) return;
+  if (launch.world_size == 1) return;
   if (env.has("MASTER_ADDR")) return read_master(env, launch, "MASTER_ADDR");
   const auto job = env.text(job_variable);
-  if (launch.local_size != launch.world || !job) {
+  if (launch.local_size != launch.world_size || !job) {
     throw Error(ExitCode::kUsage,
-                cat(launch_name(launch.kind), " started ", launch.world, " ranks (", size_variable,
-                    "=", launch.world, ") but MASTER_ADDR is not set"),
+                cat(launch_name(launch.kind), " started ", launch.world_size, " ranks (",
+                    size_variable, "=", launch.world_size, ") but MASTER_ADDR is not set"),
                 cat("pass the first host and a free port to every rank, for example: mpirun -x "
                     "MASTER_ADDR=host1 -x MASTER_PORT=29500; or, if no launcher has started this "
                     "process, unset its variables"));
@@ -205,10 +205,10 @@ LaunchEnvironment from_mpi(const Variables& env, const MpiNames& names) {
   LaunchEnvironment launch;
   launch.kind = names.kind;
   launch.rank = env.required_number(names.rank, names.rank);
-  launch.world = env.required_number(names.size, names.rank);
+  launch.world_size = env.required_number(names.size, names.rank);
   launch.local_rank = env.number(names.local_rank, 0);
-  launch.local_size = env.number(names.local_size, launch.world == 1 ? 1 : 0);
-  check_below(launch.rank, names.rank, launch.world, names.size);
+  launch.local_size = env.number(names.local_size, launch.world_size == 1 ? 1 : 0);
+  check_below(launch.rank, names.rank, launch.world_size, names.size);
   if (launch.local_size > 0)
     check_below(launch.local_rank, names.local_rank, launch.local_size, names.local_size);
   read_mpi_master(env, launch, names.size, names.job);
@@ -348,7 +348,8 @@ LaunchEnvironment detect_launch(const EnvLookup& lookup) {
 std::string launch_text(const LaunchEnvironment& launch) {
   const bool is_node = launch.kind == LaunchKind::kNode;
   if (launch.kind == LaunchKind::kSingle || launch.kind == LaunchKind::kSupervised) return "";
-  const int own = is_node ? launch.node : launch.rank, all = is_node ? launch.nodes : launch.world;
+  const int own = is_node ? launch.node : launch.rank,
+            all = is_node ? launch.nodes : launch.world_size;
   const std::string who =
       cat(is_node ? "process " : "rank ", own, " of ", all, ", by the variables of ",
           is_node ? "a launcher" : launch_name(launch.kind), " (", launch.variables, ")");

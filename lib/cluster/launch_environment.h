@@ -29,7 +29,7 @@ struct LaunchEnvironment {
   /// They may be left over from an earlier command of the shell.
   std::string variables;
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   int local_rank = 0;
   /// The number of ranks on this node; 0 if the launcher does not say it.
   int local_size = 1;

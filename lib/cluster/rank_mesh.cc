@@ -49,8 +49,8 @@ RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
                   cat("the mesh has ", size, " ranks along ", axis_name(axis_at(i))),
                   "every degree of parallelism is at least 1");
     }
-    strides_[i] = world_;
-    world_ *= size;
+    strides_[i] = world_size_;
+    world_size_ *= size;
   }
 }
 
@@ -59,7 +59,7 @@ int RankMesh::place_along(int rank, MeshAxis axis) const {
 }
 
 MeshPoint RankMesh::coordinate(int rank) const {
-  require(rank >= 0 && rank < world_, "the rank lies inside the mesh");
+  require(rank >= 0 && rank < world_size_, "the rank lies inside the mesh");
   return {
 #define FTRUN_MESH_AXIS(kind, name, what) .name = place_along(rank, MeshAxis::kind),
 #include "axes/axes.inc"
@@ -177,7 +177,7 @@ RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
 
 std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
   std::vector<RankGroup> all;
-  for (int rank = 0; rank < world_; ++rank) {
+  for (int rank = 0; rank < world_size_; ++rank) {
     RankGroup group = group_of(rank, axes);
     if (group.ranks.front() == rank) all.push_back(std::move(group));
   }

@@ -61,7 +61,7 @@ class RankMesh {
   /// Makes a mesh of these sizes. Throws Error(kUsage) unless every size is at least 1.
   explicit RankMesh(const MeshPoint& sizes);
 
-  int world() const { return world_; }
+  int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that hold different samples: dp_replicate * dp_shard.
   int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
@@ -107,7 +107,7 @@ class RankMesh {
 
   MeshPoint sizes_;
   std::array<int, kMeshAxes> strides_{};
-  int world_ = 1;
+  int world_size_ = 1;
 };
 
 }  // namespace ftrun

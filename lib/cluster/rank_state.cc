@@ -48,8 +48,9 @@ std::string name_of(ShownGroup group) {
   return group.name;
 }
 
-RankState::GroupState group_of(const ShownGroup& group, const CollectiveRecord& record, int world) {
-  return {name_of(group), listed_members(group.members, world), validated(record)};
+RankState::GroupState group_of(const ShownGroup& group, const CollectiveRecord& record,
+                               int world_size) {
+  return {name_of(group), listed_members(group.members, world_size), validated(record)};
 }
 
 bool has(const Activity& activity) {
@@ -101,7 +102,7 @@ std::vector<uint8_t> encode_state(const RankState& state) {
   return bytes;
 }
 
-RankState decode_state(std::span<const uint8_t> bytes, int world) {
+RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
   RankState state;
   ImageHead head;
   if (!read_value(bytes, head) || !read_value(bytes, state.phase) ||
@@ -121,7 +122,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world) {
   CollectiveRecord record;
   for (uint32_t i = 0; i < head.groups && read_value(bytes, group) && read_value(bytes, record);
        ++i)
-    state.groups.push_back(group_of(group, record, world));
+    state.groups.push_back(group_of(group, record, world_size));
   return state;
 }
 
@@ -161,14 +162,15 @@ ShownMembers shown_members(const std::vector<int>& members) {
   return shown;
 }
 
-std::vector<int> listed_members(const ShownMembers& members, int world) {
+std::vector<int> listed_members(const ShownMembers& members, int world_size) {
   std::vector<int> ranks;
   const bool listed = members.stride == 0;
-  if (members.count < 0 || members.count > (listed ? ShownMembers::kListed : world)) return ranks;
+  if (members.count < 0 || members.count > (listed ? ShownMembers::kListed : world_size))
+    return ranks;
   for (int i = 0; i < members.count; ++i) {
     const int64_t rank = listed ? int64_t{members.ranks[static_cast<size_t>(i)]}
                                 : members.ranks[0] + int64_t{i} * members.stride;
-    if (rank >= 0 && rank < world) ranks.push_back(static_cast<int>(rank));
+    if (rank >= 0 && rank < world_size) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }

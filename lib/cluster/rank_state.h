@@ -38,7 +38,7 @@ RankState read_state(const BoardTable& table);
 /// Encodes a state for the store; texts are cut to the length that a table holds.
 std::vector<uint8_t> encode_state(const RankState& state);
 /// Decodes bytes from an untrusted source: invalid parts are left out.
-RankState decode_state(std::span<const uint8_t> bytes, int world = kMaxShownRanks);
+RankState decode_state(std::span<const uint8_t> bytes, int world_size = kMaxShownRanks);
 
 /// Returns the work that the rank does alone while others wait for it; nothing if it works only
 /// with others, or if nothing is known.
@@ -49,6 +49,6 @@ std::string activity_text(const RankState& state);
 /// Converts members to the form that a table shows; listed_members() converts back, without ranks
 /// outside the world.
 ShownMembers shown_members(const std::vector<int>& members);
-std::vector<int> listed_members(const ShownMembers& members, int world = kMaxShownRanks);
+std::vector<int> listed_members(const ShownMembers& members, int world_size = kMaxShownRanks);
 
 }  // namespace ftrun

@@ -54,15 +54,15 @@ AgentStart propose_start(c10d::Store& store, const RendezvousOptions& options,
                     word = hex_text(random_bytes(kWordBytes));
   const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn)));
   const int64_t earlier = store.add("ftrun/starts", 1) - 1;
-  const std::string announced = cat(options.world, " ", word);
+  const std::string announced = cat(options.world_size, " ", word);
   std::vector<std::string> keys;
-  for (int rank = 1; rank < options.world; ++rank) keys.push_back(rank_key(word, rank));
+  for (int rank = 1; rank < options.world_size; ++rank) keys.push_back(rank_key(word, rank));
   const auto all_are_here = [&] { return keys.empty() || store.check(keys); };
   while (!all_are_here()) {
     if (find_text(store, kStartKey) != announced) store.set(kStartKey, bytes_of(announced));
     if (Clock::now() >= deadline) {
       std::vector<std::string> absent;
-      for (int rank = 1; rank < options.world; ++rank)
+      for (int rank = 1; rank < options.world_size; ++rank)
         if (!store.check({rank_key(word, rank)})) absent.push_back(std::to_string(rank));
       give_up(options, cat(rank_list(absent), " did not arrive in time"));
     }
@@ -76,12 +76,12 @@ AgentStart propose_start(c10d::Store& store, const RendezvousOptions& options,
 
 AgentStart join_start(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
                       Clock::time_point deadline) {
-  const std::string world = cat(options.world, " ");
+  const std::string prefix = cat(options.world_size, " ");
   std::string asked;
   while (Clock::now() < deadline) {
     const auto announced = find_text(store, kStartKey);
-    if (announced && announced->starts_with(world)) {
-      const std::string word = announced->substr(world.size());
+    if (announced && announced->starts_with(prefix)) {
+      const std::string word = announced->substr(prefix.size());
       if (word != asked) store.set(rank_key(word, options.rank), bytes_of(own));
       asked = word;
       if (const auto members = find_text(store, members_key(word))) {

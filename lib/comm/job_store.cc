@@ -91,8 +91,8 @@ constexpr const char* kOneTokenEach =
           cat(kOneTokenEach, "; ranks of one job have the same output_dir and model.path"));
     case StoreVerdict::kOtherWorld:
       throw Error(ExitCode::kUsage,
-                  cat(who, "rank 0's job has ", serving.world, " ranks; this rank was started for ",
-                      own.world),
+                  cat(who, "rank 0's job has ", serving.world_size,
+                      " ranks; this rank was started for ", own.world_size),
                   cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));
     case StoreVerdict::kEarlierStart:
       throw Error(

@@ -24,13 +24,13 @@ void raise_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void require_open_files(int world) {
+void require_open_files(int world_size) {
   rlimit limit{};
-  const rlim_t needed = kConnections * static_cast<rlim_t>(world) + kOthers;
+  const rlim_t needed = kConnections * static_cast<rlim_t>(world_size) + kOthers;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   throw Error(ExitCode::kEnvironment,
-              cat("rank 0 serves the job's store to ", world, " ranks, which takes up to ", needed,
-                  " open files (", kConnections, " connections per rank, ", kOthers,
+              cat("rank 0 serves the job's store to ", world_size, " ranks, which takes up to ",
+                  needed, " open files (", kConnections, " connections per rank, ", kOthers,
                   " for other files), and the limit of its process is ", limit.rlim_cur),
               cat("raise the limit where rank 0 is started, the hard one too: ulimit -n ", needed));
 }

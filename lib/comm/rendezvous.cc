@@ -66,15 +66,16 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   return rendezvous;
 }
 
-std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout,
+std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world_size,
+                                                                Milliseconds timeout,
                                                                 Milliseconds heartbeat,
                                                                 const WaitNoticeOptions& notices) {
   prepare_c10d();
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::unique_ptr<Rendezvous>> all;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     const RendezvousOptions options{.rank = rank,
-                                    .world = world,
+                                    .world_size = world_size,
                                     .timeout = timeout,
                                     .heartbeat = heartbeat,
                                     .notices = notices};
@@ -101,8 +102,8 @@ std::unique_ptr<Rendezvous> Rendezvous::make_connection_for_thread() {
 int Rendezvous::rank() const {
   return impl_->options.rank;
 }
-int Rendezvous::world() const {
-  return impl_->options.world;
+int Rendezvous::world_size() const {
+  return impl_->options.world_size;
 }
 const std::optional<AgentLaunch>& Rendezvous::agent_launch() const {
   return impl_->agent;
@@ -126,7 +127,7 @@ void Rendezvous::expect_waits(Milliseconds usual) {
 }
 
 void Rendezvous::shutdown(Milliseconds limit) {
-  if (world() == 1) return;
+  if (world_size() == 1) return;
   const Milliseconds before = std::exchange(impl_->options.timeout, limit);
   try {
     exchange_text("shutdown", "");
@@ -143,7 +144,7 @@ void Rendezvous::shutdown(Milliseconds limit) {
 /// waiting for it would be useless.
 std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
   std::vector<std::string> keys;
-  for (int rank = 1; rank < options.world; ++rank) {
+  for (int rank = 1; rank < options.world_size; ++rank) {
     const ProcessState state = state_of(rank);
     const bool ended = state == ProcessState::kGone || state == ProcessState::kStopped;
     if ((of_ended || !ended) && !is_silent(rank)) keys.push_back(key_of_leaving(rank));
@@ -152,7 +153,7 @@ std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
 }
 
 void Rendezvous::leave(Milliseconds limit) noexcept {
-  if (world() == 1) return;
+  if (world_size() == 1) return;
   try {
     if (rank() > 0) {
       // If the store has not answered for a while, this rank leaves without reporting it.

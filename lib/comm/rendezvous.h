@@ -14,7 +14,7 @@ namespace ftrun {
 
 struct RendezvousOptions {
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   /// The address at which rank 0 serves the store: host name or address, and port. Port 0: any free
   /// port, which the meeting file records, or a port that is computed from the token.
   std::string address = "127.0.0.1";
@@ -78,7 +78,7 @@ class Rendezvous {
   static std::unique_ptr<Rendezvous> connect(const RendezvousOptions& options);
   /// Makes all ranks in this process, for tests: give one to each thread.
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
-      int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
+      int world_size, std::chrono::milliseconds timeout = std::chrono::seconds(30),
       std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
       const WaitNoticeOptions& notices = {});
   /// Makes another connection of this rank, for another thread: exchanges over it are separate from
@@ -90,7 +90,7 @@ class Rendezvous {
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   int rank() const;
-  int world() const;
+  int world_size() const;
   /// Returns the launch of torchrun; nothing if no agent serves the store.
   const std::optional<AgentLaunch>& agent_launch() const;
 

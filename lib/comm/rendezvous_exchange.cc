@@ -161,7 +161,7 @@ bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
 
 std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const MissingRanks& absence,
                                         WaitPolicy patience, const std::string& waited) {
-  std::string text = cat("rank ", options.rank, " of ", options.world, " has waited ", waited,
+  std::string text = cat("rank ", options.rank, " of ", options.world_size, " has waited ", waited,
                          " for ", few_ranks(absence.ranks),
                          exchange.begins_run ? " to connect" : cat(" in ", exchange.what));
   const auto shown = std::min(kMaxListed, std::ssize(absence.ranks));
@@ -336,8 +336,8 @@ std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPol
 
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
                                                    WaitPolicy patience) {
-  std::vector<int> everyone(static_cast<size_t>(world()));
-  for (int rank = 0; rank < world(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
+  std::vector<int> everyone(static_cast<size_t>(world_size()));
+  for (int rank = 0; rank < world_size(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
   return exchange_text(key, text, everyone, patience);
 }
 

@@ -41,10 +41,10 @@ struct Rendezvous::Impl {
         control{std::move(control_store), {}, true},
         local(LocalBoards::open(OwnedFd(from.board_fd))),
         board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
-        identities(static_cast<size_t>(from.world)) {}
+        identities(static_cast<size_t>(from.world_size)) {}
 
   void start_heartbeat() {
-    if (options.world == 1) return;
+    if (options.world_size == 1) return;
     heart = std::jthread([this](std::stop_token stop) { send_heartbeats(stop); });
     watch = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
   }

@@ -139,7 +139,7 @@ PeerView Rendezvous::Impl::view_rank(int rank,
   if (auto here = shown_here(rank))
     view.state = std::move(*here);
   else if (beat && beat->size() > sizeof(int64_t))
-    view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)), options.world);
+    view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)), options.world_size);
   return view;
 }
 
@@ -147,7 +147,7 @@ std::vector<PeerView> Rendezvous::Impl::view_ranks(const std::vector<int>& ranks
   std::vector<PeerView> views;
   bool answers = true;
   for (const int rank : ranks) {
-    if (rank < 0 || rank >= options.world) continue;
+    if (rank < 0 || rank >= options.world_size) continue;
     const bool asks = answers && !shown_here(rank);
     const auto beat = asks ? last_heartbeat(rank) : std::nullopt;
     answers = answers && (!asks || beat);

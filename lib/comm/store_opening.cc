@@ -119,7 +119,7 @@ JobStore::Find finder(const RendezvousOptions& options) {
 /// Makes the identity of this rank, which it shows on all of its connections.
 StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
   return {.rank = static_cast<uint32_t>(options.rank),
-          .world = static_cast<uint32_t>(options.world),
+          .world_size = static_cast<uint32_t>(options.world_size),
           .attempt = static_cast<uint32_t>(options.attempt),
           .instance = instance,
           .job = options.job};
@@ -188,7 +188,7 @@ Stores serve_store(const RendezvousOptions& options) {
     const bool by_token = !options.token.empty() && options.port == 0;
     socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
   }
-  require_open_files(options.world);
+  require_open_files(options.world_size);
   Stores stores;
   std::string token = options.token;
   if (token.empty()) {
@@ -257,14 +257,14 @@ Stores open_stores(const RendezvousOptions& options) {
   OpeningReason reason;
   const WaitReporter reporter(options.notices, [&](const std::string& waited) {
     const std::string why = reason.get();
-    return cat("rank ", options.rank, " of ", options.world, " has waited ", waited,
+    return cat("rank ", options.rank, " of ", options.world_size, " has waited ", waited,
                " for the rendezvous of rank 0 at ", address_text(options, options.port),
                why.empty() ? "" : cat(" (", why, ")"), "; it gives up after ",
                human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
   });
   Stores stores;
   if (options.agent_store) stores = join_agent_store(options, reason);
-  if (options.world == 1) {
+  if (options.world_size == 1) {
     stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
     stores.connect_again = [store = stores.main] { return store; };
   } else if (!options.agent_store) {

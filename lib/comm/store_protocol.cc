@@ -19,7 +19,7 @@ std::string proof(std::string_view token, std::initializer_list<std::string_view
 
 std::string member_bytes(const StoreMember& member) {
   std::string bytes;
-  for (const uint32_t number : {member.rank, member.world, member.attempt})
+  for (const uint32_t number : {member.rank, member.world_size, member.attempt})
     put_number(bytes, number);
   bytes.append(member.instance, 0, kInstanceBytes);
   bytes.resize(kMemberBytes - sizeof(Digest));
@@ -32,7 +32,7 @@ StoreMember member_from(std::string_view bytes) {
     return number_at<uint32_t>(bytes, which * sizeof(uint32_t));
   };
   return {.rank = number(0),
-          .world = number(1),
+          .world_size = number(1),
           .attempt = number(2),
           .instance = std::string(bytes.substr(3 * sizeof(uint32_t), kInstanceBytes)),
           .job = ""};
@@ -46,8 +46,9 @@ StoreVerdict compare_members(std::string_view served, std::string_view joining) 
   if (job(served) != job(joining)) return StoreVerdict::kOtherJob;
   if (other.attempt != own.attempt)
     return other.attempt < own.attempt ? StoreVerdict::kEarlierStart : StoreVerdict::kLaterStart;
-  return other.world != own.world || other.rank >= own.world ? StoreVerdict::kOtherWorld
-                                                             : StoreVerdict::kAdmitted;
+  return other.world_size != own.world_size || other.rank >= own.world_size
+             ? StoreVerdict::kOtherWorld
+             : StoreVerdict::kAdmitted;
 }
 
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,

@@ -55,7 +55,7 @@ enum class StoreAnswer : uint8_t { kDone = 1, kNo, kTimeout, kRefused };
 /// show the same member.
 struct StoreMember {
   uint32_t rank = 0;
-  uint32_t world = 0;
+  uint32_t world_size = 0;
   /// The number of restarts before this start.
   uint32_t attempt = 0;
   /// A random number that distinguishes two processes that call themselves the same rank.

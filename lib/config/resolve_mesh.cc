@@ -27,8 +27,8 @@ void join_names(Resolving& r, const AxisKeys& axis) {
 }
 
 /// Suggests the multiples of `unit` next to a number of ranks: "start 2 or 4 ranks".
-std::string nearest_worlds(int64_t world, int64_t unit) {
-  const int64_t below = world / unit * unit;
+std::string nearest_worlds(int64_t world_size, int64_t unit) {
+  const int64_t below = world_size / unit * unit;
   return below == 0 ? cat("start ", unit, " ranks or a multiple of them")
                     : cat("start ", below, " or ", below + unit, " ranks");
 }
@@ -53,34 +53,34 @@ std::string suggest_degrees(const Resolving& r) {
 /// returns false.
 bool divide_world(Resolving& r, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
-  const int64_t world = r.context.world_size;
-  if (inner != 0 && inner <= world && world % inner == 0) return true;
+  const int64_t world_size = r.context.world_size;
+  if (inner != 0 && inner <= world_size && world_size % inner == 0) return true;
   const std::string degrees = model_degrees(mesh);
   if (inner == 0)
     r.error(place_of_degrees(r), degrees + " is too large", "lower one of the degrees");
   else
     r.error(place_of_degrees(r),
-            cat(count_text(world, "rank"), " cannot be divided by ", degrees,
+            cat(count_text(world_size, "rank"), " cannot be divided by ", degrees,
                 degrees.find("×") == std::string::npos ? "" : cat(" = ", inner)),
-            nearest_worlds(world, inner) + suggest_degrees(r));
+            nearest_worlds(world_size, inner) + suggest_degrees(r));
   return false;
 }
 
 void compare_data(Resolving& r, int64_t data, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
-  const int64_t world = r.context.world_size;
+  const int64_t world_size = r.context.world_size;
   const std::string degrees = model_degrees(mesh);
   if (mesh.data != 0 && mesh.data != data) {
     const double product = static_cast<double>(mesh.data) * static_cast<double>(inner);
     r.error("parallel.data",
             cat("parallel.data ", mesh.data,
                 degrees.empty() ? "" : cat(" × ", degrees, " = ", number_text(product)), " ≠ ",
-                count_text(world, "rank")),
+                count_text(world_size, "rank")),
             cat("write parallel.data: ", data, " or auto"));
   }
   if (r.is_auto("parallel.data"))
     r.decide("parallel.data", std::to_string(data),
-             cat(count_text(world, "rank"), degrees.empty() ? "" : cat(" / (", degrees, ")")));
+             cat(count_text(world_size, "rank"), degrees.empty() ? "" : cat(" / (", degrees, ")")));
 }
 
 }  // namespace

@@ -245,7 +245,7 @@ class FlatBench {
 
   void record(const Rates& rates, SlowdownPoints& points) const {
     for (const Timed& call : calls_) {
-      const double ideal = call.bytes / rates.memory;
+      const double ideal = call.bytes / rates.memory_bandwidth;
       points[call.kind].emplace_back(ideal, call.timer.seconds() / ideal);
     }
   }
@@ -341,11 +341,11 @@ Rates measure_rates(int ranks, int threads, bool quick) {
         if (round % 2 == 0 || !model.is_large())
           for (const auto& bench : model.benches) bench->run();
   }
-  Rates rates{.ranks = ranks, .threads = threads, .memory = flat.memory_rate()};
+  Rates rates{.ranks = ranks, .threads = threads, .memory_bandwidth = flat.memory_rate()};
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.products[dtype] = fastest_product_rate(sampled);
+    rates.matmul_flops[dtype] = fastest_product_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;
@@ -482,7 +482,7 @@ std::string measure_exchanges_as(int rank, int ranks, int cores, int port, int l
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
   Machine machine{.name = "measured",
-                  .rates = {Rates{.memory = 1e9, .products = {{DType::kF32, 1e9}}}}};
+                  .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flops = {{DType::kF32, 1e9}}}}};
   machine.exchanges = measure_exchanges({.rank = rank,
                                          .ranks = ranks,
                                          .port = port,

@@ -172,7 +172,7 @@ void Comparison::compare_values(const std::string& operation, DType tolerated, D
   const double off = difference(on_gpu, on_host, dtype);
   if (off > found_.largest_difference) {
     found_.largest_difference = off;
-    found_.operation = operation;
+    found_.worst_operation = operation;
   }
   if (off <= tolerance_of(tolerated)) return;
   const DeviceInfo& info = gpu_.info();

@@ -11,10 +11,10 @@ namespace ftrun {
 /// ComparedKernels is the result of compare_kernels().
 struct ComparedKernels {
   int operations = 0;
-  /// The largest relative difference of an output, ||GPU - CPU|| / ||CPU||, and the
-  /// output's name.
+  /// The largest relative difference of an output, ||GPU - CPU|| / ||CPU||.
   double largest_difference = 0;
-  std::string operation = "";
+  /// The operation whose output has this difference, and the graph that it belongs to.
+  std::string worst_operation = "";
   double seconds = 0;
 };
 

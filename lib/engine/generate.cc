@@ -15,9 +15,9 @@ namespace {
 
 /// Makes a row that begins with the tokens. The rest is filled with token 0, which does not affect
 /// them, because attention is causal.
-Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
+Batch row_of(std::span<const int32_t> tokens, int64_t sequence_length) {
   Batch batch;
-  const auto size = static_cast<size_t>(row_tokens);
+  const auto size = static_cast<size_t>(sequence_length);
   batch.tokens.assign(size, 0);
   std::copy(tokens.begin(), tokens.end(), batch.tokens.begin());
   batch.labels.assign(size, -100);
@@ -56,7 +56,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   require(!prompt.empty(), "a prompt has at least one token");
   const ModelDescription& model = logits.model;
   const BufferId scored = find_result(logits.program);
-  const int64_t row_tokens = model.batch.row_tokens;
+  const int64_t sequence_length = model.batch.sequence_length;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
   // The logits of a token lie in blocks, one for the vocabulary rows of each tensor-parallel rank.
@@ -67,16 +67,16 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {
     const auto used =
-        static_cast<size_t>(std::min<int64_t>(row_tokens, static_cast<int64_t>(all.size())));
-    const Batch batch = row_of({all.data() + all.size() - used, used}, row_tokens);
+        static_cast<size_t>(std::min<int64_t>(sequence_length, static_cast<int64_t>(all.size())));
+    const Batch batch = row_of({all.data() + all.size() - used, used}, sequence_length);
     StepRun step;
     step.micro_batches = {&batch, 1};
     executor.run(step);
     for (int64_t block = 0; options.has_logits && block < blocks; ++block)
-      memory.read(
-          logits.program,
-          {scored, (block * row_tokens + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes},
-          row.data() + block * row_bytes);
+      memory.read(logits.program,
+                  {scored, (block * sequence_length + static_cast<int64_t>(used - 1)) * row_bytes,
+                   row_bytes},
+                  row.data() + block * row_bytes);
     // A rank without logits chooses an arbitrary token; the broadcast replaces it by the choice of
     // the chooser.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);

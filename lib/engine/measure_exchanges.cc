@@ -145,7 +145,7 @@ class ExchangeTimer {
 std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request) {
   set_kernel_threads(request.threads);
   const auto rendezvous = Rendezvous::connect({.rank = request.rank,
-                                               .world = request.ranks,
+                                               .world_size = request.ranks,
                                                .port = request.port,
                                                .listen_fd = request.listen_fd,
                                                .token = request.token});

@@ -9,12 +9,13 @@
 
 namespace ftrun {
 
-GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
+GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t sequence_length,
                            const ModelDtypes& dtypes)
     : tokens_(tokens),
-      row_tokens_(row_tokens),
+      sequence_length_(sequence_length),
       statistics_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
-  require(tokens > 0 && row_tokens > 0 && tokens % row_tokens == 0, "the tokens fill whole rows");
+  require(tokens > 0 && sequence_length > 0 && tokens % sequence_length == 0,
+          "the tokens fill whole rows");
   graph_.name = std::move(name);
   graph_.dtypes = dtypes;
 }

@@ -15,7 +15,7 @@ namespace ftrun {
 class GraphBuilder {
  public:
   /// Begins an empty graph; `tokens` is N of every activation.
-  GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens,
+  GraphBuilder(std::string name, int64_t tokens, int64_t sequence_length,
                const ModelDtypes& dtypes = {});
 
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
@@ -29,7 +29,7 @@ class GraphBuilder {
   // results.
 
   int64_t tokens() const { return tokens_; }
-  int64_t row_tokens() const { return row_tokens_; }
+  int64_t sequence_length() const { return sequence_length_; }
   const ModelDtypes& dtypes() const { return graph_.dtypes; }
   /// Returns the dtype of rstd and lse, which are never kept in 16 bits.
   DType statistics() const { return statistics_; }
@@ -52,7 +52,7 @@ class GraphBuilder {
  private:
   LayerGraph graph_;
   int64_t tokens_;
-  int64_t row_tokens_;
+  int64_t sequence_length_;
   DType statistics_;
 };
 

@@ -49,8 +49,9 @@ FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t colu
 
 /// Returns the index of the n-th token of a micro-batch among the tokens that are not row padding.
 /// Padding tokens get the indices of later tokens, because their results are never read.
-FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t row_tokens, int64_t row_padding) {
-  return n - n / row_tokens * row_padding;
+FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t sequence_length,
+                                               int64_t row_padding) {
+  return n - n / sequence_length * row_padding;
 }
 
 /// Returns the 32 bits of a column of that stretch, uniformly distributed over rows. The vector

@@ -35,9 +35,9 @@ struct Rates {
   int ranks = 1;
   int threads = 1;
   /// Bytes per second of a copy: those that it reads plus those that it writes.
-  double memory = 0;
+  double memory_bandwidth = 0;
   /// Floating-point operations per second of a large matrix product, by the dtype of activations.
-  std::map<DType, double> products;
+  std::map<DType, double> matmul_flops;
   /// The factor by which a kind of work ("linear fp32", "update", "copy") is slower than these
   /// rates, as a function of the seconds that it would take at the rates.
   std::map<std::string, Curve> slowdowns;
@@ -64,7 +64,7 @@ struct Machine {
   /// Cores, or GPUs, of a node.
   int devices = 1;
   /// Memory of a device in bytes; 0: not known.
-  double memory = 0;
+  double memory_capacity = 0;
   /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;
   /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a
@@ -80,7 +80,7 @@ struct Machine {
   /// Bytes a second of the disk; 0: not known.
   double disk_read = 0, disk_write = 0;
   /// The minimum seconds that an operation takes.
-  double launch = 0;
+  double min_op_seconds = 0;
   /// The price of a device for an hour.
   Price price;
   /// The CPU that was measured, and when; "" where the machine was not measured.

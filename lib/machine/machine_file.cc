@@ -142,7 +142,7 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
   Rates rates;
   rates.ranks = section.count("ranks", 1);
   rates.threads = section.count("threads", 1);
-  rates.memory = section.quantity("memory", QuantityUnit::kByteRate, true);
+  rates.memory_bandwidth = section.quantity("memory", QuantityUnit::kByteRate, true);
   for (const ConfigEntry* entry : section.entries("products")) {
     const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
                                     [&](DType d) { return precision_name(d) == entry->key; });
@@ -150,10 +150,10 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
       section.problem(entry->at,
                       cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
     else
-      rates.products[*dtype] =
+      rates.matmul_flops[*dtype] =
           section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
-  if (rates.products.empty()) section.problem(node.at, "rates.products is missing", "");
+  if (rates.matmul_flops.empty()) section.problem(node.at, "rates.products is missing", "");
   rates.slowdown = section.factor("otherwise", 1);
   for (const ConfigEntry* entry : section.entries("slowdown")) {
     const Curve curve =
@@ -206,7 +206,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     top.problem(top.find("device")->at, cat("device: expected processor or gpu, not ", device), "");
   machine.has_gpus = device == "gpu";
   machine.devices = top.count("devices", 1);
-  machine.memory = top.quantity("memory", QuantityUnit::kBytes);
+  machine.memory_capacity = top.quantity("memory", QuantityUnit::kBytes);
   read_rates(top, root, machine);
   read_links(top, machine);
   for (const ConfigEntry* entry : top.entries("exchange")) {
@@ -221,7 +221,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
     section.finish();
   }
-  machine.launch = top.quantity("launch", QuantityUnit::kSeconds);
+  machine.min_op_seconds = top.quantity("launch", QuantityUnit::kSeconds);
   machine.host_memory_bandwidth = top.quantity("host_memory", QuantityUnit::kByteRate);
   machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
   if (!machine.has_gpus && machine.host_memory_capacity > 0)
@@ -280,13 +280,14 @@ std::string curve_text(const Curve& curve, QuantityUnit unit,
 
 std::string rates_text(const Rates& rates) {
   std::vector<std::string> products;
-  for (const auto& [dtype, rate] : rates.products)
+  for (const auto& [dtype, rate] : rates.matmul_flops)
     products.push_back(
         cat(precision_name(dtype), ": ", quantity_text(rate, QuantityUnit::kFlopRate)));
-  std::string text = cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
-                         "\n    memory: ", quantity_text(rates.memory, QuantityUnit::kByteRate),
-                         "\n    products: {", join(products, ", "),
-                         "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
+  std::string text =
+      cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
+          "\n    memory: ", quantity_text(rates.memory_bandwidth, QuantityUnit::kByteRate),
+          "\n    products: {", join(products, ", "),
+          "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
   if (!rates.slowdowns.empty()) text += "    slowdown:\n";
   for (const auto& [kind, curve] : rates.slowdowns)
     text += cat("      ", kind, ": ",
@@ -362,8 +363,8 @@ std::string machine_text(const Machine& machine) {
                          "\ndevices: ", machine.devices, "\n");
   if (!machine.cpu_model.empty()) text += cat("processor: ", yaml_text(machine.cpu_model), "\n");
   if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
-  if (machine.memory > 0)
-    text += cat("memory: ", quantity_text(machine.memory, QuantityUnit::kBytes), "\n");
+  if (machine.memory_capacity > 0)
+    text += cat("memory: ", quantity_text(machine.memory_capacity, QuantityUnit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
   const std::string links = link_text("node", machine.node) +
@@ -387,8 +388,8 @@ std::string machine_text(const Machine& machine) {
     text += cat("host_memory_capacity: ",
                 quantity_text(machine.host_memory_capacity, QuantityUnit::kBytes), "\n");
   if (machine.price.an_hour > 0) text += cat("price: ", price_text(machine.price), "\n");
-  if (machine.launch > 0)
-    text += cat("launch: ", quantity_text(machine.launch, QuantityUnit::kSeconds), "\n");
+  if (machine.min_op_seconds > 0)
+    text += cat("launch: ", quantity_text(machine.min_op_seconds, QuantityUnit::kSeconds), "\n");
   return text;
 }
 

@@ -12,12 +12,12 @@ namespace ftrun {
 namespace {
 
 double product_rate(const Rates& rates, DType dtype) {
-  const auto found = rates.products.find(dtype);
-  if (found != rates.products.end()) return found->second;
-  throw Error(
-      ExitCode::kUsage,
-      cat("the machine file has no rate of matrix products in ", precision_name(dtype)),
-      cat("add it to rates.products, or plan in ", precision_name(rates.products.begin()->first)));
+  const auto found = rates.matmul_flops.find(dtype);
+  if (found != rates.matmul_flops.end()) return found->second;
+  throw Error(ExitCode::kUsage,
+              cat("the machine file has no rate of matrix products in ", precision_name(dtype)),
+              cat("add it to rates.products, or plan in ",
+                  precision_name(rates.matmul_flops.begin()->first)));
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ double ideal_seconds(const Rates& rates, const LayerGraph& graph, const Op& op) 
   double seconds = 0;
   for (const Pass& pass : work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
-    seconds += std::max(arithmetic / product, pass.bytes / rates.memory);
+    seconds += std::max(arithmetic / product, pass.bytes / rates.memory_bandwidth);
   }
   return seconds;
 }
@@ -44,7 +44,7 @@ double list_seconds(const Machine& machine, const Rates& rates, const LayerGraph
     // the second one costs nothing more.
     if (machine.has_gpus && i > 0 && is_gpu_pair(list, i - 1)) continue;
     const double ideal = ideal_seconds(rates, graph, list[i]);
-    seconds += std::max(slowed(rates, rated_kind(graph, list[i]), ideal), machine.launch);
+    seconds += std::max(slowed(rates, rated_kind(graph, list[i]), ideal), machine.min_op_seconds);
   }
   return seconds;
 }

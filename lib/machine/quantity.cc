@@ -4,7 +4,6 @@
 #include <span>
 #include <utility>
 
-#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 

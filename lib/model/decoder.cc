@@ -304,12 +304,12 @@ struct BlockKind {
   auto operator<=>(const BlockKind&) const = default;
 };
 
-BlockKind block_kind(const ModelConfig& c, int64_t layer, int64_t row_tokens) {
+BlockKind block_kind(const ModelConfig& c, int64_t layer, int64_t sequence_length) {
   const int64_t window = c.windows[static_cast<size_t>(layer)];
   const bool uses_window_rope = window > 0 && c.window_rope.has_value();
-  return {window >= row_tokens ? 0 : window, !c.layer_rotates(layer) ? -1
-                                             : uses_window_rope      ? 1
-                                                                     : 0};
+  return {window >= sequence_length ? 0 : window, !c.layer_rotates(layer) ? -1
+                                                  : uses_window_rope      ? 1
+                                                                          : 0};
 }
 
 /// Returns a graph's name: "block", "block.window128", "block.window128.rope1", "block.unrotated".
@@ -430,10 +430,10 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
                        bool train, const ModelDtypes& dtypes, const RecomputePolicy& recompute,
                        const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
   const ModelConfig c = local_config(whole, split);
-  GraphBuilder g(block_name(whole, kind), batch.tokens(), batch.row_tokens, dtypes);
+  GraphBuilder g(block_name(whole, kind), batch.tokens(), batch.sequence_length, dtypes);
   BlockBuilder block(g, c, batch, kind, split);
   const DropoutAttrs masks{.probability = train ? dropout : 0,
-                           .row_tokens = batch.row_tokens,
+                           .sequence_length = batch.sequence_length,
                            .row_padding = batch.row_padding};
   const BlockParams p = add_block_params(g, whole, adapter, masks, split);
   g.output(block.emit(p), Port::kHidden);
@@ -527,17 +527,20 @@ class DecoderBuilder {
   }
 
   ModelDescription build() {
-    const TensorId table = table_.rows(weight_of(names_.embedding), {c_.vocab_rows, c_.hidden});
-    const TensorId positions = c_.learned_positions ? table_.rows(weight_of(names_.positions),
-                                                                  {position_rows(), c_.hidden})
-                                                    : -1;
+    const TensorId table =
+        table_.add_split_by_rows(weight_of(names_.embedding), {c_.vocab_rows, c_.hidden});
+    const TensorId positions =
+        c_.learned_positions
+            ? table_.add_split_by_rows(weight_of(names_.positions), {position_rows(), c_.hidden})
+            : -1;
     add_embedding(table, positions);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
-    const TensorTable::Norm norm = table_.norm(std::string(names_.norm), c_);
+    const TensorTable::Norm norm = table_.add_norm(std::string(names_.norm), c_);
     const TensorId head =
-        c_.tied ? table : table_.rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden});
+        c_.tied ? table
+                : table_.add_split_by_rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden});
     const TensorId bias =
-        c_.head_bias ? table_.rows(cat(names_.head, ".bias"), {c_.vocab_rows}) : -1;
+        c_.head_bias ? table_.add_split_by_rows(cat(names_.head, ".bias"), {c_.vocab_rows}) : -1;
     add_head(norm, head, bias);
     if (c_.rotary_size() > 0) add_rope_table();
     return std::move(out_);
@@ -555,7 +558,7 @@ class DecoderBuilder {
   /// Adds the embedding's layer. `position_table` is -1 without learned positions.
   void add_embedding(TensorId table, TensorId position_table) {
     const int64_t n = batch_.tokens();
-    GraphBuilder g("embed", n, batch_.row_tokens, dtypes_);
+    GraphBuilder g("embed", n, batch_.sequence_length, dtypes_);
     const ValueId tokens = g.input(Port::kTokens, DType::kI32, {n}, "tokens");
     const ValueId positions = positions_input(g);
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
@@ -597,7 +600,7 @@ class DecoderBuilder {
   }
 
   void add_rope_table() {
-    GraphBuilder g("rope", batch_.tokens(), batch_.row_tokens, dtypes_);
+    GraphBuilder g("rope", batch_.tokens(), batch_.sequence_length, dtypes_);
     output_rope_table(g, positions_input(g));
     out_.rope_graph = add_graph(g.finish(train()));
   }
@@ -615,7 +618,7 @@ class DecoderBuilder {
   }
 
   void add_block(int64_t index) {
-    const BlockKind kind = block_kind(c_, index, batch_.row_tokens);
+    const BlockKind kind = block_kind(c_, index, batch_.sequence_length);
     const RecomputePolicy recompute = recompute_.of_block(index);
     const BlockAdapter adapter = out_.adapter.block(index);
     const std::tuple<BlockKind, RecomputeLevel, BlockAdapter> key{kind, recompute.level, adapter};
@@ -635,7 +638,7 @@ class DecoderBuilder {
   void add_head(const TensorTable::Norm& norm_tensors, TensorId weight_tensor,
                 TensorId bias_tensor) {
     const int64_t n = batch_.tokens();
-    GraphBuilder g("head", n, batch_.row_tokens, dtypes_);
+    GraphBuilder g("head", n, batch_.sequence_length, dtypes_);
     const ValueId x =
         g.input(Port::kHidden, dtypes_.compute, {hidden_tokens(batch_, split_), c_.hidden}, "x");
     const ValueId labels =

@@ -90,9 +90,9 @@ bool is_broken(const std::string& expression) {
 
 }  // namespace
 
-std::vector<IdleExclusion> find_idle_exclusions(const ModelConfig& config,
-                                                const LoraOptions& options,
-                                                const StoredShapes* stored) {
+std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
+                                                      const LoraOptions& options,
+                                                      const StoredShapes* stored) {
   const std::string& pattern = options.exclude_pattern;
   if (pattern.find(kOtherPartsPattern) != std::string::npos) return {};
   if (is_broken(pattern) || is_broken(options.target_pattern)) return {};
@@ -107,19 +107,19 @@ std::vector<IdleExclusion> find_idle_exclusions(const ModelConfig& config,
   if (stored != nullptr)
     for (const OtherModule& module : list_other_modules(*stored)) modules.push_back(module.name);
   const std::vector<std::string> holders = holding_modules(modules);
-  std::vector<IdleExclusion> idle;
+  std::vector<UselessExclusion> useless;
   for (const std::string& entry : entries) {
     const auto matches = matcher(options, entry);
     const auto module = std::find_if(modules.begin(), modules.end(), matches);
     const auto holder = std::find_if(holders.begin(), holders.end(), matches);
     if (module != modules.end())
-      idle.push_back({entry, IdleKind::kNoAdapter, *module});
+      useless.push_back({entry, UselessKind::kNoAdapter, *module});
     else if (holder != holders.end())
-      idle.push_back({entry, IdleKind::kHoldsOthers, *holder});
+      useless.push_back({entry, UselessKind::kHoldsOthers, *holder});
     else if (stored != nullptr || config.multimodal.empty())
-      idle.push_back({entry, IdleKind::kUnknown, nearest_end(modules, entry)});
+      useless.push_back({entry, UselessKind::kUnknown, nearest_end(modules, entry)});
   }
-  return idle;
+  return useless;
 }
 
 }  // namespace ftrun

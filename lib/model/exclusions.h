@@ -9,21 +9,21 @@
 
 namespace ftrun {
 
-/// IdleKind says why an entry of exclude_modules changes nothing.
-enum class IdleKind : uint8_t {
+/// UselessKind says why an entry of exclude_modules changes nothing.
+enum class UselessKind : uint8_t {
   kNoAdapter,    // the modules that it names get no adapter anyway
   kHoldsOthers,  // it names modules that only hold others; PEFT excludes by a module's own path
   kUnknown,      // it names no module
 };
 
-/// IdleExclusion describes an entry of exclude_modules, or its expression, that changes nothing.
-struct IdleExclusion {
+/// UselessExclusion describes an entry of exclude_modules, or its expression, that changes nothing.
+struct UselessExclusion {
   std::string entry;
-  IdleKind kind = IdleKind::kNoAdapter;
+  UselessKind kind = UselessKind::kNoAdapter;
   /// The first module that the entry names, by its path in memory. For an unknown entry, the
   /// nearest name, or "".
   std::string module;
-  bool operator==(const IdleExclusion&) const = default;
+  bool operator==(const UselessExclusion&) const = default;
 };
 
 /// Finds the entries of exclude_modules that change nothing: without them PEFT
@@ -33,8 +33,8 @@ struct IdleExclusion {
 /// so it is not reported. Neither is the expression of exported adapters that names the other parts
 /// (kOtherPartsPattern). Returns nothing for options with a broken expression, which make_adapter()
 /// refuses.
-std::vector<IdleExclusion> find_idle_exclusions(const ModelConfig& config,
-                                                const LoraOptions& options,
-                                                const StoredShapes* stored);
+std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
+                                                      const LoraOptions& options,
+                                                      const StoredShapes* stored);
 
 }  // namespace ftrun

@@ -8,7 +8,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-std::vector<TensorTable::Lora> TensorTable::lora(const LoraModule& module) {
+std::vector<TensorTable::Lora> TensorTable::add_lora(const LoraModule& module) {
   const LinearLayer& first = module.linear_layers.front();
   const int64_t rank = module.low.rank;
   const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
@@ -30,7 +30,7 @@ std::vector<TensorTable::Lora> TensorTable::lora(const LoraModule& module) {
   return all;
 }
 
-TensorTable::Norm TensorTable::norm(const std::string& module, const ModelConfig& c) {
+TensorTable::Norm TensorTable::add_norm(const std::string& module, const ModelConfig& c) {
   if (!c.norm_weight) return {};
   const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
   const auto vector = [&](const char* end, size_t operand) {
@@ -42,13 +42,13 @@ TensorTable::Norm TensorTable::norm(const std::string& module, const ModelConfig
   return ids;
 }
 
-TensorId TensorTable::shared_head_norm(std::string name, int64_t size) {
+TensorId TensorTable::add_shared_head_norm(std::string name, int64_t size) {
   return add(
       replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
 }
 
-TensorId TensorTable::own_head_norms(const std::string& module, int64_t heads, int64_t size,
-                                     int copies) {
+TensorId TensorTable::add_own_head_norms(const std::string& module, int64_t heads, int64_t size,
+                                         int copies) {
   const size_t star = module.find('*');
   const bool is_several = star != std::string::npos;
   TensorInfo tensor =
@@ -60,9 +60,8 @@ TensorId TensorTable::own_head_norms(const std::string& module, int64_t heads, i
   return add(std::move(tensor));
 }
 
-std::vector<TensorTable::Linear> TensorTable::linear(const std::string& module,
-                                                     const std::vector<LinearLayer>& linear_layers,
-                                                     bool transposed) {
+std::vector<TensorTable::Linear> TensorTable::add_linear(
+    const std::string& module, const std::vector<LinearLayer>& linear_layers, bool transposed) {
   std::vector<Linear> all;
   for (const ModulePart& part : parts_of(module, linear_layers, transposed)) {
     const LinearLayer& linear = part.linear;
@@ -141,36 +140,39 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   for (const LinearModule& module : modules) {
     const std::vector<LinearLayer> of_module = linear_layers_of(module, linear_layers);
     const auto added =
-        table.linear(names.in_block(layer, module.name), of_module, names.transposed);
+        table.add_linear(names.in_block(layer, module.name), of_module, names.transposed);
     for (size_t i = 0; i < of_module.size(); ++i)
       ids.linear[static_cast<size_t>(of_module[i].projection)] = added[i];
     if (c.qk_norm == QkNorm::kNone || module.projections.back() != Projection::kO) continue;
     const std::string q_norm = names.in_block(layer, names.q_norm);
     const std::string k_norm = names.in_block(layer, names.k_norm);
     if (c.qk_norm == QkNorm::kOwnWeights) {
-      ids.q_norm = table.own_head_norms(q_norm, c.query_heads, c.head_size, 1);
-      ids.k_norm = table.own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
+      ids.q_norm = table.add_own_head_norms(q_norm, c.query_heads, c.head_size, 1);
+      ids.k_norm = table.add_own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
     } else if (c.qk_norm == QkNorm::kAllHeads) {
-      ids.q_norm = table.rows(q_norm + ".weight", {c.query_heads * c.head_size});
-      ids.k_norm = table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
+      ids.q_norm = table.add_split_by_rows(q_norm + ".weight", {c.query_heads * c.head_size});
+      ids.k_norm = table.add_split_by_rows(k_norm + ".weight", {c.kv_heads * c.head_size},
+                                           kv_copies(c, split));
     } else {
-      ids.q_norm = table.shared_head_norm(q_norm + ".weight", c.head_size);
-      ids.k_norm = table.shared_head_norm(k_norm + ".weight", c.head_size);
+      ids.q_norm = table.add_shared_head_norm(q_norm + ".weight", c.head_size);
+      ids.k_norm = table.add_shared_head_norm(k_norm + ".weight", c.head_size);
     }
   }
   if (c.input_norm)
-    ids.input_norm = table.norm(names.in_block(layer, input_norm_name(names, c)), c);
+    ids.input_norm = table.add_norm(names.in_block(layer, input_norm_name(names, c)), c);
   if (c.output_norms)
-    ids.attention_output_norm = table.norm(names.in_block(layer, names.attention_output_norm), c);
-  if (c.mlp_norm) ids.post_norm = table.norm(names.in_block(layer, post_norm_name(names, c)), c);
+    ids.attention_output_norm =
+        table.add_norm(names.in_block(layer, names.attention_output_norm), c);
+  if (c.mlp_norm)
+    ids.post_norm = table.add_norm(names.in_block(layer, post_norm_name(names, c)), c);
   if (c.output_norms)
-    ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);
+    ids.mlp_output_norm = table.add_norm(names.in_block(layer, names.mlp_output_norm), c);
   for (const LinearModule& module : modules) {
     const LowRank& low = adapter.at(module.projections.front());
     if (low.rank == 0) continue;
     const std::vector<LinearLayer> of_module = linear_layers_of(module, linear_layers);
     const auto added =
-        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, of_module});
+        table.add_lora({names.in_block(layer, module.name), low, adapter.magnitudes, of_module});
     for (size_t i = 0; i < of_module.size(); ++i)
       ids.lora[static_cast<size_t>(of_module[i].projection)] = added[i];
   }

@@ -31,7 +31,7 @@ class TensorTable {
     tensors_.push_back(std::move(tensor));
     return static_cast<TensorId>(tensors_.size() - 1);
   }
-  TensorId rows(std::string name, Dims shape, int copies = 1) {
+  TensorId add_split_by_rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
   /// Lora holds the ids of A [rank, inputs] and B [outputs, rank] of a linear layer's adapter.
@@ -49,7 +49,7 @@ class TensorTable {
     bool magnitudes;
     std::vector<LinearLayer> linear_layers;
   };
-  std::vector<Lora> lora(const LoraModule& module);
+  std::vector<Lora> add_lora(const LoraModule& module);
 
   struct Norm {
     TensorId weight = -1;
@@ -57,13 +57,13 @@ class TensorTable {
   };
   /// Adds the weight and the bias that a norm has. Sequence parallelism divides the tokens of such
   /// a norm over ranks.
-  Norm norm(const std::string& module, const ModelConfig& c);
+  Norm add_norm(const std::string& module, const ModelConfig& c);
   /// Adds the weights of one norm that all heads share.
-  TensorId shared_head_norm(std::string name, int64_t size);
+  TensorId add_shared_head_norm(std::string name, int64_t size);
 
   /// Adds the weights of `heads` norms, one for each head. Files hold them in one tensor [heads,
   /// size] or, if the module's name has a '*', in one tensor for each head.
-  TensorId own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies);
+  TensorId add_own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies);
 
   struct Linear {
     TensorId weight = -1;
@@ -72,8 +72,8 @@ class TensorTable {
   /// Adds the weights and biases of the linear layers of a module of the files. If a linear layer
   /// is divided by outputs, a rank computes some of the results. Otherwise it computes a term of
   /// every result, from some of the inputs.
-  std::vector<Linear> linear(const std::string& module,
-                             const std::vector<LinearLayer>& linear_layers, bool transposed);
+  std::vector<Linear> add_linear(const std::string& module,
+                                 const std::vector<LinearLayer>& linear_layers, bool transposed);
 
  private:
   /// ModulePart describes a linear layer as a part of a module of the files. If the module is a

@@ -40,7 +40,7 @@ FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
   return layout;
 }
 
-int64_t shard_stride(const Unit& unit, int count) {
+int64_t shard_size(const Unit& unit, int count) {
   require(count > 0, "there is at least one shard");
   const int64_t blocks = unit.padded / kUnitBlock;
   return (blocks + count - 1) / count * kUnitBlock;
@@ -48,8 +48,8 @@ int64_t shard_stride(const Unit& unit, int count) {
 
 UnitRange shard_range(const Unit& unit, int index, int count) {
   require(0 <= index && index < count, "a shard's index is below the number of shards");
-  const int64_t stride = shard_stride(unit, count);
-  return {std::min(index * stride, unit.padded), std::min((index + 1) * stride, unit.padded)};
+  const int64_t size = shard_size(unit, count);
+  return {std::min(index * size, unit.padded), std::min((index + 1) * size, unit.padded)};
 }
 
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {

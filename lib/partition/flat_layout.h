@@ -40,12 +40,12 @@ struct UnitRange {
 };
 
 /// Returns the number of elements of each of `count` equal shards of a unit: a multiple of
-/// kUnitBlock, such that count * shard_stride(...) >= unit.padded. A collective over equal shards
+/// kUnitBlock, such that count * shard_size(...) >= unit.padded. A collective over equal shards
 /// moves this many elements for each rank; the last shards may reach past the unit.
-int64_t shard_stride(const Unit& unit, int count);
+int64_t shard_size(const Unit& unit, int count);
 
-/// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut
-/// at the unit's end (so late shards of a small unit are empty).
+/// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) shard sizes,
+/// cut at the unit's end (so late shards of a small unit are empty).
 UnitRange shard_range(const Unit& unit, int index, int count);
 
 /// Returns the slices of tensors in elements [begin, end) of a unit, cut to this range and ordered

@@ -7,11 +7,11 @@ Sharding::Sharding(const Partition& partition,
   for (const Unit& unit : partition.units) {
     const MemberIndex place = place_of(unit);
     UnitShare cut{false, unit.padded, unit.padded, 0, {0, unit.padded}};
-    const int64_t before_last = shard_stride(unit, place.count) * (place.count - 1);
+    const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
     const bool pays = !unit.small || (cut_small && before_last < unit.padded);
     if (place.count > 1 && pays) {
       cut.cut = true;
-      cut.held = shard_stride(unit, place.count);
+      cut.held = shard_size(unit, place.count);
       cut.whole = place.count * cut.held;
       cut.begin = place.index * cut.held;
       cut.own = shard_range(unit, place.index, place.count);

@@ -16,9 +16,9 @@ struct MemberIndex {
   int index = 0;
 };
 
-/// Sharding cuts the units of a partition into shards: rank i of n holds elements [i, i+1) x stride
-/// of a unit that is cut. A whole copy of the unit has n strides, which may reach past the unit's
-/// end. Every rank holds the whole of a unit that is not cut.
+/// Sharding cuts the units of a partition into shards: rank i of n holds elements [i, i+1) x the
+/// shard size of a unit that is cut. A whole copy of the unit has n shards, which may reach past
+/// the unit's end. Every rank holds the whole of a unit that is not cut.
 class Sharding {
  public:
   /// Cuts each unit over the ranks that share it; `place_of` returns their number and this rank's
@@ -34,7 +34,7 @@ class Sharding {
   explicit Sharding(const Partition& partition);
 
   bool cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].cut; }
-  /// Returns how many elements of the unit a rank holds: its stride, or all of it.
+  /// Returns how many elements of the unit a rank holds: its shard, or all of it.
   int64_t held_elements(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
   /// Returns the number of elements of a whole copy of the unit.
   int64_t whole(UnitId unit) const { return units_[static_cast<size_t>(unit)].whole; }

@@ -54,8 +54,8 @@ class KnownGroupings {
 
 /// Adds the groups of one grouping. A rank is in at most one group of a grouping.
 void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<RankGroup>& all) {
-  std::vector<char> seen(static_cast<size_t>(mesh.world()), 0);
-  for (int rank = 0; rank < mesh.world(); ++rank) {
+  std::vector<char> seen(static_cast<size_t>(mesh.world_size()), 0);
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
     if (seen[static_cast<size_t>(rank)] != 0) continue;
     RankGroup group = grouping.of_rank(rank);
     for (const int member : group.ranks) seen[static_cast<size_t>(member)] = 1;

@@ -14,9 +14,9 @@ namespace {
 /// Returns part `index` of `count` of a range, in whole blocks.
 UnitRange split(const UnitRange& range, int index, int count) {
   const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
-  const int64_t stride = (blocks + count - 1) / count * kUnitBlock;
-  return {std::min(range.begin + index * stride, range.end),
-          std::min(range.begin + (index + 1) * stride, range.end)};
+  const int64_t size = (blocks + count - 1) / count * kUnitBlock;
+  return {std::min(range.begin + index * size, range.end),
+          std::min(range.begin + (index + 1) * size, range.end)};
 }
 
 /// StatePieces lists the pieces of state and assigns memory to their snapshots.

@@ -51,7 +51,7 @@ constexpr int64_t kTextTokens = 128;
 /// longest text has, because each generated token costs a pass over the whole row.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
   const int64_t max_tokens =
-      std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
+      std::min(kTextTokens, trained.batch.sequence_length - trained.batch.row_padding);
   const int64_t longest =
       std::min(wanted.prompt_tokens, max_tokens) + std::min(wanted.tokens, max_tokens);
   // The length is a multiple of the number of tensor-parallel ranks, which split the row as in
@@ -207,7 +207,7 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   // parallelism is off if the tokens cannot be divided among the tensor ranks.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
-  const BatchShape row{.row_tokens = tokens, .longest_row = plan.train.model.batch.longest()};
+  const BatchShape row{.sequence_length = tokens, .longest_row = plan.train.model.batch.longest()};
   ModelDescription model = build_model(config, row, Mode::kLogits, plan.train.model.dtypes, {},
                                        split, plan.train.model.adapter);
   StepOptions options = plan.options;

@@ -227,7 +227,7 @@ class Formula {
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
     if (!terms.padding) return unit.numel;
     if (whole || shards() == 1 || state_.stage == 0) return unit.padded;
-    return shard_stride(unit, shards()) * shards();
+    return shard_size(unit, shards()) * shards();
   }
 
   const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }

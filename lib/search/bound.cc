@@ -285,7 +285,7 @@ const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& co
 
 double Bounds::update_seconds(double bytes, const Layout& layout) const {
   const Rates& rates = rates_for(task_, layout);
-  const double here = rates.memory / least_slowdown(rates, "update");
+  const double here = rates.memory_bandwidth / least_slowdown(rates, "update");
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 

@@ -6,7 +6,7 @@ namespace ftrun {
 
 int64_t device_budget(const Machine& machine, int64_t given, int64_t ranks) {
   if (given > 0) return given;
-  const auto memory = static_cast<int64_t>(machine.memory);
+  const auto memory = static_cast<int64_t>(machine.memory_capacity);
   return machine.has_gpus ? memory : memory * machine.devices / std::max<int64_t>(1, ranks);
 }
 

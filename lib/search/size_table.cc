@@ -42,7 +42,7 @@ Config config_of(const MemoryTableModel& model, const MemoryTableQuery& query,
   std::vector<std::string> overrides = layout_overrides(query.ranks);
   for (const char* key : {"device=cuda", "model.path=model", "bf16.enabled=true"})
     overrides.emplace_back(key);
-  overrides.push_back(cat("data.sequence_length=", query.row));
+  overrides.push_back(cat("data.sequence_length=", query.sequence_length));
   task.written = load_config_text("size table", "", overrides).written;
   task.context.plans_only = true;
   Layout layout;
@@ -130,7 +130,8 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const Memor
     lines[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
   MemoryTablePart& activations = lines[4];
   const ModelConfig& shape = model.config;
-  activations.formula = 2.0 * static_cast<double>(query.row * shape.hidden * shape.layers) * 2;
+  activations.formula =
+      2.0 * static_cast<double>(query.sequence_length * shape.hidden * shape.layers) * 2;
   activations.why =
       planned.activations < activations.formula
           ? cat("at ", planned.peak_instr, " most of them are already freed")
@@ -180,7 +181,8 @@ double formula_state_bytes(int zero, int64_t ranks) {
 MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
                         const Machine* machine) {
   MemoryTableQuery query = requested;
-  if (model.config.max_positions > 0) query.row = std::min(query.row, model.config.max_positions);
+  if (model.config.max_positions > 0)
+    query.sequence_length = std::min(query.sequence_length, model.config.max_positions);
   const Config config = config_of(model, query, machine);
   const StepPlan plan = plan_steps(config, model.config, 0);
   MemoryTableRow row;

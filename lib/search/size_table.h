@@ -22,11 +22,11 @@ struct MemoryTableModel {
 };
 
 /// MemoryTableQuery requests one row of a memory table: the memory that each GPU needs if `ranks`
-/// GPUs train a model in bf16 with AdamW, each on a sequence of `row` tokens.
+/// GPUs train a model in bf16 with AdamW, each on a sequence of `sequence_length` tokens.
 struct MemoryTableQuery {
   int zero = 0;
   int64_t ranks = 1;
-  int64_t row = 4096;
+  int64_t sequence_length = 4096;
   RecomputeLevel recompute = RecomputeLevel::kNone;
 };
 

@@ -127,7 +127,7 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   if (kind.empty()) return 0;
   const double bytes = memory_bytes(instr);
   if (!machine_.has_gpus || !touches(instr, Tier::kHost))
-    return slowed(rates_, kind, bytes / rates_.memory);
+    return slowed(rates_, kind, bytes / rates_.memory_bandwidth);
   if (machine_.host_memory_bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine_.name, " has no host_memory, in which ", kind, " runs"),

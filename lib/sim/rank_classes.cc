@@ -18,23 +18,23 @@ namespace {
 
 using Traits = std::vector<int64_t>;
 
-/// NormPart is a part of a unit whose squares a shard may add to the gradient norm. `copies`
+/// GradNormPart is a part of a unit whose squares a shard may add to the gradient norm. `copies`
 /// tensor-parallel ranks hold the part, and only one of them counts it.
-struct NormPart {
+struct GradNormPart {
   std::array<int64_t, 3> part{};
   int copies = 1;
 };
 
-struct ShardTrait {
+struct RankTraits {
   Traits traits;
-  std::vector<NormPart> norms;
+  std::vector<GradNormPart> grad_norm_parts;
 };
 
-/// ShardTraits finds the properties in which the programs of the state ranks of one pipeline stage
+/// TraitFinder finds the properties in which the programs of the state ranks of one pipeline stage
 /// differ.
-class ShardTraits {
+class TraitFinder {
  public:
-  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state,
+  TraitFinder(const ModelDescription& model, const Partition& partition, const StateOptions& state,
               int stage)
       : model_(model), state_(state), cut_(cut_states(partition, state)) {
     kinds_.resize(model.tensors.size());
@@ -47,14 +47,14 @@ class ShardTraits {
   }
 
   /// Returns the traits of the state rank with index `index`.
-  ShardTrait trait_of(int index) {
+  RankTraits traits_of(int index) {
     state_.dp_shard.index = index / state_.context.count;
     state_.context.index = index % state_.context.count;
-    ShardTrait shard;
+    RankTraits shard;
     for (const Unit* unit : units_) {
       const MemberIndex place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
-      add_norm(*unit, own, shard.norms);
+      add_grad_norm_parts(*unit, own, shard.grad_norm_parts);
       if (!cut_.cut(unit->id)) continue;
       shard.traits.push_back(own.size());
       if (unit->trainable) add_updates(*unit, own, shard.traits);
@@ -81,12 +81,13 @@ class ShardTraits {
     return shape;
   }
 
-  void add_norm(const Unit& unit, const UnitRange& own, std::vector<NormPart>& norms) const {
+  void add_grad_norm_parts(const Unit& unit, const UnitRange& own,
+                           std::vector<GradNormPart>& parts) const {
     for (const NormRange& range : norm_ranges(unit, model_)) {
       const UnitRange part{std::max(own.begin, range.part.begin),
                            std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
-      norms.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
+      parts.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
     }
   }
 
@@ -106,7 +107,7 @@ class ShardTraits {
   }
 
   const ModelDescription& model_;
-  /// The options of the rank that of() examines.
+  /// The options of the rank that traits_of() examines.
   StateOptions state_;
   const Sharding cut_;
   /// The update kind of each tensor, by its id.
@@ -144,25 +145,25 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
                          const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
   const bool pads = has_padding(model);
-  std::vector<std::vector<ShardTrait>> shards;  // by stage
+  std::vector<std::vector<RankTraits>> shards;  // by stage
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
-    ShardTraits traits(model, partition, state, stage);
+    TraitFinder finder(model, partition, state, stage);
     shards.emplace_back();
     for (int index = 0; index < mesh.places(kStateAxes); ++index)
-      shards.back().push_back(traits.trait_of(index));
+      shards.back().push_back(finder.traits_of(index));
   }
   Classes classes;
-  for (int rank = 0; rank < mesh.world(); ++rank) {
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const int stage = mesh.place_on(rank, kStageAxes),
               layer_place = mesh.place_on(rank, kLayerAxes);
     const int index = mesh.place_on(rank, kStateAxes);
-    const ShardTrait& shard = shards[static_cast<size_t>(stage)][static_cast<size_t>(index)];
+    const RankTraits& shard = shards[static_cast<size_t>(stage)][static_cast<size_t>(index)];
     // Ranks of different stages run different layers, so the stage is a trait.
     Traits traits{stage, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
-    for (const NormPart& norm : shard.norms)
-      if (layer_place % norm.copies == 0)
-        traits.insert(traits.end(), norm.part.begin(), norm.part.end());
+    for (const GradNormPart& part : shard.grad_norm_parts)
+      if (layer_place % part.copies == 0)
+        traits.insert(traits.end(), part.part.begin(), part.part.end());
     // The traits were computed with this rank's tensors. On the last tensor-parallel rank, tensors
     // may have padding and end at other elements, so its shards are separate classes.
     if (pads)

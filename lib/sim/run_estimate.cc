@@ -63,7 +63,7 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
   }
   run.steps = steps;
   run.hours = static_cast<double>(steps) * time.seconds / kSecondsPerHour;
-  const double devices = machine.has_gpus ? static_cast<double>(rank_mesh(config).world())
+  const double devices = machine.has_gpus ? static_cast<double>(rank_mesh(config).world_size())
                                           : static_cast<double>(nodes * machine.devices);
   run.device_hours = run.hours * devices;
   run.cost = run.device_hours * machine.price.an_hour;

@@ -99,7 +99,7 @@ void Checkpointer::add_votes(Votes& votes) const {
 }
 
 void Checkpointer::read_votes(const Votes& votes) {
-  all_saves_ended_ = votes.count_of(Vote::kSaveEnded) == session_.world();
+  all_saves_ended_ = votes.count_of(Vote::kSaveEnded) == session_.world_size();
   due_by_time_ = votes.count_of(Vote::kSaveDue) > 0;
 }
 
@@ -144,7 +144,7 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   if (!base_fingerprint_.empty()) meta.extra[kBaseRecord] = base_fingerprint_;
   meta.topology = parts_.model.topology();
-  meta.topology["world_size"] = session_.world();
+  meta.topology["world_size"] = session_.world_size();
   meta.topology["zero_stage"] = config_.zero.stage;
   return meta;
 }

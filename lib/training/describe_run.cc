@@ -63,7 +63,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
     notes.push_back(cat(compared->operations,
                         " operations compared with the CPU's on a small model in ",
                         human_seconds(compared->seconds), ": off by ", compared->largest_difference,
-                        " at most (", compared->operation, ")"));
+                        " at most (", compared->worst_operation, ")"));
   if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config);
       !features.empty())
     notes.push_back(
@@ -92,7 +92,7 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
 /// Returns how values of different ranks are summed (RunManifest::sums). A single rank sums nothing
 /// and is recorded as "rank order, fp32".
 std::string sums_text(const RunParts& run) {
-  const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
+  const bool nccls = run.session.gpu() != nullptr && run.session.world_size() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
 }
 

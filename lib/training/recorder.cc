@@ -175,7 +175,7 @@ void Recorder::record_restart(RunManifest& manifest, int64_t first_step) const {
       restart.from_step = std::max(restart.from_step, metrics.step);
   restart.to_step = std::max<int64_t>(0, first_step - 1);
   restart.ranks = request_.ranks;
-  restart.ranks.count = request_.launch.world;
+  restart.ranks.count = request_.launch.world_size;
   manifest.restarts.push_back(restart);
 }
 
@@ -251,7 +251,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     end_follower();
     if (!manifest_ || folder_.is_another_runs()) return;
     // With several ranks, the supervisor records which rank was the cause.
-    if (request_.launch.world == 1)
+    if (request_.launch.world_size == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());
     write_outcome(exit_code, reason,

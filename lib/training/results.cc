@@ -218,7 +218,8 @@ std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingS
                                                  const SampleSet& validation) {
   const ModelDescription& model = setup.text_program().model;
   const auto wanted = static_cast<size_t>(config.train.generate.prompts);
-  const int64_t longest = std::min(config.train.generate.prompt_tokens, model.batch.row_tokens);
+  const int64_t longest =
+      std::min(config.train.generate.prompt_tokens, model.batch.sequence_length);
   std::vector<std::vector<int32_t>> prompts;
   RowReader reader(validation, model.vocab_rows);
   Batch batch;

@@ -20,13 +20,13 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-/// Writes the line "continues with 1 data rank of 2 since rank 1 failed twice without a new
-/// checkpoint: ...".
+/// Writes the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
+/// new checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
-  const int64_t replica = request.launch.world / mesh.data;  // ranks
+  const int64_t replica = request.launch.world_size / mesh.data;  // ranks
   const int64_t dropped_replicas = std::ssize(request.ranks.dropped) / replica;
-  return cat("continues with ", count_text(mesh.data, "data rank"), " of ",
+  return cat("continues with ", count_text(mesh.data, "data-parallel rank"), " of ",
              mesh.data + dropped_replicas, " since ", request.ranks.drop_reason);
 }
 
@@ -41,7 +41,8 @@ void RunJournal::open_folder() {
 void RunJournal::open(const std::function<RunManifest()>& describe, int64_t steps_done,
                       int64_t total_steps) {
   const Config& config = request_.config;
-  const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
+  const bool prefixed =
+      session_.world_size() > 1 && request_.launch.kind != LaunchKind::kSupervised;
   session_.run_on_all_ranks("writing the run folder", [&] {
     if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
   });
@@ -53,7 +54,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });
   if (!request_.ranks.dropped.empty()) warn(fewer_ranks_text(request_));
-  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
+  log_debug(cat("rank ", session_.rank(), " of ", session_.world_size(), ", ftrun ",
                 request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }
 

@@ -19,11 +19,11 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
       setup_(setup),
       use_(config, setup),
       times_(std::move(checked.predicted)),
-      load_(session.world()) {
+      load_(session.world_size()) {
   if (!checked.traced.empty())
     tracer_.emplace(config.train.trace, session, setup.train_program().program,
                     std::move(checked.traced), journal, times_.predicted());
-  if (session.world() == 1) return;
+  if (session.world_size() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);
 }
@@ -46,7 +46,7 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
 void RunStepper::open_slow_ranks(const Config& config) {
   const RankMesh mesh = rank_mesh(config);
   std::vector<int> stages;
-  for (int rank = 0; rank < session_.world(); ++rank)
+  for (int rank = 0; rank < session_.world_size(); ++rank)
     stages.push_back(mesh.place_on(rank, kStageAxes));
   slow_ranks_.emplace(session_.rank(), std::move(stages), [this](std::span<double> numbers) {
     session_.sum(numbers, "times of ranks");

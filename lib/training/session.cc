@@ -70,7 +70,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   const LaunchEnvironment& launch = request.launch;
   RendezvousOptions options;
   options.rank = launch.rank;
-  options.world = launch.world;
+  options.world_size = launch.world_size;
   if (!launch.master_addr.empty()) options.address = launch.master_addr;
   options.port = launch.master_port;
   options.listen_fd = launch.store_fd;
@@ -129,13 +129,13 @@ Session::Session(const TrainRequest& request) : Session(request, open_rendezvous
 
 Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous)
     : rank_(request.launch.rank),
-      world_(request.launch.world),
+      world_size_(request.launch.world_size),
       auto_timeout_(is_auto(request.config)),
       timeout_(timeout_of(request.config, kFirstStepLimit)),
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
   nodes_ = exchange("node", node.empty() ? rendezvous_->identity(rank_).host : node);
-  if (world_ > 1) require_same("program", program_facts(request.build));
+  if (world_size_ > 1) require_same("program", program_facts(request.build));
   require_equal_configs(request);
   choose_device(request);
 }
@@ -187,7 +187,7 @@ int Session::share_cores(const CoreLimit& own) {
 
 void Session::run_on_all_ranks(const std::string& what, const std::function<void()>& work) {
   show_phase(what);
-  if (world_ == 1) return work();
+  if (world_size_ == 1) return work();
   ftrun::run_on_all_ranks(checkpoint_group(), what, [&] {
     work();
     return std::string();
@@ -196,7 +196,7 @@ void Session::run_on_all_ranks(const std::string& what, const std::function<void
 
 std::string Session::broadcast_text(const std::string& what,
                                     const std::function<std::string()>& text) {
-  if (world_ == 1) return text();
+  if (world_size_ == 1) return text();
   return ftrun::run_on_all_ranks(checkpoint_group(), what,
                                  [&] { return is_first() ? text() : std::string(); })[0];
 }
@@ -251,13 +251,13 @@ void Session::require_equal_configs(const TrainRequest& request) {
 }
 
 CheckpointGroup Session::checkpoint_group() {
-  return {rank_, world_, [this](const std::string& text) {
+  return {rank_, world_size_, [this](const std::string& text) {
             return rendezvous_->exchange_text("together", text, WaitPolicy::kWhileAlive);
           }};
 }
 
 CheckpointGroup Session::background_group() {
-  return {rank_, world_,
+  return {rank_, world_size_,
           [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->make_connection_for_thread())](
               const std::string& text) {
             return rendezvous->exchange_text("together", text, WaitPolicy::kWhileAlive);

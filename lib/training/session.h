@@ -48,7 +48,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   int rank() const { return rank_; }
-  int world() const { return world_; }
+  int world_size() const { return world_size_; }
   bool is_first() const { return rank_ == 0; }
   /// Returns the launch of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
@@ -121,7 +121,7 @@ class Session {
   void set_timeout(std::chrono::milliseconds limit, bool devices);
 
   int rank_;
-  int world_;
+  int world_size_;
   /// Says whether comm.timeout is "auto" in the config.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;

@@ -68,9 +68,9 @@ StepTracer::StepTracer(const TraceConfig& config, Session& session, const Progra
 
 /// Collective: returns the numbers of all ranks, by rank.
 std::vector<double> StepTracer::of_all(double number, const char* what) {
-  std::vector<double> all(static_cast<size_t>(session_.world()), 0);
+  std::vector<double> all(static_cast<size_t>(session_.world_size()), 0);
   all[static_cast<size_t>(session_.rank())] = number;
-  if (session_.world() > 1) session_.sum(all, what);
+  if (session_.world_size() > 1) session_.sum(all, what);
   return all;
 }
 
@@ -103,7 +103,7 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
 std::string StepTracer::measured(int64_t step, const RunTrace& trace, double delay) const {
   TraceEvents events(step);
   const int rank = session_.rank();
-  add_instr_events(events, (step * session_.world() + rank) % kMaxNewProcesses,
+  add_instr_events(events, (step * session_.world_size() + rank) % kMaxNewProcesses,
                    cat("measured rank ", rank, ", step ", step), program_,
                    instrs_that_ran(program_, trace, delay));
   return events.text();

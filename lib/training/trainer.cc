@@ -153,7 +153,7 @@ void Trainer::open_data() {
   session_.run_on_all_ranks("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
-  if (session_.world() == 1) return;
+  if (session_.world_size() == 1) return;
   std::vector<NodeFact> inputs;
   session_.run_on_all_ranks("comparing model and data of the nodes",
                             [&] { inputs = input_facts(config_, data_); });
@@ -233,7 +233,7 @@ void Trainer::print_opening_notes() {
 /// Warns if tensor-parallel ranks are on different nodes: they wait for each other in every layer,
 /// and slow links between nodes then take most of a step.
 void Trainer::warn_of_placement() {
-  if (session_.world() == 1) return;
+  if (session_.world_size() == 1) return;
   const RankMesh mesh = rank_mesh(config_);
   const std::vector<std::string>& nodes = session_.nodes();
   TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
@@ -347,7 +347,7 @@ void Trainer::conclude() {
   if (!session_.is_first()) return;
   data_identity_.record_known_fingerprints();
   model_->evaluator.print_text(progress_.step);
-  for (const std::string& text : steps_->stepper.use().texts(session_.world()))
+  for (const std::string& text : steps_->stepper.use().texts(session_.world_size()))
     journal_.print(text);
   if (const std::string text = steps_->stepper.times().text(load_of_steps_); !text.empty())
     journal_.print(text);

@@ -17,7 +17,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 using namespace std::string_view_literals;
 
 void put_text(const std::string& path) {

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::PseudoRoot;
+using testing::PseudoRoot;
 
 /// Returns the groups' names and their folders below the root, innermost first: "/a/b at
 /// /sys/fs/cgroup/a/b (2), ...".

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::PseudoRoot;
+using testing::PseudoRoot;
 
 TEST_CASE("a quota of version 2 is read as a number of CPUs, the least of all containing groups") {
   PseudoRoot root;

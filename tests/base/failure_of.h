@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns "exit code: message | remedy" of the error that `body` throws.
 inline std::string failure_of(const std::function<void()>& body) {
@@ -18,4 +18,4 @@ inline std::string failure_of(const std::function<void()>& body) {
   return "no failure";
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -14,8 +14,8 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::failure_of;
-using fixtures::TemporaryFolder;
+using testing::failure_of;
+using testing::TemporaryFolder;
 
 const std::string kPointer =
     "version https://git-lfs.github.com/spec/v1\noid sha256:0f0f\nsize 269060552\n";

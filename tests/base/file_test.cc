@@ -26,7 +26,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 
 /// Returns the error that `body` throws, or an error that says that it threw none.
 Error error_of(const std::function<void()>& body) {
@@ -411,14 +411,14 @@ TEST_CASE("a file that does not fit into the address space is not reported as a 
   const OwnedFd huge(::memfd_create("huge", MFD_CLOEXEC));
   REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // larger than the address space
   const std::string path = cat("/proc/self/fd/", huge.get());
-  CHECK_THAT(fixtures::failure_of([&] { MappedFile file(path); }),
+  CHECK_THAT(testing::failure_of([&] { MappedFile file(path); }),
              Catch::Equals(cat("5: ", path,
                                ": cannot be read: Cannot allocate memory | raise the memory limit "
                                "(ulimit -v), or use a machine with more memory")));
   CHECK(testing::text_of([&] {
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
-          return fixtures::failure_of([&] { MappedFile file("/dev/null"); });
+          return testing::failure_of([&] { MappedFile file("/dev/null"); });
         }) ==
         "5: /dev/null: cannot be read: Too many open files | raise the limit of open files (ulimit "
         "-n)");

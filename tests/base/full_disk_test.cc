@@ -18,8 +18,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::failure_of;
-using fixtures::TemporaryFolder;
+using testing::failure_of;
+using testing::TemporaryFolder;
 
 /// Calls failure_of() in a new process where no file may become larger than `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {

@@ -32,7 +32,7 @@ void write(const std::string& path, const std::string& text) {
 /// A cache in huggingface_hub's layout: blobs, a snapshot with links to them, and refs that name
 /// commits.
 struct Cache {
-  fixtures::TemporaryFolder root;
+  testing::TemporaryFolder root;
   std::string repository = root.file("models--acme--small-1.5");
 
   void add(const std::string& ref, const std::string& commit,
@@ -107,7 +107,7 @@ TEST_CASE("a name leads to the snapshot of its revision") {
 
 TEST_CASE("an existing path is used, and it is reported whether the cache has its name too") {
   Cache cache;
-  fixtures::TemporaryFolder here;
+  testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
   fs::create_directories(here.file("acme/small-1.5"));
   fs::current_path(here.path());
@@ -127,7 +127,7 @@ TEST_CASE("an existing path is used, and it is reported whether the cache has it
 TEST_CASE("a model that the cache lacks is reported with the command that downloads it") {
   Cache cache;
   const auto failure = [&](const std::string& name) {
-    return fixtures::failure_of([&] { cache.find(name); });
+    return testing::failure_of([&] { cache.find(name); });
   };
   CHECK(
       failure("acme/small-1.5") ==
@@ -154,7 +154,7 @@ TEST_CASE("a model that the cache lacks is reported with the command that downlo
 TEST_CASE("a name that is similar to one in the cache is reported with that one") {
   Cache cache;
   cache.add("main", kFirst);
-  CHECK(fixtures::failure_of([&] {
+  CHECK(testing::failure_of([&] {
           cache.find("acme/smal-1.5");
         }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | hf download") !=
         std::string::npos);
@@ -173,7 +173,7 @@ TEST_CASE("a shortened commit is reported with the full one") {
   Cache cache;
   cache.add("main", kFirst);
   const auto failure = [&](const std::string& name) {
-    return fixtures::failure_of([&] { cache.find(name); });
+    return testing::failure_of([&] { cache.find(name); });
   };
   CHECK(failure("acme/small-1.5@aaaaaaa") ==
         "4: acme/small-1.5@aaaaaaa: the Hugging Face cache, " + cache.root.path() +
@@ -185,12 +185,12 @@ TEST_CASE("a shortened commit is reported with the full one") {
 TEST_CASE("a link of that name that leads nowhere is refused, not ignored") {
   Cache cache;
   cache.add("main", kFirst);
-  fixtures::TemporaryFolder here;
+  testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
   fs::create_directories(here.file("acme"));
   fs::create_symlink("/nowhere", here.file("acme/small-1.5"));
   fs::current_path(here.path());
-  const std::string failure = fixtures::failure_of([&] { cache.find("acme/small-1.5"); });
+  const std::string failure = testing::failure_of([&] { cache.find("acme/small-1.5"); });
   fs::current_path(before);
   CHECK(
       failure ==
@@ -206,10 +206,10 @@ TEST_CASE("data sets have their own folders and download commands") {
     return find_hub_folder(name, "", cache.lookup(), HubKind::kDataset);
   };
   CHECK(find("acme/texts").folder == cache.repository + "/snapshots/" + kFirst);
-  CHECK(fixtures::failure_of([&] { cache.find("acme/texts"); }).find("no such model") !=
+  CHECK(testing::failure_of([&] { cache.find("acme/texts"); }).find("no such model") !=
         std::string::npos);
   CHECK(
-      fixtures::failure_of([&] { find("acme/text@v1"); }) ==
+      testing::failure_of([&] { find("acme/text@v1"); }) ==
       "4: acme/text@v1: there is no such file, and no such data set in the Hugging Face cache, " +
           cache.root.path() +
           " (did you mean \"acme/texts\"?) | hf download acme/text --repo-type dataset --revision "

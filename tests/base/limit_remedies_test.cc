@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::PseudoRoot;
+using testing::PseudoRoot;
 using testing::text_of;
 
 void limit(__rlimit_resource_t resource, rlim_t value) {

@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 
 /// Returns what `body` writes to stderr, and resets the log to its defaults.
 std::string stderr_of(const std::function<void()>& body) {

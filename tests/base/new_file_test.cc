@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 
 size_t files_in(const std::string& folder) {
   return posix_files().list(folder).size();

@@ -6,7 +6,7 @@
 
 #include "temporary_folder.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// PseudoRoot is a folder with files like those of /proc and /sys.
 class PseudoRoot {
@@ -22,4 +22,4 @@ class PseudoRoot {
   TemporaryFolder folder_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -43,7 +43,7 @@ extern "C" int fsync(int fd) {
 namespace ftrun {
 namespace {
 
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 
 /// A system call that is refused if its argument number `argument` has all bits of `mask`.
 struct RefusedCall {
@@ -77,7 +77,7 @@ void refuse_from_now_on(const RefusedCall& refused) {
 std::string failure_without(const RefusedCall& refused, const std::function<void()>& body) {
   return testing::text_of([&] {
     refuse_from_now_on(refused);
-    return fixtures::failure_of(body);
+    return testing::failure_of(body);
   });
 }
 

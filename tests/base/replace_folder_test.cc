@@ -17,7 +17,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 using Names = std::vector<std::string>;
 
 /// Makes a folder with one file.

@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::TemporaryFolder;
+using testing::TemporaryFolder;
 
 constexpr size_t kPiece = 512 << 10;
 

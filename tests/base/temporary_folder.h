@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// TemporaryFolder creates a folder, which is removed with everything in it.
 class TemporaryFolder {
@@ -26,4 +26,4 @@ class TemporaryFolder {
   std::string path_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -22,7 +22,7 @@ std::string make_torch(const fs::path& folder, const std::string& version) {
 }
 
 struct TorchInstallation {
-  fixtures::TemporaryFolder root;
+  testing::TemporaryFolder root;
   std::map<std::string, std::string> variables;
   std::string built_with;
 
@@ -74,7 +74,7 @@ TEST_CASE(
       "name the torch package: FTRUN_TORCH=.../site-packages/torch";
   at.variables["FTRUN_TORCH"] = at.root.file("none");
   at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
-  const auto failure = [&] { return fixtures::failure_of([&] { find_torch(at.search()); }); };
+  const auto failure = [&] { return testing::failure_of([&] { find_torch(at.search()); }); };
   CHECK(failure() ==
         "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found" + remedy);
   const std::string other = make_torch(at.root.file("none"), "2.11.0+cpu");

@@ -20,8 +20,8 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::failure_of;
-using fixtures::TemporaryFolder;
+using testing::failure_of;
+using testing::TemporaryFolder;
 
 const testing::Need kRoot("root", [] {
   return ::geteuid() == 0 ? "" : "another user's link is made by root alone";

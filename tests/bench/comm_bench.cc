@@ -53,18 +53,20 @@ class Peer {
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        prefixed_store(rendezvous, "bench"), rendezvous.rank(), rendezvous.world(), options);
+        prefixed_store(rendezvous, "bench"), rendezvous.rank(), rendezvous.world_size(), options);
   }
   void all_reduce(float* data, int64_t count) {
     std::vector<at::Tensor> tensors = {at::from_blob(data, {count})};
     group_->allreduce(tensors)->wait();
   }
-  void reduce_scatter(float* in, float* out, int64_t count, int world) {
-    at::Tensor input = at::from_blob(in, {count * world}), output = at::from_blob(out, {count});
+  void reduce_scatter(float* in, float* out, int64_t count, int world_size) {
+    at::Tensor input = at::from_blob(in, {count * world_size}),
+               output = at::from_blob(out, {count});
     group_->_reduce_scatter_base(output, input)->wait();
   }
-  void all_gather(float* in, float* out, int64_t count, int world) {
-    at::Tensor output = at::from_blob(out, {count * world}), input = at::from_blob(in, {count});
+  void all_gather(float* in, float* out, int64_t count, int world_size) {
+    at::Tensor output = at::from_blob(out, {count * world_size}),
+               input = at::from_blob(in, {count});
     group_->_allgather_base(output, input)->wait();
   }
 
@@ -146,8 +148,8 @@ void print_table(int ranks, int64_t bytes, const std::vector<Case>& cases,
 
 void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communicator& gloo,
                 int64_t bytes, int rounds) {
-  const int world = rendezvous.world();
-  const int64_t part = bytes / 4 / world, full = part * world;
+  const int world_size = rendezvous.world_size();
+  const int64_t part = bytes / 4 / world_size, full = part * world_size;
   CommBuffer shared_full = shm.allocate(full * 4), shared_part = shm.allocate(part * 4);
   const Buffers shared{shared_full.as<float>(), shared_part.as<float>(),
                        shared_full.as<float>() + rendezvous.rank() * part};
@@ -155,8 +157,10 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   const Buffers plain{plain_full.data(), plain_part.data(), plain_part.data()};
   std::vector<Case> cases = {
       {"c10d all_reduce", [&] { peer.all_reduce(plain.full, full); }},
-      {"c10d reduce_scatter", [&] { peer.reduce_scatter(plain.full, plain.part, part, world); }},
-      {"c10d all_gather", [&] { peer.all_gather(plain.part, plain.full, part, world); }, true}};
+      {"c10d reduce_scatter",
+       [&] { peer.reduce_scatter(plain.full, plain.part, part, world_size); }},
+      {"c10d all_gather", [&] { peer.all_gather(plain.part, plain.full, part, world_size); },
+       true}};
   for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
                     our_cases("shm/in-place", shm, shared, part)})
     cases.insert(cases.end(), more.begin(), more.end());
@@ -177,18 +181,18 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
       if (round > 0) times[one.name].push_back(took);  // the first is for warming up
     }
   }
-  if (rendezvous.rank() == 0) print_table(world, full * 4, cases, times);
+  if (rendezvous.rank() == 0) print_table(world_size, full * 4, cases, times);
 }
 
-void run_rank(int rank, int world, int port, int listen_fd, int rounds,
+void run_rank(int rank, int world_size, int port, int listen_fd, int rounds,
               const std::vector<int64_t>& sizes, const std::string& token) {
   const auto rendezvous = Rendezvous::connect({.rank = rank,
-                                               .world = world,
+                                               .world_size = world_size,
                                                .port = port,
                                                .listen_fd = rank == 0 ? listen_fd : -1,
                                                .token = token});
   std::vector<int> members;
-  for (int i = 0; i < world; ++i) members.push_back(i);
+  for (int i = 0; i < world_size; ++i) members.push_back(i);
   Peer peer(*rendezvous);
   const auto shm =
       open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
@@ -202,7 +206,7 @@ void run_rank(int rank, int world, int port, int listen_fd, int rounds,
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int world = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int world_size = argc > 1 ? std::atoi(argv[1]) : 2;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 9;
   std::vector<int64_t> sizes = {4'096, 65'536, 1'000'000, 25'000'000, 100'000'000};
   if (argc > 3) sizes = {std::atoll(argv[3])};
@@ -210,15 +214,15 @@ int main(int argc, char** argv) {
   ::setenv("OMP_NUM_THREADS", "1", 1);
   std::random_device random;
   const std::string token = std::to_string(random()) + std::to_string(random());
-  for (int rank = 1; rank < world; ++rank) {
+  for (int rank = 1; rank < world_size; ++rank) {
     if (::fork() == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       socket.fd.reset();
-      run_rank(rank, world, socket.port, -1, rounds, sizes, token);
+      run_rank(rank, world_size, socket.port, -1, rounds, sizes, token);
       return 0;
     }
   }
-  run_rank(0, world, socket.port, socket.fd.release(), rounds, sizes, token);
+  run_rank(0, world_size, socket.port, socket.fd.release(), rounds, sizes, token);
   while (::wait(nullptr) > 0) {
   }
   return 0;

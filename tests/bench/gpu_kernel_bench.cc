@@ -92,17 +92,17 @@ Operand tokens_below(int64_t tokens, int64_t vocabulary) {
   return {{tokens}, DType::kI32, static_cast<int32_t>(vocabulary)};
 }
 
-void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens,
+void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t sequence_length,
                    int64_t rows) {
-  const int64_t n = rows * row_tokens, wide = (m.query_heads + 2 * m.kv_heads) * m.head_size;
+  const int64_t n = rows * sequence_length, wide = (m.query_heads + 2 * m.kv_heads) * m.head_size;
   const int64_t narrow = m.query_heads * m.head_size;
   AttentionAttrs attrs{};
   attrs.query_heads = m.query_heads;
   attrs.kv_heads = m.kv_heads;
   attrs.head_size = m.head_size;
-  attrs.row_tokens = row_tokens;
+  attrs.sequence_length = sequence_length;
   attrs.scale = 0.1;
-  const std::string where = cat(m.name, " ", rows, " x ", row_tokens);
+  const std::string where = cat(m.name, " ", rows, " x ", sequence_length);
   cases.push_back({cat("attention ", where),
                    OpKind::kAttention,
                    {{{n, wide}}, starts(n)},
@@ -116,14 +116,14 @@ void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_to
 }
 
 /// Adds attention on rows of documents with 320 to 704 tokens.
-void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens,
-                                int64_t rows) {
+void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m,
+                                int64_t sequence_length, int64_t rows) {
   std::vector<Case> made;
-  add_attention(made, m, row_tokens, rows);
+  add_attention(made, m, sequence_length, rows);
   for (Case& c : made) {
     const std::string what = c.kind == OpKind::kAttention ? "forward" : "backward";
-    c.name = cat("attention documents ", what, " ", m.name, " ", rows, " x ", row_tokens);
-    c.in.back().documents_of_row = row_tokens;
+    c.name = cat("attention documents ", what, " ", m.name, " ", rows, " x ", sequence_length);
+    c.in.back().documents_of_row = sequence_length;
     c.documents = true;
     cases.push_back(std::move(c));
   }
@@ -404,13 +404,13 @@ class Bench {
     }
   }
 
-  static std::vector<int32_t> starts_of_documents(int64_t tokens, int64_t row_tokens) {
+  static std::vector<int32_t> starts_of_documents(int64_t tokens, int64_t sequence_length) {
     std::mt19937 numbers(3);
     std::vector<int32_t> starts;
     int32_t start = 0;
     for (int64_t token = 0, end = 0; token < tokens; ++token) {
-      if (token == end || token % row_tokens == 0) {
-        start = static_cast<int32_t>(token % row_tokens);
+      if (token == end || token % sequence_length == 0) {
+        start = static_cast<int32_t>(token % sequence_length);
         end = token + 320 + static_cast<int64_t>(numbers() % 385);
       }
       starts.push_back(start);

@@ -43,7 +43,7 @@ namespace {
 struct Options {
   int threads = 1;
   int64_t rows = 1;
-  int64_t row_tokens = 512;
+  int64_t sequence_length = 512;
   std::string only;
   DType dtype = DType::kF32;
 };
@@ -81,7 +81,7 @@ double seconds(int threads, const std::function<void()>& body) {
 class Bench {
  public:
   explicit Bench(Options options)
-      : options_(std::move(options)), tokens_(options_.rows * options_.row_tokens) {}
+      : options_(std::move(options)), tokens_(options_.rows * options_.sequence_length) {}
 
   void run();
 
@@ -231,17 +231,17 @@ void Bench::heads() {
 }
 
 void Bench::attention() {
-  const AttentionAttrs attrs{kQueryHeads, kKvHeads, kHead, options_.row_tokens, 0.125};
+  const AttentionAttrs attrs{kQueryHeads, kKvHeads, kHead, options_.sequence_length, 0.125};
   const int64_t width = kQueryHeads * kHead;
   const ValueId qkv = real({tokens_, kQkv}), starts = i32({tokens_}), a = real({tokens_, width}),
                 lse = f32({kQueryHeads, tokens_}), da = real({tokens_, width}),
                 dqkv = real({tokens_, kQkv});
-  at::Tensor q =
-      at::randn({options_.rows, kQueryHeads, options_.row_tokens, kHead}).set_requires_grad(true);
+  at::Tensor q = at::randn({options_.rows, kQueryHeads, options_.sequence_length, kHead})
+                     .set_requires_grad(true);
   at::Tensor k =
-      at::randn({options_.rows, kKvHeads, options_.row_tokens, kHead}).set_requires_grad(true);
+      at::randn({options_.rows, kKvHeads, options_.sequence_length, kHead}).set_requires_grad(true);
   at::Tensor v =
-      at::randn({options_.rows, kKvHeads, options_.row_tokens, kHead}).set_requires_grad(true);
+      at::randn({options_.rows, kKvHeads, options_.sequence_length, kHead}).set_requires_grad(true);
   const at::Tensor g = at::randn_like(q);
   const auto forward = [&] {
     return at::scaled_dot_product_attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1),
@@ -416,7 +416,7 @@ Options parse(int argc, char** argv) {
     else if (key == "--rows")
       options.rows = std::stoll(text);
     else if (key == "--row-tokens")
-      options.row_tokens = std::stoll(text);
+      options.sequence_length = std::stoll(text);
     else if (key == "--only")
       options.only = text;
     else if (key == "--dtype")

@@ -20,7 +20,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 using Random = std::mt19937_64;
@@ -302,4 +302,4 @@ TEST_CASE("a checkpoint of format 1 is read") {
     }
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

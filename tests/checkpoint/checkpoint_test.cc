@@ -16,7 +16,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 namespace fs = std::filesystem;
 
@@ -554,4 +554,4 @@ TEST_CASE("only its owner can read a checkpoint") {
   }
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "test_support.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace fs = std::filesystem;
 
 class FaultFile : public WritableFile {
@@ -272,4 +272,4 @@ void FaultFileSystem::put_back(const NodePtr& node, const std::string& path, Sur
   for (const auto& [name, child] : entries) put_back(child, path + "/" + name, survival);
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// Survival says what is on a machine's disk after a power cut. kSyncedOnly keeps exactly the
 /// synced data; a file system may also have written more, in any order, as the other values do.
@@ -112,4 +112,4 @@ class FaultFileSystem : public FileSystem {
   std::mt19937_64 random_;
 };
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

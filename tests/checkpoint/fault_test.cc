@@ -20,7 +20,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int kRanks = 2;
@@ -399,4 +399,4 @@ TEST_CASE("a flipped bit is found by the load of the rank that needs it") {
           }).find(path + ": tensor \"scale\" (param): the checksum is ") == 0);
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

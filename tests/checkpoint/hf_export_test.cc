@@ -24,7 +24,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 namespace fs = std::filesystem;
 
@@ -833,4 +833,4 @@ TEST_CASE("a checkpoint without parameters is not exported") {
           }) == (run / "step-00000001/checkpoint.json") + ": holds no parameters (kind \"param\")");
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

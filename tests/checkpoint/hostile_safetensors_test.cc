@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct Case {
@@ -264,4 +264,4 @@ TEST_CASE("any mutation of a good file is read or refused, never anything else")
   REQUIRE(refused > 30'000);
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -19,7 +19,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 namespace fs = std::filesystem;
 
@@ -167,4 +167,4 @@ TEST_CASE("an import whose files were changed after writing is refused") {
           temp / "begun" + ": is not complete: writing it was interrupted");
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

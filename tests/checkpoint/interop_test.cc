@@ -16,7 +16,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 std::string work_folder() {
@@ -88,4 +88,4 @@ TEST_CASE("export a model for Python", "[.interop-export]") {
   export_model(posix_files(), options, tensors, read);
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

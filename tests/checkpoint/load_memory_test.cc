@@ -11,7 +11,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int64_t kLoadedRows = 24576;
@@ -119,4 +119,4 @@ TEST_CASE("loading holds the state and little more, however the checkpoint was c
   }
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 CheckpointManifest small_manifest() {
@@ -242,4 +242,4 @@ TEST_CASE("any mutation of a manifest under a correct checksum is read or refuse
   }
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

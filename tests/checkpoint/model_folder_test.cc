@@ -15,7 +15,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 namespace fs = std::filesystem;
 
@@ -287,4 +287,4 @@ TEST_CASE("a person can read what a model folder holds") {
   REQUIRE(text.find(row("model.embed_tokens.weight", 27, "F32 [3, 2]")) != std::string::npos);
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

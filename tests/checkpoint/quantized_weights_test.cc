@@ -14,7 +14,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 /// RawTensor is a tensor as uninterpreted bytes.
@@ -245,4 +245,4 @@ TEST_CASE("codes without a quantization_config are refused as weights") {
         }).find("holds F8_E4M3, weights must be F32, BF16 or F16") != std::string::npos);
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

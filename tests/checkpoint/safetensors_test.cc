@@ -15,7 +15,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 std::vector<TensorSpec> mixed_specs() {
@@ -139,4 +139,4 @@ TEST_CASE("conversion reads sources at any alignment") {
   REQUIRE(out == std::vector<uint16_t>{0x3f80, 0xc000, 0x3380});
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -18,7 +18,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 int64_t requested_states(int64_t usual) {
@@ -115,4 +115,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

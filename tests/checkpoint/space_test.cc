@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -202,4 +202,4 @@ TEST_CASE("a file that is larger than this process may write is refused before t
               "have 1.00 MiB");
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -15,7 +15,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 namespace fs = std::filesystem;
 
@@ -194,4 +194,4 @@ CheckpointMeta toy_meta(int64_t step, int world_size) {
   return meta;
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/checkpoint_manifest.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// TempFolder creates a folder and removes it in its destructor.
 class TempFolder {
@@ -81,4 +81,4 @@ class ToyState {
 
 CheckpointMeta toy_meta(int64_t step, int world_size);
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -66,7 +66,7 @@ TEST_CASE("no launcher: one process on one machine") {
   const LaunchEnvironment launch = detect({{"HOME", "/root"}, {"MASTER_ADDR", "left over"}});
   REQUIRE(launch.kind == LaunchKind::kSingle);
   REQUIRE_FALSE(launch.is_rank());
-  REQUIRE(launch.world == 1);
+  REQUIRE(launch.world_size == 1);
 }
 
 TEST_CASE(
@@ -76,7 +76,7 @@ TEST_CASE(
   REQUIRE(launch.kind == LaunchKind::kTorchrun);
   REQUIRE(launch.is_rank());
   REQUIRE(launch.rank == 3);
-  REQUIRE(launch.world == 4);
+  REQUIRE(launch.world_size == 4);
   REQUIRE(launch.local_rank == 1);
   REQUIRE(launch.local_size == 2);
   REQUIRE(launch.node == 1);
@@ -111,7 +111,7 @@ TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the j
   const LaunchEnvironment launch = detect(kSlurm);
   REQUIRE(launch.kind == LaunchKind::kSlurm);
   REQUIRE(launch.rank == 3);
-  REQUIRE(launch.world == 4);
+  REQUIRE(launch.world_size == 4);
   REQUIRE(launch.local_rank == 0);
   REQUIRE(launch.local_size == 1);
   REQUIRE(launch.node == 1);

@@ -13,7 +13,7 @@ using namespace ftrun;
 
 TEST_CASE("the tensor axis is the fastest and the pipeline axis the slowest") {
   const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2});
-  REQUIRE(mesh.world() == 8);
+  REQUIRE(mesh.world_size() == 8);
   REQUIRE(mesh.coordinate(1) == MeshPoint{.tp = 1});
   REQUIRE(mesh.coordinate(2) == MeshPoint{.dp_shard = 1});
   REQUIRE(mesh.coordinate(7) == MeshPoint{.pp = 1, .dp_shard = 1, .tp = 1});
@@ -21,7 +21,7 @@ TEST_CASE("the tensor axis is the fastest and the pipeline axis the slowest") {
 
 TEST_CASE("a rank's coordinate maps back to the rank, over the whole mesh") {
   const RankMesh mesh({.pp = 2, .dp_replicate = 3, .dp_shard = 2, .cp = 2, .tp = 4});
-  for (int rank = 0; rank < mesh.world(); ++rank)
+  for (int rank = 0; rank < mesh.world_size(); ++rank)
     REQUIRE(mesh.rank_at(mesh.coordinate(rank)) == rank);
 }
 
@@ -73,7 +73,7 @@ TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet 
   const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
   for (const int experts : {1, 2, 3, 4, 6, 12}) {
     std::multiset<int> seen;
-    for (int rank = 0; rank < mesh.world(); ++rank) {
+    for (int rank = 0; rank < mesh.world_size(); ++rank) {
       const RankGroup near = mesh.group_of(rank, {mesh.neighbors(line, experts)});
       const RankGroup far = mesh.group_of(rank, {mesh.every_kth(line, experts)});
       REQUIRE(near.size() == experts);

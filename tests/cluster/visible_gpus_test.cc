@@ -27,7 +27,7 @@ class Devices {
   }
 
  private:
-  fixtures::TemporaryFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_CASE("GPUs are counted by their files, and there is none without the driver's own file") {

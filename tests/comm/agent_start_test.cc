@@ -26,9 +26,10 @@ class AgentStore {
     options.port = 0;
     server_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   }
-  RendezvousOptions options(int rank, int world, std::chrono::milliseconds timeout = 20s) const {
+  RendezvousOptions options(int rank, int world_size,
+                            std::chrono::milliseconds timeout = 20s) const {
     return {.rank = rank,
-            .world = world,
+            .world_size = world_size,
             .port = server_->getPort(),
             .agent_store = true,
             .timeout = timeout};
@@ -46,11 +47,11 @@ struct RankStart {
 
 /// Runs the ranks of one start, each of which begins `late` after the previous one. They end as if
 /// killed: they remove nothing from the store.
-std::vector<RankStart> start_ranks(const AgentStore& agent, int world, const std::string& name,
+std::vector<RankStart> start_ranks(const AgentStore& agent, int world_size, const std::string& name,
                                    std::chrono::milliseconds late = 0ms,
                                    std::vector<int> ranks = {}) {
   if (ranks.empty())
-    for (int rank = 0; rank < world; ++rank) ranks.push_back(rank);
+    for (int rank = 0; rank < world_size; ++rank) ranks.push_back(rank);
   std::vector<RankStart> starts(ranks.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -58,7 +59,7 @@ std::vector<RankStart> start_ranks(const AgentStore& agent, int world, const std
       std::this_thread::sleep_for(late * i);
       try {
         const auto rendezvous = Rendezvous::connect(agent.options(
-            ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 1000ms : 20s));
+            ranks[i], world_size, ranks.size() < static_cast<size_t>(world_size) ? 1000ms : 20s));
         starts[i].launch = rendezvous->agent_launch().value();
         std::this_thread::sleep_for(late * i);
         starts[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));

@@ -56,9 +56,9 @@ T combine_naively(ReduceOp op, const std::vector<T>& column) {
 
 /// Returns the expected result: each element is summed in rank order, and rounded once.
 template <typename T>
-std::vector<T> reduced(int world, int64_t count, ReduceOp op, int salt = 0) {
+std::vector<T> reduced(int world_size, int64_t count, ReduceOp op, int salt = 0) {
   std::vector<std::vector<T>> inputs;
-  for (int rank = 0; rank < world; ++rank) inputs.push_back(input<T>(rank, count, salt));
+  for (int rank = 0; rank < world_size; ++rank) inputs.push_back(input<T>(rank, count, salt));
   std::vector<T> result;
   for (int64_t i = 0; i < count; ++i) {
     std::vector<T> column;
@@ -92,11 +92,11 @@ struct Buffer {
 };
 
 template <typename T>
-void check_all_reduce(CommBackend backend, int world, DType dtype, int64_t count, ReduceOp op,
+void check_all_reduce(CommBackend backend, int world_size, DType dtype, int64_t count, ReduceOp op,
                       bool shared) {
-  const std::vector<T> expected = reduced<T>(world, count, op);
-  std::vector<char> good(static_cast<size_t>(world), 0);
-  const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+  const std::vector<T> expected = reduced<T>(world_size, count, op);
+  std::vector<char> good(static_cast<size_t>(world_size), 0);
+  const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, backend);
     Buffer<T> data(*group, shared, count);
     data.fill(input<T>(group->rank(), count));
@@ -105,9 +105,10 @@ void check_all_reduce(CommBackend backend, int world, DType dtype, int64_t count
         same_bits(data.data, expected.data(), expected.size());
     group->shutdown();
   });
-  CAPTURE(backend_name(backend), world, dtype_name(dtype), count, static_cast<int>(op), shared);
-  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
-  REQUIRE(good == std::vector<char>(static_cast<size_t>(world), 1));
+  CAPTURE(backend_name(backend), world_size, dtype_name(dtype), count, static_cast<int>(op),
+          shared);
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
+  REQUIRE(good == std::vector<char>(static_cast<size_t>(world_size), 1));
 }
 
 template <typename T>
@@ -134,10 +135,10 @@ TEST_CASE("all_reduce adds every type in rank order, bit for bit") {
 
 TEST_CASE("all_reduce gives the same bits for 1 to 4 ranks, any size, shared buffers or not") {
   for (const CommBackend backend : kBackends) {
-    for (const int world : {1, 2, 3, 4}) {
+    for (const int world_size : {1, 2, 3, 4}) {
       for (const int64_t count : {0, 1, 63, 16'384, 16'385, 550'001}) {
-        check_all_reduce<float>(backend, world, DType::kF32, count, ReduceOp::kSum, false);
-        check_all_reduce<float>(backend, world, DType::kF32, count, ReduceOp::kSum, true);
+        check_all_reduce<float>(backend, world_size, DType::kF32, count, ReduceOp::kSum, false);
+        check_all_reduce<float>(backend, world_size, DType::kF32, count, ReduceOp::kSum, true);
       }
     }
   }
@@ -166,14 +167,14 @@ TEST_CASE("one large all_reduce equals many small ones, whatever their sizes") {
 
 TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
   for (const CommBackend backend : kBackends) {
-    for (const int world : {1, 2, 3, 4}) {
+    for (const int world_size : {1, 2, 3, 4}) {
       for (const int64_t count : {1, 1'000, 150'001}) {
         for (const int mode : {0, 1, 2}) {  // 0: plain memory, 1: shared, 2: shared and in place
-          const auto expected = reduced<float>(world, count * world, ReduceOp::kSum);
-          const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+          const auto expected = reduced<float>(world_size, count * world_size, ReduceOp::kSum);
+          const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
             const auto group = open_world(rendezvous, backend);
-            Buffer<float> in(*group, mode > 0, count * world), out(*group, false, count);
-            in.fill(input<float>(group->rank(), count * world));
+            Buffer<float> in(*group, mode > 0, count * world_size), out(*group, false, count);
+            in.fill(input<float>(group->rank(), count * world_size));
             float* target = mode == 2 ? in.data + group->rank() * count : out.data;
             group->reduce_scatter(in.data, target, count, DType::kF32, ReduceOp::kSum, {"t"})
                 .wait();
@@ -182,8 +183,8 @@ TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
                     "bits differ");
             group->shutdown();
           });
-          CAPTURE(backend_name(backend), world, count, mode);
-          REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+          CAPTURE(backend_name(backend), world_size, count, mode);
+          REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
         }
       }
     }
@@ -192,17 +193,17 @@ TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
 
 TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any type") {
   for (const CommBackend backend : kBackends) {
-    for (const int world : {1, 2, 3, 4}) {
+    for (const int world_size : {1, 2, 3, 4}) {
       for (const int64_t count : {1, 1'001, 700'001}) {
         for (const int mode : {0, 1, 2}) {
           std::vector<int16_t> expected;
-          for (int rank = 0; rank < world; ++rank) {
+          for (int rank = 0; rank < world_size; ++rank) {
             const auto block = input<int16_t>(rank, count);
             expected.insert(expected.end(), block.begin(), block.end());
           }
-          const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+          const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
             const auto group = open_world(rendezvous, backend);
-            Buffer<int16_t> in(*group, mode > 0, count), out(*group, mode > 0, count * world);
+            Buffer<int16_t> in(*group, mode > 0, count), out(*group, mode > 0, count * world_size);
             const auto values = input<int16_t>(group->rank(), count);
             int16_t* source = mode == 2 ? out.data + group->rank() * count : in.data;
             std::copy(values.begin(), values.end(), source);
@@ -210,8 +211,8 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
             require(same_bits(out.data, expected.data(), expected.size()), "bits differ");
             group->shutdown();
           });
-          CAPTURE(backend_name(backend), world, count, mode);
-          REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+          CAPTURE(backend_name(backend), world_size, count, mode);
+          REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
         }
       }
     }
@@ -229,19 +230,19 @@ struct Blocks {
     for (int64_t i = 0; i < count; ++i)
       all.push_back(static_cast<float>(from * 10 + to) + static_cast<float>(i % 1013) / 1024);
   }
-  std::vector<float> sent(int rank, int world) const {
+  std::vector<float> sent(int rank, int world_size) const {
     std::vector<float> all;
-    for (int to = 0; to < world; ++to) append(all, rank, to, count(rank, to));
+    for (int to = 0; to < world_size; ++to) append(all, rank, to, count(rank, to));
     return all;
   }
-  std::vector<float> received(int rank, int world) const {
+  std::vector<float> received(int rank, int world_size) const {
     std::vector<float> all;
-    for (int from = 0; from < world; ++from) append(all, from, rank, count(from, rank));
+    for (int from = 0; from < world_size; ++from) append(all, from, rank, count(from, rank));
     return all;
   }
-  std::vector<int64_t> counts(int rank, int world, bool sent) const {
+  std::vector<int64_t> counts(int rank, int world_size, bool sent) const {
     std::vector<int64_t> all;
-    for (int peer = 0; peer < world; ++peer)
+    for (int peer = 0; peer < world_size; ++peer)
       all.push_back(sent ? count(rank, peer) : count(peer, rank));
     return all;
   }
@@ -250,13 +251,13 @@ struct Blocks {
 /// Starts the collective that moves a rank's blocks.
 using Move = std::function<Work(Communicator&, const float* in, float* out)>;
 
-void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t room, bool shared,
-                 const Move& move) {
-  const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+void check_moved(CommBackend backend, int world_size, const Blocks& blocks, int64_t room,
+                 bool shared, const Move& move) {
+  const auto failures = run_ranks(world_size, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, backend);
     const int rank = group->rank();
-    const std::vector<float> sent = blocks.sent(rank, world),
-                             received = blocks.received(rank, world);
+    const std::vector<float> sent = blocks.sent(rank, world_size),
+                             received = blocks.received(rank, world_size);
     Buffer<float> in(*group, shared, room),
         out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(received.size())) + 1);
     // The second round runs where shared pages were collapsed into huge ones.
@@ -270,19 +271,19 @@ void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t r
     }
     group->shutdown();
   });
-  CAPTURE(backend_name(backend), world, room, shared);
-  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+  CAPTURE(backend_name(backend), world_size, room, shared);
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
 }
 
 }  // namespace
 
 TEST_CASE("all_to_all gives each rank its block of every rank's") {
   for (const CommBackend backend : kBackends)
-    for (const int world : {1, 2, 3, 4})
+    for (const int world_size : {1, 2, 3, 4})
       for (const int64_t count : {0, 1, 1'001, 200'003})
         for (const bool shared : {false, true})
-          check_moved(backend, world, {[&](int, int) { return count; }}, count * world, shared,
-                      [&](Communicator& group, const float* in, float* out) {
+          check_moved(backend, world_size, {[&](int, int) { return count; }}, count * world_size,
+                      shared, [&](Communicator& group, const float* in, float* out) {
                         return group.all_to_all(in, out, count, DType::kF32, {"tokens"});
                       });
 }
@@ -290,7 +291,7 @@ TEST_CASE("all_to_all gives each rank its block of every rank's") {
 TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
   std::mt19937 random(7);
   for (const CommBackend backend : kBackends)
-    for (const int world : {1, 2, 3, 4})
+    for (const int world_size : {1, 2, 3, 4})
       for (const int64_t longest : {0, 5, 40'000, 200'000})
         for (const bool shared : {false, true}) {
           const Blocks blocks{[longest, seed = random() % 1000](int from, int to) -> int64_t {
@@ -300,26 +301,28 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
             return drawn % 3 == 0 ? 0 : static_cast<int64_t>(drawn) % (longest + 1);
           }};
           int64_t capacity = 0;
-          for (int rank = 0; rank < world; ++rank)
-            capacity = std::max(capacity, static_cast<int64_t>(blocks.sent(rank, world).size()));
-          check_moved(backend, world, blocks, capacity + 3, shared,
+          for (int rank = 0; rank < world_size; ++rank)
+            capacity =
+                std::max(capacity, static_cast<int64_t>(blocks.sent(rank, world_size).size()));
+          check_moved(backend, world_size, blocks, capacity + 3, shared,
                       [&](Communicator& group, const float* in, float* out) {
                         return group.counted_all_to_all(
-                            in, blocks.counts(group.rank(), world, true), out,
-                            blocks.counts(group.rank(), world, false), capacity + 3, DType::kF32,
-                            {"rows"});
+                            in, blocks.counts(group.rank(), world_size, true), out,
+                            blocks.counts(group.rank(), world_size, false), capacity + 3,
+                            DType::kF32, {"rows"});
                       });
         }
 }
 
 TEST_CASE("shift moves each rank's numbers by the given number of ranks, in a ring") {
   for (const CommBackend backend : kBackends)
-    for (const int world : {1, 2, 3, 4})
-      for (int by = 0; by < world; ++by)
+    for (const int world_size : {1, 2, 3, 4})
+      for (int by = 0; by < world_size; ++by)
         for (const int64_t count : {1, 70'001, 400'001})
           for (const bool shared : {false, true})
-            check_moved(backend, world,
-                        {[&](int from, int to) { return (from + by) % world == to ? count : 0; }},
+            check_moved(backend, world_size, {[&](int from, int to) {
+                          return (from + by) % world_size == to ? count : 0;
+                        }},
                         count, shared, [&](Communicator& group, const float* in, float* out) {
                           return group.shift(in, out, count, DType::kF32, by, {"keys"});
                         });

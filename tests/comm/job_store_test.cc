@@ -31,10 +31,10 @@ namespace {
 const std::string kToken = "the token of the tests' store";
 
 /// Returns a rank of the tests' job in the process that `process` identifies.
-StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint32_t attempt = 1,
-                    const std::string& job = "job 7") {
+StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world_size = 4,
+                    uint32_t attempt = 1, const std::string& job = "job 7") {
   return {.rank = rank,
-          .world = world,
+          .world_size = world_size,
           .attempt = attempt,
           .instance = std::string(kInstanceBytes, process),
           .job = job};
@@ -337,8 +337,11 @@ TEST_CASE(
   for (int rank = 0; rank < 3; ++rank)
     threads.emplace_back([&, rank] {
       if (rank == 0) std::this_thread::sleep_for(100ms);
-      const auto rendezvous = Rendezvous::connect(
-          {.rank = rank, .world = 3, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"});
+      const auto rendezvous = Rendezvous::connect({.rank = rank,
+                                                   .world_size = 3,
+                                                   .timeout = 20s,
+                                                   .meeting_file = path,
+                                                   .job = "slurm 7.0"});
       heard[static_cast<size_t>(rank)] =
           rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
       rendezvous->shutdown();
@@ -438,7 +441,7 @@ TEST_CASE("two jobs with one token end with the rank that both have, named") {
   const int port = socket.port, fd = socket.fd.release();
   const auto options = [&](int rank) {
     return RendezvousOptions{.rank = rank,
-                             .world = 2,
+                             .world_size = 2,
                              .port = port,
                              .listen_fd = rank == 0 ? fd : -1,
                              .timeout = 20s,
@@ -468,7 +471,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const RendezvousOptions options{
-      .rank = 1, .world = 2, .timeout = 300ms, .meeting_file = path, .job = "slurm 7.0"};
+      .rank = 1, .world_size = 2, .timeout = 300ms, .meeting_file = path, .job = "slurm 7.0"};
   {
     const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
     REQUIRE_THROWS_WITH(
@@ -492,7 +495,7 @@ TEST_CASE("rank 0 leaves another job's meeting file alone, and notices when its 
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const ServedStore served;
   const RendezvousOptions options{
-      .rank = 0, .world = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
+      .rank = 0, .world_size = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
   {
     const MeetingFile live(path, {"job 7", "127.0.0.1", served.port, kToken});
     REQUIRE_THROWS_WITH(

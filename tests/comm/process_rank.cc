@@ -39,7 +39,7 @@ void exchange_texts(Rendezvous& rendezvous) {
 
 void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   say("waiting");
-  if (rendezvous.rank() == rendezvous.world() - 1)
+  if (rendezvous.rank() == rendezvous.world_size() - 1)
     std::this_thread::sleep_for(timeout + timeout / 2);
   rendezvous.exchange_text("patient", "done", WaitPolicy::kWhileAlive);
   say("all came");
@@ -65,11 +65,11 @@ void give_up(Communicator& group) {
 }
 
 void run(const ProcessRank& wanted) {
-  const auto& [rank, world, port, backend, timeout, scenario] = wanted;
+  const auto& [rank, world_size, port, backend, timeout, scenario] = wanted;
   // On a busy machine the others take a while to arrive.
   const auto meeting = std::max<std::chrono::milliseconds>(timeout, std::chrono::minutes(1));
   const auto rendezvous = Rendezvous::connect({.rank = rank,
-                                               .world = world,
+                                               .world_size = world_size,
                                                .port = port,
                                                .timeout = scenario == "patient" ? timeout : meeting,
                                                .heartbeat = std::chrono::milliseconds(100),
@@ -80,7 +80,7 @@ void run(const ProcessRank& wanted) {
   if (scenario == "group") return wait_in_group(*rendezvous);
   if (scenario == "patient") return wait_for_last(*rendezvous, timeout);
   std::vector<int> everyone;
-  for (int i = 0; i < world; ++i) everyone.push_back(i);
+  for (int i = 0; i < world_size; ++i) everyone.push_back(i);
   CommOptions options{.timeout = meeting};
   if (backend == "gloo") options.backend = CommBackend::kGloo;
   if (backend == "shm") options.backend = CommBackend::kSharedMemory;

@@ -7,7 +7,7 @@ namespace ftrun {
 
 struct ProcessRank {
   int rank = 0;
-  int world = 1;
+  int world_size = 1;
   int port = 0;
   std::string backend;
   std::chrono::milliseconds timeout{};

@@ -40,14 +40,15 @@ using FileLimit = std::optional<rlimit>;
 /// loaded LibTorch, as ftrun's supervisor forks its ranks.
 class Ranks {
  public:
-  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario,
+  Ranks(int world_size, const std::string& backend, int timeout_ms, const std::string& scenario,
         const FileLimit& limit = {}) {
     char name[] = "/tmp/ftrun_comm_XXXXXX";
     folder_ = ::mkdtemp(name);
     const int port = free_port();
-    for (int rank = 0; rank < world; ++rank)
-      pids_.push_back(start(
-          {rank, world, port, backend, std::chrono::milliseconds(timeout_ms), scenario}, limit));
+    for (int rank = 0; rank < world_size; ++rank)
+      pids_.push_back(
+          start({rank, world_size, port, backend, std::chrono::milliseconds(timeout_ms), scenario},
+                limit));
   }
   ~Ranks() {
     for (const pid_t pid : pids_) {

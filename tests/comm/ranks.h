@@ -12,12 +12,12 @@
 
 /// Runs `body` on one thread per rank, over an in-process store. Returns the message of each rank's
 /// error, "" for none.
-inline std::vector<std::string> run_ranks(int world,
+inline std::vector<std::string> run_ranks(int world_size,
                                           const std::function<void(ftrun::Rendezvous&)>& body) {
-  auto all = ftrun::Rendezvous::in_process(world, std::chrono::seconds(20));
-  std::vector<std::string> failures(static_cast<size_t>(world));
+  auto all = ftrun::Rendezvous::in_process(world_size, std::chrono::seconds(20));
+  std::vector<std::string> failures(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         body(*all[static_cast<size_t>(rank)]);
@@ -30,9 +30,9 @@ inline std::vector<std::string> run_ranks(int world,
   return failures;
 }
 
-inline std::vector<int> everyone(int world) {
+inline std::vector<int> everyone(int world_size) {
   std::vector<int> ranks;
-  for (int rank = 0; rank < world; ++rank) ranks.push_back(rank);
+  for (int rank = 0; rank < world_size; ++rank) ranks.push_back(rank);
   return ranks;
 }
 
@@ -40,6 +40,6 @@ inline std::vector<int> everyone(int world) {
 inline std::unique_ptr<ftrun::Communicator> open_world(
     ftrun::Rendezvous& rendezvous, ftrun::CommBackend backend,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  return ftrun::open_communicator(rendezvous, "world", everyone(rendezvous.world()),
+  return ftrun::open_communicator(rendezvous, "world", everyone(rendezvous.world_size()),
                                   {.backend = backend, .timeout = timeout});
 }

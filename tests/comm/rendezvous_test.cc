@@ -167,17 +167,17 @@ struct StoreUse {
 };
 
 /// Runs ranks that meet in a store that rank 0 serves. Returns each rank's error, "" for none.
-std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
+std::vector<std::string> run_met(int world_size, std::chrono::milliseconds heartbeat,
                                  const std::function<void(Rendezvous&)>& body) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();
-  std::vector<std::string> failures(static_cast<size_t>(world));
+  std::vector<std::string> failures(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank)
+  for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
       try {
         const auto rendezvous = Rendezvous::connect({.rank = rank,
-                                                     .world = world,
+                                                     .world_size = world_size,
                                                      .port = port,
                                                      .listen_fd = rank == 0 ? fd : -1,
                                                      .timeout = 20s,
@@ -193,9 +193,9 @@ std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
   return failures;
 }
 
-StoreUse store_use_of(int world) {
+StoreUse store_use_of(int world_size) {
   StoreUse use;
-  const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
+  const auto failures = run_met(world_size, 20s, [&](Rendezvous& rendezvous) {
     // The keys are long, so that a rank that waits for many keys has to send all of them.
     const std::string key(200, 'k');
     for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
@@ -203,7 +203,7 @@ StoreUse store_use_of(int world) {
     if (rendezvous.rank() == 0)
       use = {rendezvous.server()->peak_bytes(), rendezvous.server()->keys()};
   });
-  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
   return use;
 }
 
@@ -216,15 +216,15 @@ struct GroupUse {
 };
 
 /// Opens a group of all ranks, and one of each half.
-GroupUse group_use_of(int world) {
+GroupUse group_use_of(int world_size) {
   GroupUse use;
-  const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
+  const auto failures = run_met(world_size, 20s, [&](Rendezvous& rendezvous) {
     rendezvous.exchange_text("begin", "");
     const StoreServer* const server = rendezvous.server();
     const int64_t before = server != nullptr ? server->requests() : 0;
-    const int half = rendezvous.rank() / (world / 2);
-    std::vector<int> beside(static_cast<size_t>(world / 2));
-    std::iota(beside.begin(), beside.end(), half * world / 2);
+    const int half = rendezvous.rank() / (world_size / 2);
+    std::vector<int> beside(static_cast<size_t>(world_size / 2));
+    std::iota(beside.begin(), beside.end(), half * world_size / 2);
     const auto all = open_world(rendezvous, CommBackend::kGloo);
     const auto some =
         open_communicator(rendezvous, cat("half ", half), beside, {.backend = CommBackend::kGloo});
@@ -233,7 +233,7 @@ GroupUse group_use_of(int world) {
       use = {server->keys(), server->stored_bytes(), server->requests() - before};
     rendezvous.exchange_text("counted", "");
   });
-  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
   return use;
 }
 
@@ -445,7 +445,7 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       const auto rendezvous = Rendezvous::connect({.rank = rank,
-                                                   .world = 2,
+                                                   .world_size = 2,
                                                    .port = port,
                                                    .listen_fd = rank == 0 ? fd : -1,
                                                    .timeout = 20s,
@@ -472,8 +472,11 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
 TEST_CASE("a port in use is named, with what to do") {
   const ListenSocket taken = listen_on("127.0.0.1", 0);
   try {
-    Rendezvous::connect(
-        {.rank = 0, .world = 2, .port = taken.port, .timeout = 1s, .token = "a token of the test"});
+    Rendezvous::connect({.rank = 0,
+                         .world_size = 2,
+                         .port = taken.port,
+                         .timeout = 1s,
+                         .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kEnvironment);
@@ -498,7 +501,7 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
   closed.fd.reset();
   try {
     Rendezvous::connect(
-        {.rank = 1, .world = 2, .port = port, .timeout = 1s, .token = "a token of the test"});
+        {.rank = 1, .world_size = 2, .port = port, .timeout = 1s, .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kPeerLost);
@@ -512,7 +515,7 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
 TEST_CASE("a rank that looks for an unknown host says so") {
   try {
     Rendezvous::connect({.rank = 1,
-                         .world = 2,
+                         .world_size = 2,
                          .address = "no such host",
                          .port = 29500,
                          .timeout = 1s,

@@ -74,7 +74,7 @@ TEST_CASE("dropping a range of a peer's memory also drops the pages that the ker
 }
 
 TEST_CASE("a pipe or another file that has the number of a peer's freed memory is not opened") {
-  const fixtures::TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   const bool pipe = GENERATE(true, false);
   const std::string path = folder.file("other");
   REQUIRE((pipe ? ::mkfifo(path.c_str(), 0600)

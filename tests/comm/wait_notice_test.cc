@@ -44,11 +44,11 @@ class WaitNotices {
   std::vector<std::string> lines_;
 };
 
-/// Runs `body` on each of `world` ranks, and returns the notices of waits of that kind.
-std::vector<std::string> notices_of(int world, const std::string& kind,
+/// Runs `body` on each of `world_size` ranks, and returns the notices of waits of that kind.
+std::vector<std::string> notices_of(int world_size, const std::string& kind,
                                     const std::function<void(Rendezvous&, WaitNotices&)>& body) {
   WaitNotices notices(kind);
-  auto all = Rendezvous::in_process(world, 60s, 10ms, notices.options());
+  auto all = Rendezvous::in_process(world_size, 60s, 10ms, notices.options());
   std::vector<std::thread> threads;
   for (auto& rendezvous : all) threads.emplace_back([&] { body(*rendezvous, notices); });
   for (std::thread& thread : threads) thread.join();
@@ -136,7 +136,7 @@ TEST_CASE("a rank that cannot reach rank 0 says where it looks, why it fails and
   WaitNotices notices("rendezvous");
   const int port = listen_on("127.0.0.1", 0).port;  // the socket is closed again
   const RendezvousOptions options{.rank = 1,
-                                  .world = 4,
+                                  .world_size = 4,
                                   .port = port,
                                   .timeout = 400ms,
                                   .token = "0123456789abcdef0123",

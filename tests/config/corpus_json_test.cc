@@ -37,10 +37,10 @@ std::string content(const std::string& path) {
 // are groups of ranks.
 ResolveContext oracle_context(const Json& entry) {
   ResolveContext context;
-  const std::string world = entry.at("world_size").is_string()
-                                ? entry.at("world_size").get<std::string>()
-                                : entry.at("world_size").dump();
-  context.world_size = world.empty() ? 1 : std::stoll(world);
+  const std::string world_size = entry.at("world_size").is_string()
+                                     ? entry.at("world_size").get<std::string>()
+                                     : entry.at("world_size").dump();
+  context.world_size = world_size.empty() ? 1 : std::stoll(world_size);
   if (entry.contains("resolved"))
     context.world_size *=
         std::max<int64_t>(1, entry.at("resolved").value("autotp_size", int64_t{0}));

@@ -16,9 +16,9 @@ constexpr const char* kFull =
 
 TEST_CASE(
     "the number of ranks comes from the launcher, else --nproc, else the mesh, else the batch") {
-  const auto ranks = [](const std::string& text, std::optional<int64_t> world = {},
+  const auto ranks = [](const std::string& text, std::optional<int64_t> world_size = {},
                         std::optional<int64_t> nproc = {}) {
-    const RankCount count = count_ranks(written_of(text), world, nproc);
+    const RankCount count = count_ranks(written_of(text), world_size, nproc);
     REQUIRE(texts(count.problems) == Lines{});
     return std::to_string(count.ranks) + ": " + count.rule;
   };

@@ -11,7 +11,7 @@ namespace ftrun {
 namespace {
 
 /// Writes only the .json of a data set; returns the data set's path.
-std::string described(const test::TempFolder& folder, const std::string& name, int64_t trained,
+std::string described(const testing::TempFolder& folder, const std::string& name, int64_t trained,
                       std::optional<int64_t> conversations) {
   Sidecar side;
   side.statistics = {
@@ -24,7 +24,7 @@ std::string described(const test::TempFolder& folder, const std::string& name, i
 }  // namespace
 
 TEST_CASE("the counts of prepare_data.py say whether a data set holds conversations") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string chats = described(folder, "chats", 10, 2),
                     text = described(folder, "text", 4, 0);
   CHECK(holds_conversations({chats}));
@@ -35,7 +35,7 @@ TEST_CASE("the counts of prepare_data.py say whether a data set holds conversati
 }
 
 TEST_CASE("without that count, tokens that are not trained on say so") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   CHECK(holds_conversations({described(folder, "older", 4, {})}));
   CHECK_FALSE(holds_conversations({described(folder, "older-text", 10, {})}));
   folder.write("raw.bin", "");
@@ -50,7 +50,7 @@ TEST_CASE("without that count, tokens that are not trained on say so") {
 TEST_CASE(
     "a JSONL file is recognized as its reader reads it: after a byte order mark and blank lines, "
     "by data.format and by prefix") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})", mark = "\xEF\xBB\xBF";
   CHECK(holds_conversations({folder.write("mark.jsonl", mark + masked + "\n")}));
   CHECK(holds_conversations({folder.write("blank.jsonl", "\n \t\r\n" + masked)}));
@@ -65,7 +65,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a prefix with a dot names the files of its own data set") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   described(folder, "chats", 10, 0);  // for other data
   folder.write("chats.v1.bin", "");
   CHECK_FALSE(holds_conversations({folder.file("chats.v1")}));
@@ -90,7 +90,7 @@ TEST_CASE("a prefix with a dot names the files of its own data set") {
 }
 
 TEST_CASE("a data set that cannot be read holds no conversations") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   CHECK_FALSE(holds_conversations({folder.file("missing")}));
   CHECK_FALSE(holds_conversations({folder.file("*.bin")}));
   folder.write("broken.json", R"({"format": "ftrun-data", "version": 7})");
@@ -98,7 +98,7 @@ TEST_CASE("a data set that cannot be read holds no conversations") {
 }
 
 TEST_CASE("conversations longer than a row are refused, wherever rows keep documents apart") {
-  const test::TempFolder folder;
+  const testing::TempFolder folder;
   Sidecar side;
   side.statistics = {.tokens = 100, .documents = 2, .trained_tokens = 50, .min_id = 0, .max_id = 5};
   side.conversations = 2;

@@ -31,17 +31,17 @@ void release(void* memory) {
 }
 }  // namespace
 
-int64_t ftrun::test::allocations_so_far() {
+int64_t ftrun::testing::allocations_so_far() {
   return allocations;
 }
-int64_t ftrun::test::allocations_alive() {
+int64_t ftrun::testing::allocations_alive() {
   return allocations - frees;
 }
 
-ftrun::test::HeldAllocations::HeldAllocations() {
+ftrun::testing::HeldAllocations::HeldAllocations() {
   goes_on = &own_mark;
 }
-ftrun::test::HeldAllocations::~HeldAllocations() {
+ftrun::testing::HeldAllocations::~HeldAllocations() {
   goes_on = nullptr;
 }
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// Returns the number of allocations since the start of this program, by all threads.
 int64_t allocations_so_far();
@@ -19,4 +19,4 @@ class HeldAllocations {
   HeldAllocations& operator=(const HeldAllocations&) = delete;
 };
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

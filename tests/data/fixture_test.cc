@@ -13,7 +13,7 @@
 #include <catch2/catch.hpp>
 
 using namespace ftrun;
-using namespace ftrun::test;
+using namespace ftrun::testing;
 
 namespace {
 const std::string kPrefix = testing::source_dir() + "/tests/data/fixtures/chats";

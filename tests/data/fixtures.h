@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// TempFolder creates a folder for one test and removes it afterwards.
 class TempFolder {
@@ -105,4 +105,4 @@ std::string error_of(const Use& use) {
   return "";
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 using namespace ftrun;
-using namespace ftrun::test;
+using namespace ftrun::testing;
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <catch2/catch.hpp>
 
 using namespace ftrun;
-using namespace ftrun::test;
+using namespace ftrun::testing;
 
 namespace {
 

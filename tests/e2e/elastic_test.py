@@ -46,8 +46,9 @@ with tempfile.TemporaryDirectory() as scratch:
         seen = running.await_line("resumed from", seen)
         kill_rank(running, 3, 4)
         seen = running.await_line("rank 3 failed twice without a new checkpoint; continuing with 2 "
-                                  "data ranks of 4, global batch unchanged: train_batch_size 16 = "
-                                  "micro 4 × accumulation 2 × data-parallel 2", seen)
+                                  "data-parallel ranks of 4, global batch unchanged: "
+                                  "train_batch_size 16 = micro 4 × accumulation 2 × "
+                                  "data-parallel 2", seen)
         seen = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from "
                                   "step-000000", seen)
         running.wait(0)
@@ -62,7 +63,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert second["left_reason"].startswith(why), second
         assert ", with 2 ranks (left: ranks 2, 3): rank 3: killed" in running.text(), (
             running.text()[-2000:])
-        told = "continues with 2 data ranks of 4 since " + why
+        told = "continues with 2 data-parallel ranks of 4 since " + why
         for name in ("logs/rank-0.log", "report.html"):
             assert told in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
         # All ranks may resume the run again.
@@ -100,8 +101,8 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_rank(running, 1, 3)
         seen = running.await_line("step 1/", seen)
         kill_rank(running, 1, 3)
-        seen = running.await_line("continuing with 2 data ranks of 3, global batch unchanged: "
-                                  "train_batch_size 12", seen)
+        seen = running.await_line("continuing with 2 data-parallel ranks of 3, global batch "
+                                  "unchanged: train_batch_size 12", seen)
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
 
@@ -137,7 +138,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(137)
         assert running.text().count("; all ranks stay: ") == 1, running.text()[-3000:]
         assert ("rank 0 failed twice without a new checkpoint; all ranks stay: there must be "
-                "at least 1 data rank\n" in running.text())
+                "at least 1 data-parallel rank\n" in running.text())
 
     @waiting_case
     def a_refused_file_drops_no_rank():

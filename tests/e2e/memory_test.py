@@ -211,7 +211,7 @@ with tempfile.TemporaryDirectory() as scratch:
             nodes.text)
         mixed = planned("formulas", 4, zero_optimization={"stage": 3}, bf16={"enabled": True},
                         data_types={"grad_accum_dtype": "bf16"}).text
-        assert "= 16 bytes per parameter (12 by the formula" in mixed, mixed
+        assert "= 16 bytes per parameter (12 without a master copy" in mixed, mixed
         for formula in ("16 Psi ", "4 Psi + 12 Psi/4", "2 Psi + 14 Psi/4", "16 Psi/4", "12 Psi ",
                         "12 Psi/4"):
             assert formula in mixed, f"no {formula!r} in {mixed}"

@@ -1,5 +1,5 @@
 """Tests `ftrun plan` for models without a config: presets, sizes and config.json files; the table
-for the course's exercises; the machine files that ftrun contains, and the stacks of other
+of textbook formulas beside plans; the machine files that ftrun contains, and the stacks of other
 programs."""
 import json
 import pathlib
@@ -78,8 +78,8 @@ with tempfile.TemporaryDirectory() as scratch:
         stdout = must(ftrun("plan", "--table", "--machine", machine)).stdout
         # 7 B on 8 GPUs at stage 3: 10.5 GB of states, and 2 x 4096 tokens x 4096 wide x 32 x 2
         # bytes.
-        course = 10.5 + 2 * 4096 * 4096 * 32 * 2 / 1e9
-        assert re.search(rf"^ *7B +3 +8 +{course:.2f} +[\d.]+ +\+[\d.]+ %  fits$", stdout,
+        formula = 10.5 + 2 * 4096 * 4096 * 32 * 2 / 1e9
+        assert re.search(rf"^ *7B +3 +8 +{formula:.2f} +[\d.]+ +\+[\d.]+ %  fits$", stdout,
                          re.M), stdout
         assert re.search(r"^master copy in fp32, 4 bytes +0\.00 +3\.50 +3\.50  updates are ",
                          stdout, re.M), stdout
@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                     "--json")).stdout)["result"]["table"]
         assert len(one["rows"]) == 8 and "stated" not in one, one
         for row in one["rows"]:
-            for side in ("course", "planned"):
+            for side in ("formula", "planned"):
                 parts = sum(line[side] for line in row["lines"])
                 assert abs(parts - row[side]) <= len(row["lines"]), row
             assert row["fits"]["A100, H100-80"]["planned"] == (row["planned"] <= 80e9), row

@@ -176,7 +176,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for source, path in {"run": run, "folder": run / "export" / "adapter"}.items():
                 out = scratch / f"merged-{name}-{source}"
                 done = must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))
-                assert f"quantized as {section['type']}" in done.stdout, done.stdout
+                assert f"values of their {section['type']} codes" in done.stdout, done.stdout
                 merged = load_file(out / "model.safetensors")
                 assert set(merged) == set(base)
                 for tensor, values in base.items():

@@ -16,7 +16,7 @@
 #include "graph/op.h"
 #include "optimizers/optimizer_config.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 constexpr int kPattern = 0xFF;
@@ -776,4 +776,4 @@ std::vector<PeerView> EmulatedNccl::view_peers() {
   return nothing_known;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -21,7 +21,7 @@
 #include "graph/op.h"
 #include "kernels/device.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 struct EmulatorOptions {
   /// The seed of the random order in which streams advance.
@@ -296,4 +296,4 @@ class EmulatedNccl : public DeviceCommunicator {
   std::shared_ptr<int64_t> given_ = std::make_shared<int64_t>(0);
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 EmulatedRank::EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
                            const GpuOptions& options)
@@ -42,4 +42,4 @@ TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
   return outcome;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -9,7 +9,7 @@
 #include "engine/gpu.h"
 #include "mesh_runs.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// EmulatedRank holds a rank's emulated GPU and its communicators there.
 struct EmulatedRank {
@@ -37,4 +37,4 @@ TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
                                   const TrainingMesh& mesh, uint64_t seed,
                                   const EmulatedMeshOptions& options = {});
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "model/decoder.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 /// Builds the model in fp64 with the decoder's own builder. A config cannot ask for it, because
@@ -16,7 +16,7 @@ ModelDescription in_fp64(const Config& config, const ModelConfig& model) {
   return build_decoder(model, shape, Mode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
 }
 
-test::TokenBatch tokens_of(const Batch& batch) {
+testing::TokenBatch tokens_of(const Batch& batch) {
   return {batch.tokens, batch.positions, batch.starts, batch.labels};
 }
 
@@ -109,7 +109,7 @@ FreshSteps::FreshSteps(const Config& config, const ModelConfig& model, int micro
     : model_(model) {
   ExactTraining training(config, model, micro_batches);
   for (int64_t step = 1; step <= steps; ++step) {
-    const test::NamedNumbers exact = training.weights;
+    const testing::NamedNumbers exact = training.weights;
     for (auto& [tensor, values] : training.weights)
       for (double& value : values) value = static_cast<float>(value);
     folders_.push_back(write_model_folder(
@@ -140,4 +140,4 @@ double FreshSteps::worst_norm(const Config& config, const TrainingMesh& mesh) co
   return *std::max_element(errors.begin(), errors.end());
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

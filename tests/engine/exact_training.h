@@ -10,7 +10,7 @@
 
 // The exact training runs in fp64, practically without rounding. Tests use it to compare the
 // rounding error of a layout with that of one process.
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// ExactTraining trains in fp64 in one process: the counterpart of train_on() without a mesh, with
 /// the reference implementations of the layers' kernels and its own AdamW, without weight decay.
@@ -30,7 +30,7 @@ class ExactTraining {
   double norm() const;
   /// The model's parameters, by name. A caller may overwrite them: the next step begins with these
   /// values.
-  test::NamedNumbers weights;
+  testing::NamedNumbers weights;
 
  private:
   struct Moments {
@@ -41,9 +41,9 @@ class ExactTraining {
   const Config config_;
   const int micro_batches_;
   ModelDescription model_;
-  test::Lockstep layers_;
+  testing::Lockstep layers_;
   /// The results of the last forward and backward pass, as Lockstep::results() returns them.
-  test::NamedNumbers found_;
+  testing::NamedNumbers found_;
   std::map<std::string, Moments> moments_;
 };
 
@@ -75,4 +75,4 @@ class FreshSteps {
   std::vector<double> norms_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -6,10 +6,10 @@ namespace ftrun {
 class Gpu;
 }
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Runs exchange programs among the ranks of the first open group, on `gpu` if it is given, and
 /// requires that the received data equal the sent data. Collective.
 void require_exchanges(const RankGroups& groups, Gpu* gpu = nullptr);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 namespace ftrun {
-namespace fixtures {
+namespace testing {
 namespace {
 
 constexpr int64_t kNumbers = 1024, kRow = 8;
@@ -115,21 +115,21 @@ void require_exchanges(const RankGroups& groups, Gpu* gpu) {
           "rows come in the order of ranks, and zeros behind them");
 }
 
-}  // namespace fixtures
+}  // namespace testing
 
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
   for (const int ranks : {2, 4})
-    require_none(on_ranks(ranks, [](Rendezvous&, Communicator& group) {
+    require_no_failures(errors_on_ranks(ranks, [](Rendezvous&, Communicator& group) {
       require_exchanges(RankGroups::of_one(group));
     }));
 }
 
 TEST_CASE("a step in which rows do not fit ends with their number") {
-  const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
+  const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
     counted.write(0, numbers_of(group.rank()));
@@ -143,7 +143,7 @@ TEST_CASE("a step in which rows do not fit ends with their number") {
 }
 
 TEST_CASE("counts of more rows than exist are reported as a defect") {
-  const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
+  const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2);
     counted.write(0, numbers_of(group.rank()));

@@ -19,14 +19,14 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
-using fixtures::SingleRank;
+using testing::RankRig;
+using testing::SingleRank;
 
 /// Returns the parameters and optimizer states of the whole model, all of which a rank holds at
 /// stage 0.
 std::vector<float> floats_of(const RankRig& rig) {
   std::vector<float> all;
-  for (const auto& [name, bytes] : fixtures::contents(rig.state)) {
+  for (const auto& [name, bytes] : testing::contents(rig.state)) {
     const auto* begin = reinterpret_cast<const float*>(bytes.data());
     all.insert(all.end(), begin, begin + bytes.size() / sizeof(float));
   }
@@ -36,11 +36,11 @@ std::vector<float> floats_of(const RankRig& rig) {
 /// Returns the number of allocations that all ranks together make in four steps, after two steps of
 /// warm-up. It is the smallest of three tries, because a one-time allocation of a slow thread may
 /// fall into the first.
-int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model,
+int64_t allocations_of_steps(int world_size, const Config& config, const ModelConfig& model,
                              bool traced = false) {
   int64_t made = -1;
-  fixtures::require_none(fixtures::on_ranks(
-      world,
+  testing::require_no_failures(testing::errors_on_ranks(
+      world_size,
       [&](Rendezvous&, Communicator& group) {
         RankRig rig(config, model, group);
         for (int64_t step = 1; step <= 2; ++step) rig.train(step);
@@ -50,10 +50,10 @@ int64_t allocations_of_steps(int world, const Config& config, const ModelConfig&
         run.traced = traced;
         for (int attempt = 0; attempt < 3; ++attempt) {
           group.barrier({"begin"});
-          const int64_t before = test::allocations_so_far();
+          const int64_t before = testing::allocations_so_far();
           for (int step = 0; step < 4; ++step) rig.train_executor.run(run);
           group.barrier({"end"});
-          const int64_t now = test::allocations_so_far() - before;
+          const int64_t now = testing::allocations_so_far() - before;
           if (group.rank() == 0) made = attempt == 0 ? now : std::min(made, now);
         }
       },
@@ -63,19 +63,19 @@ int64_t allocations_of_steps(int world, const Config& config, const ModelConfig&
 
 TEST_CASE("after the second step nothing is allocated any more, at any stage and tier") {
   set_kernel_threads(1);
-  for (const int world : {1, 2})
+  for (const int world_size : {1, 2})
     for (const int64_t stage : {0, 1, 2, 3})
       for (const bool overlap : {false, true})
         for (const OffloadDevice device :
              {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
-          Config config = fixtures::run_of_stage(stage);
+          Config config = testing::run_of_stage(stage);
           config.zero.overlap_comm = overlap;
           config.zero.reduce_bucket_size = 1000;
-          fixtures::offload_to(config, device);
-          INFO(world << " ranks, stage " << stage << ", overlap " << overlap << ", tier "
-                     << name_of(device));
-          REQUIRE(allocations_of_steps(world, config, fixtures::small_model()) == 0);
+          testing::offload_to(config, device);
+          INFO(world_size << " ranks, stage " << stage << ", overlap " << overlap << ", tier "
+                          << name_of(device));
+          REQUIRE(allocations_of_steps(world_size, config, testing::small_model()) == 0);
         }
 }
 
@@ -83,22 +83,22 @@ TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the se
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3}) {
     for (const bool half : {false, true}) {
-      Config config = fixtures::run_of_stage(stage);
+      Config config = testing::run_of_stage(stage);
       (half ? config.fp16.enabled : config.bf16.enabled) = true;
       config.recompute.policy = RecomputeLevel::kFull;
       config.activation_checkpointing.cpu_checkpointing = true;
-      fixtures::offload_to(config, OffloadDevice::kCpu);
+      testing::offload_to(config, OffloadDevice::kCpu);
       INFO("stage " << stage << (half ? " fp16" : " bf16"));
-      REQUIRE(allocations_of_steps(2, config, fixtures::model_of_many_blocks()) == 0);
+      REQUIRE(allocations_of_steps(2, config, testing::model_of_many_blocks()) == 0);
     }
   }
 }
 
 TEST_CASE("no traced step but the first allocates anything") {
   set_kernel_threads(1);
-  Config config = fixtures::run_of_stage(3);
-  fixtures::offload_to(config, OffloadDevice::kCpu);
-  REQUIRE(allocations_of_steps(2, config, fixtures::small_model(), true) == 0);
+  Config config = testing::run_of_stage(3);
+  testing::offload_to(config, OffloadDevice::kCpu);
+  REQUIRE(allocations_of_steps(2, config, testing::small_model(), true) == 0);
 }
 
 /// Returns what is wrong with a trace: an instruction that began before an instruction it waits
@@ -126,12 +126,12 @@ TEST_CASE(
     "result") {
   set_kernel_threads(1);
   for (const int64_t stage : {1, 3}) {
-    Config config = fixtures::run_of_stage(stage);
+    Config config = testing::run_of_stage(stage);
     config.zero.overlap_comm = true;
-    fixtures::offload_to(config, OffloadDevice::kCpu);
-    fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(config, fixtures::model_of_many_blocks(), group);
-      RankRig plain(config, fixtures::model_of_many_blocks(), group);
+    testing::offload_to(config, OffloadDevice::kCpu);
+    testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(config, testing::model_of_many_blocks(), group);
+      RankRig plain(config, testing::model_of_many_blocks(), group);
       const Program& program = rig.plan.train.program;
       require(rig.train(1).result.loss_sum == plain.train(1).result.loss_sum, "both train alike");
       require(rig.train_executor.trace().instrs.empty(), "nothing is noted unasked");
@@ -176,7 +176,7 @@ TEST_CASE(
     "instructions that a step leaves out because it is not finite have no time in its trace") {
   set_kernel_threads(1);
   SingleRank single_rank;
-  RankRig rig(fixtures::run_of_stage(1), fixtures::small_model(), *single_rank.group);
+  RankRig rig(testing::run_of_stage(1), testing::small_model(), *single_rank.group);
   rig.train(1);
   StepRun run = rig.prepared(2);
   run.traced = true;
@@ -196,7 +196,7 @@ TEST_CASE(
 TEST_CASE("two ranks and one with twice the micro-batches take the same step, to rounding") {
   set_kernel_threads(1);
   std::vector<Batch> batches;
-  for (uint64_t i = 0; i < 4; ++i) batches.push_back(fixtures::random_batch({2, 8}, i));
+  for (uint64_t i = 0; i < 4; ++i) batches.push_back(testing::random_batch({2, 8}, i));
   const auto step = [&](RankRig& rig, std::span<const Batch> mine) {
     StepRun run = rig.prepared(1);
     run.micro_batches = mine;
@@ -206,15 +206,15 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
     return run;
   };
   SingleRank single_rank;
-  Config four = fixtures::small_run();
+  Config four = testing::small_run();
   four.gradient_accumulation_steps = 4;
-  RankRig single(four, fixtures::small_model(), *single_rank.group);
+  RankRig single(four, testing::small_model(), *single_rank.group);
   const StepRun one = step(single, batches);
   REQUIRE(one.result.counted_tokens == 64);
   REQUIRE(one.result.finite);
   const std::vector<float> expected = floats_of(single);
-  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
+  testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    RankRig rig(testing::small_run(), testing::small_model(), group);
     const StepRun two = step(
         rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
     require(two.result.counted_tokens == 64, "all ranks' tokens are counted");
@@ -222,7 +222,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             "the loss is that of all ranks");
     require(std::abs(two.result.gradient_norm - one.result.gradient_norm) <
                 1e-5 * one.result.gradient_norm,
-            "so is the norm");
+            "the gradient norm equals the single rank's");
     // Each rank holds the whole model, although it saves only half of it.
     for (const StatePiece& piece : rig.plan.train.pieces) {
       const auto* mine =
@@ -233,7 +233,8 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             single.memory.at(single.plan.train.program, other.range));
         require(piece.begin == 0 && piece.end == other.end, "stage 0 shares out nothing");
         for (int64_t i = 0; i < piece.end; ++i)
-          require(std::abs(mine[i] - theirs[i]) < 1e-4F, "and the state");
+          require(std::abs(mine[i] - theirs[i]) < 1e-4F,
+                  "parameters and optimizer state equal the single rank's");
       }
     }
   }));
@@ -241,9 +242,9 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
 }
 
 TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
-  fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+  testing::require_no_failures(testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
-      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      RankRig rig(testing::run_of_stage(stage), testing::small_model(), group);
       rig.train(1);
       StepRun run = rig.prepared(2);
       if (group.rank() == 1) add_stop_vote(SIGTERM, run.votes);
@@ -258,7 +259,7 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
       require(run.result.all_votes.count_of(Vote::kSaveEnded) == 3, "all saves have ended");
       require(run.result.all_votes.count_of(Vote::kSaveDue) == 1 &&
                   run.result.all_votes.count_of(Vote::kEvaluationDue) == 1,
-              "both are due");
+              "the save and the evaluation are due on every rank");
       // Vote k is cast k + 1 times, so that each kind has a different number of votes.
       run.votes = {};
       for (int64_t vote = 0; vote < kVotes; ++vote)
@@ -267,7 +268,7 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
       for (int64_t vote = 0; vote < kVotes; ++vote)
         require(run.result.all_votes.count_of(static_cast<Vote>(vote)) == 3 * (vote + 1),
                 "each kind has a slot of its own");
-      require(run.result.counted_tokens == 3 * 32, "and tokens another one");
+      require(run.result.counted_tokens == 3 * 32, "token counts have a slot of their own");
       run.votes = {};
       rig.train_executor.run(run);
       for (const double count : run.result.all_votes.counts())
@@ -279,8 +280,8 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
 TEST_CASE("a rank that leaves ends the step of the others with its loss, not in a hang") {
   for (const int64_t stage : {0, 1, 2, 3}) {
     INFO("stage " << stage);
-    const auto failures = fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+    const auto failures = testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(testing::run_of_stage(stage), testing::small_model(), group);
       rig.train(1);
       if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
       rig.train(2);
@@ -295,8 +296,8 @@ TEST_CASE("a rank that leaves ends the step of the others with its loss, not in 
 TEST_CASE("a rank whose step fails ends the step of the others") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
-    const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+    const auto failures = testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(testing::run_of_stage(stage), testing::small_model(), group);
       rig.train(1);
       if (group.rank() == 1) rig.batches[1].labels.pop_back();
       StepRun run = rig.prepared(2);
@@ -309,7 +310,7 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
 
 TEST_CASE("a batch of another shape is reported as a defect, and the next step can run") {
   SingleRank single_rank;
-  RankRig rig(fixtures::small_run(), fixtures::small_model(), *single_rank.group);
+  RankRig rig(testing::small_run(), testing::small_model(), *single_rank.group);
   rig.train(1);
   rig.batches[1].tokens.pop_back();
   StepRun run = rig.prepared(2);
@@ -321,10 +322,10 @@ TEST_CASE("a batch of another shape is reported as a defect, and the next step c
 /// Returns a config with optimizer state and parameters on disk; the weights of norms stay on the
 /// device.
 Config on_disk(bool overlap) {
-  Config config = fixtures::run_of_stage(3);
+  Config config = testing::run_of_stage(3);
   config.zero.param_persistence_threshold = 64;
   config.zero.overlap_comm = overlap;
-  fixtures::offload_to(config, OffloadDevice::kNvme);
+  testing::offload_to(config, OffloadDevice::kNvme);
   return config;
 }
 
@@ -332,7 +333,7 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;
-    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *single_rank.group);
+    RankRig rig(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
     rig.train(1);
     const Program& program = rig.plan.train.program;
     int64_t requests = 0;
@@ -366,7 +367,7 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;
-    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *single_rank.group);
+    RankRig rig(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
     rig.train(1);
     const Program& program = rig.plan.train.program;
     const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(),
@@ -374,7 +375,7 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
     int64_t read = 0;
     for (auto instr = program.instrs.begin(); instr != decide; ++instr)
       if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;
-    const auto state = fixtures::contents(rig.state);
+    const auto state = testing::contents(rig.state);
     const SwapCounters before = rig.memory.swap()->counters();
     StepRun run = rig.prepared(2);
     run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
@@ -383,9 +384,9 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
     REQUIRE_FALSE(run.result.finite);
     CHECK(after.bytes_written == before.bytes_written);
     CHECK(after.bytes_read - before.bytes_read == read);
-    CHECK(fixtures::contents(rig.state) == state);
+    CHECK(testing::contents(rig.state) == state);
     REQUIRE(rig.train(2).result.finite);
-    CHECK(fixtures::contents(rig.state) != state);
+    CHECK(testing::contents(rig.state) != state);
   }
 }
 

@@ -12,12 +12,12 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
+using testing::RankRig;
 
 constexpr int kShards = 3;
 constexpr int kTrainedSteps = 3;
 
-using Trained = fixtures::TrainingOutcome;
+using Trained = testing::TrainingOutcome;
 
 using Trains = std::function<bool(const TensorInfo&)>;
 
@@ -28,10 +28,10 @@ using Values = std::map<std::string, std::vector<float>>;
 Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps,
                 Values* frozen = nullptr) {
   Trained out;
-  fixtures::WholeState whole;
-  fixtures::on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(config, fixtures::model_of_many_blocks(true), groups, nullptr, {.trains = trains});
-    fixtures::train_steps(rig, steps, out);
+  testing::WholeState whole;
+  testing::on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
+    RankRig rig(config, testing::model_of_many_blocks(true), groups, nullptr, {.trains = trains});
+    testing::train_steps(rig, steps, out);
     whole.add(rig.state.slices());
     for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
       if (frozen == nullptr || trains(tensor)) continue;
@@ -53,10 +53,10 @@ bool is_frozen(const std::string& name) {
 
 TEST_CASE("frozen units keep their bits at every stage and tier, and the others train alike") {
   const Trains trains = [](const TensorInfo& tensor) { return !is_frozen(tensor.name); };
-  const Trained before = trained(fixtures::run_of_stage(0), trains, 0);
+  const Trained before = trained(testing::run_of_stage(0), trains, 0);
   Values frozen;
-  const Trained expected = trained(fixtures::run_of_stage(0), trains, kTrainedSteps, &frozen);
-  const Trained all = trained(fixtures::run_of_stage(0), [](const TensorInfo&) { return true; });
+  const Trained expected = trained(testing::run_of_stage(0), trains, kTrainedSteps, &frozen);
+  const Trained all = trained(testing::run_of_stage(0), [](const TensorInfo&) { return true; });
   size_t changed = 0;
   for (const auto& [name, bytes] : expected.state) {
     INFO(name);
@@ -71,7 +71,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
     CHECK(is_frozen(name));
     bool same = true;
     for (size_t i = 0; i < values.size(); ++i)
-      same = same && values[i] == fixtures::weight_of(name, static_cast<int64_t>(i));
+      same = same && values[i] == testing::weight_of(name, static_cast<int64_t>(i));
     CHECK(same);
   }
   CHECK(changed > 5);
@@ -84,9 +84,9 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
       for (const bool overlap : {false, true}) {
         INFO("stage " << stage << ", " << name_of(device) << (overlap ? ", overlap" : ""));
-        Config config = fixtures::run_of_stage(stage);
+        Config config = testing::run_of_stage(stage);
         config.zero.overlap_comm = overlap;
-        if (device != OffloadDevice::kNone) fixtures::offload_to(config, device);
+        if (device != OffloadDevice::kNone) testing::offload_to(config, device);
         Values kept;
         const Trained found = trained(config, trains, kTrainedSteps, &kept);
         CHECK(kept == frozen);
@@ -127,14 +127,14 @@ TEST_CASE(
         for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
           INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute "
                     << name_of(recompute));
-          Config config = unclipped(fixtures::run_of_stage(stage));
+          Config config = unclipped(testing::run_of_stage(stage));
           config.recompute.policy = recompute;
           config.activation_checkpointing.cpu_checkpointing = recompute == RecomputeLevel::kFull;
-          const ModelConfig model = fixtures::model_of_many_blocks(false);
-          const fixtures::TrainingMesh mesh{.tensor = tensor, .shards = 2, .micro_batches = 4};
-          const Trained all = fixtures::train_on(config, model, mesh, 1);
+          const ModelConfig model = testing::model_of_many_blocks(false);
+          const testing::TrainingMesh mesh{.tensor = tensor, .shards = 2, .micro_batches = 4};
+          const Trained all = testing::train_on(config, model, mesh, 1);
           config.train.only = {only};
-          const Trained some = fixtures::train_on(config, model, mesh, 1);
+          const Trained some = testing::train_on(config, model, mesh, 1);
           CHECK(some.losses == all.losses);
           CHECK(some.norms[0] < all.norms[0]);
           CHECK(some.state.size() < all.state.size());

@@ -17,12 +17,12 @@ constexpr int32_t kVocabulary = 32;
 /// programs.
 struct GeneratorRig {
   GeneratorRig()
-      : rig(run_of_one_row(), fixtures::small_model(), *single_rank.group),
-        plan(plan_logits(fixtures::small_model(), rig.plan, kRoom)),
+      : rig(run_of_one_row(), testing::small_model(), *single_rank.group),
+        plan(plan_logits(testing::small_model(), rig.plan, kRoom)),
         executor(plan.program, plan.model, allocated(), rig.groups) {}
 
   static Config run_of_one_row() {
-    Config config = fixtures::small_run();
+    Config config = testing::small_run();
     config.train_micro_batch_size_per_gpu = 1;
     return config;
   }
@@ -34,8 +34,8 @@ struct GeneratorRig {
     return generate(executor, plan, rig.memory, prompt, options);
   }
 
-  fixtures::SingleRank single_rank;
-  fixtures::RankRig rig;
+  testing::SingleRank single_rank;
+  testing::RankRig rig;
   ProgramPlan plan;
   Executor executor;
 };
@@ -47,7 +47,7 @@ struct TokenScore {
   double correct;
 };
 TokenScore score_token(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
-  Batch batch = fixtures::random_batch({1, kRoom}, 3);
+  Batch batch = testing::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
   const size_t used = std::min<size_t>(kRoom, seen.size());
@@ -121,12 +121,12 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
       mesh.dp_shard.count = stage == 3 ? 2 : 1;
       std::mutex mutex;
       std::vector<std::vector<int32_t>> written;
-      fixtures::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
-        Config config = fixtures::run_of_stage(stage);
+      testing::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = testing::run_of_stage(stage);
         config.train_micro_batch_size_per_gpu = 1;
         config.parallel.tensor = degree;
-        fixtures::RankRig rig(config, fixtures::small_model(), groups);
-        const ProgramPlan plan = plan_logits(fixtures::small_model(), rig.plan, kRoom);
+        testing::RankRig rig(config, testing::small_model(), groups);
+        const ProgramPlan plan = plan_logits(testing::small_model(), rig.plan, kRoom);
         rig.memory.allocate(plan.program);
         Executor executor(plan.program, plan.model, rig.memory, rig.groups);
         const auto tokens =

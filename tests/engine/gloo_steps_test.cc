@@ -16,7 +16,7 @@ namespace {
 int64_t alive_at_rest(Communicator& group) {
   group.barrier({"rest"});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const int64_t alive = test::allocations_alive();
+  const int64_t alive = testing::allocations_alive();
   group.barrier({"go on"});
   return alive;
 }
@@ -28,14 +28,14 @@ int64_t alive_at_rest(Communicator& group) {
 TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing allocated") {
   constexpr int kSteps = 40;
   set_kernel_threads(1);
-  Config config = fixtures::small_run();
+  Config config = testing::small_run();
   config.zero.reduce_bucket_size = 1000;
   int64_t grown = -1;
   int64_t collectives = 0;
-  const auto failures = fixtures::on_ranks(
+  const auto failures = testing::errors_on_ranks(
       2,
       [&](Rendezvous&, Communicator& group) {
-        fixtures::RankRig rig(config, fixtures::small_model(), group);
+        testing::RankRig rig(config, testing::small_model(), group);
         for (int64_t step = 1; step <= 4; ++step) rig.train(step);
         const int64_t calls = group.stats().total().calls;
         const int64_t before = alive_at_rest(group);

@@ -12,16 +12,16 @@
 namespace ftrun {
 namespace {
 
-using fixtures::EmulatedNetwork;
-using fixtures::EmulatedRank;
-using fixtures::RankRig;
-using fixtures::train_on_emulated;
-using fixtures::TrainingMesh;
-using fixtures::TrainingOutcome;
+using testing::EmulatedNetwork;
+using testing::EmulatedRank;
+using testing::RankRig;
+using testing::train_on_emulated;
+using testing::TrainingMesh;
+using testing::TrainingOutcome;
 
 /// Returns a config of a ZeRO stage, with pipeline stages of one part each.
 Config staged(int64_t stage) {
-  Config config = fixtures::run_of_stage(stage);
+  Config config = testing::run_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
   return config;
@@ -37,9 +37,9 @@ void require_same_bits(const Config& config, const ModelConfig& model, const Tra
 
 TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 3}) {
-    Config config = fixtures::run_of_stage(stage);
+    Config config = testing::run_of_stage(stage);
     config.zero.overlap_comm = stage > 0;
     require_same_bits(config, model, {.tensor = 2, .micro_batches = 2});
     if (stage > 0) require_same_bits(config, model, {.tensor = 2, .shards = 2, .micro_batches = 2});
@@ -48,11 +48,11 @@ TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
 
 TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every schedule") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 5);
+  const ModelConfig model = testing::with_layers(testing::small_model(true), 5);
   for (const PipelineSchedule schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
-    Config config = fixtures::run_of_stage(1);
+    Config config = testing::run_of_stage(1);
     config.parallel.schedule = schedule;
     const bool two_parts =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
@@ -64,11 +64,11 @@ TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every sched
 
 TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train the CPU's bits") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 5);
+  const ModelConfig model = testing::with_layers(testing::small_model(), 5);
   Config config = staged(2);
   config.zero.overlap_comm = true;
   require_same_bits(config, model, {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4});
-  fixtures::offload_to(config, OffloadDevice::kCpu);
+  testing::offload_to(config, OffloadDevice::kCpu);
   require_same_bits(config, model, {.tensor = 2, .stages = 2, .micro_batches = 2});
 }
 
@@ -90,39 +90,39 @@ TEST_CASE(
     }
   };
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config config = fixtures::run_of_stage(stage);
+    Config config = testing::run_of_stage(stage);
     config.zero.overlap_comm = true;
     const TrainingMesh whole{.replicas = 2, .micro_batches = 2},
         sharded{.shards = 3, .micro_batches = 3};
-    require_recorded(config, fixtures::model_of_many_blocks(), stage == 0 ? whole : sharded);
+    require_recorded(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
-  require_recorded(fixtures::run_of_stage(1), fixtures::small_model(),
+  require_recorded(testing::run_of_stage(1), testing::small_model(),
                    {.tensor = 2, .micro_batches = 2});
 }
 
 TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives are destroyed") {
   set_kernel_threads(1);
   const TrainingMesh mesh{.shards = 2, .micro_batches = 2};
-  const ModelConfig model = fixtures::small_model();
-  const Config config = fixtures::meshed(fixtures::run_of_stage(1), mesh);
+  const ModelConfig model = testing::small_model();
+  const Config config = testing::meshed(testing::run_of_stage(1), mesh);
   EmulatedNetwork network;
   std::atomic<int> closed = 0;
-  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
-                                                                   const RankGroups& host) {
+  testing::on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
+                                                                 const RankGroups& host) {
     EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
                        {.step_graph = true});
     RankRig rig(config, model, there.groups, &there.gpu);
     TrainingOutcome outcome;
-    fixtures::train_steps(rig, 2, outcome);
+    testing::train_steps(rig, 2, outcome);
     Communicator& group = *there.groups.open[0];
-    require(fixtures::message_of([&] {
+    require(testing::message_of([&] {
               group.shutdown();
             }).find("its collectives are held by 2 recordings") != std::string::npos,
             "a group that recordings hold is not closed");
     rig.train_executor.drop_recordings();
     group.shutdown();
     // Both ranks record the step again, because its recording was dropped.
-    fixtures::train_steps(rig, 1, outcome);
+    testing::train_steps(rig, 1, outcome);
     rig.train_executor.drop_recordings();
     group.shutdown();
     ++closed;

@@ -19,9 +19,9 @@
 namespace ftrun {
 namespace {
 
-using fixtures::AxisValues;
-using fixtures::TrainingMesh;
-using fixtures::TrainingOutcome;
+using testing::AxisValues;
+using testing::TrainingMesh;
+using testing::TrainingOutcome;
 
 enum Axis {
   kTensor,
@@ -57,20 +57,20 @@ const std::vector<int> kSizes{std::size(kTensorRanks),
                               4,
                               2,
                               std::size(kTiers),
-                              fixtures::kPrecisions,
-                              fixtures::kAdapters,
-                              static_cast<int>(fixtures::updating_optimizers().size()),
+                              testing::kPrecisions,
+                              testing::kAdapters,
+                              static_cast<int>(testing::updating_optimizers().size()),
                               kRecomputes,
                               kStepWays};
 
-fixtures::Precision precision_of(const AxisValues& row) {
-  return static_cast<fixtures::Precision>(row[kPrecision]);
+testing::Precision precision_of(const AxisValues& row) {
+  return static_cast<testing::Precision>(row[kPrecision]);
 }
-fixtures::Adapter adapter_of(const AxisValues& row) {
-  return static_cast<fixtures::Adapter>(row[kAdapter]);
+testing::Adapter adapter_of(const AxisValues& row) {
+  return static_cast<testing::Adapter>(row[kAdapter]);
 }
 OptimizerType optimizer_type_of(const AxisValues& row) {
-  return fixtures::updating_optimizers()[static_cast<size_t>(row[kOptimizer])];
+  return testing::updating_optimizers()[static_cast<size_t>(row[kOptimizer])];
 }
 PipelineSchedule schedule_of(const AxisValues& row) {
   return kSchedules[row[kSchedule]];
@@ -90,17 +90,17 @@ TrainingMesh mesh_of(const AxisValues& row) {
 }
 
 ModelConfig model_of(const AxisValues& row) {
-  ModelConfig model = fixtures::small_model();
+  ModelConfig model = testing::small_model();
   model.vocab_rows = 96;
   model.hidden = 32;
   model.feed_forward = 96;
   model.head_size = 8;
-  if (adapter_of(row) == fixtures::kLoraOnNf4) {
-    model.hidden = model.feed_forward = fixtures::kNf4Block * mesh_of(row).tensor;
+  if (adapter_of(row) == testing::kLoraOnNf4) {
+    model.hidden = model.feed_forward = testing::kNf4Block * mesh_of(row).tensor;
     model.head_size = model.hidden / model.query_heads;
   }
   const int parts = mesh_of(row).stages * (has_two_parts(row) ? 2 : 1);
-  return fixtures::with_layers(model, std::max(2, parts));
+  return testing::with_layers(model, std::max(2, parts));
 }
 
 bool is_possible(const AxisValues& row) {
@@ -112,23 +112,23 @@ bool is_possible(const AxisValues& row) {
   // A step is recorded only if all its work is on the device.
   if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
   // The config refuses the following combinations (capability.cc, resolve_checks.cc).
-  if (adapter_of(row) == fixtures::kLoraOnNf4 && row[kStage] == 3 &&
+  if (adapter_of(row) == testing::kLoraOnNf4 && row[kStage] == 3 &&
       kTiers[row[kTier]] == OffloadDevice::kNvme)
     return false;
-  if (precision_of(row) == fixtures::kNarrowMasters && row[kStage] == 0) return false;
-  return precision_of(row) != fixtures::kNarrowMoments ||
+  if (precision_of(row) == testing::kNarrowMasters && row[kStage] == 0) return false;
+  return precision_of(row) != testing::kNarrowMoments ||
          optimizer_type_of(row) != OptimizerType::kAdamW8bit;
 }
 
 Config config_of(const AxisValues& row) {
-  Config config = fixtures::run_of_stage(row[kStage]);
+  Config config = testing::run_of_stage(row[kStage]);
   config.parallel.schedule = schedule_of(row);
   config.parallel.virtual_stages = has_two_parts(row) ? 2 : 1;
   if (row[kSecondary] > 0) config.zero.hpz_partition_size = 2;
-  fixtures::set_precision(config, precision_of(row));
-  fixtures::set_adapter(config, adapter_of(row));
-  fixtures::set_optimizer(config, optimizer_type_of(row));
-  fixtures::offload_to(config, kTiers[row[kTier]]);
+  testing::set_precision(config, precision_of(row));
+  testing::set_adapter(config, adapter_of(row));
+  testing::set_optimizer(config, optimizer_type_of(row));
+  testing::offload_to(config, kTiers[row[kTier]]);
   constexpr RecomputeLevel kLevels[] = {RecomputeLevel::kNone, RecomputeLevel::kSelective,
                                         RecomputeLevel::kFull, RecomputeLevel::kFull};
   config.recompute.policy = kLevels[row[kRecompute]];
@@ -160,10 +160,10 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   const TrainingMesh mesh = mesh_of(row);
   std::atomic<int64_t> launches = 0;
   // Without the multiple, small gradients would be 0 in fp16.
-  const fixtures::EmulatedMeshOptions options{.steps = kPairSteps,
-                                              .gpu = {.step_graph = row[kSteps] == kRecorded},
-                                              .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
-                                              .launches = &launches};
+  const testing::EmulatedMeshOptions options{.steps = kPairSteps,
+                                             .gpu = {.step_graph = row[kSteps] == kRecorded},
+                                             .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
+                                             .launches = &launches};
   const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0, options),
                         found = train_on_emulated(config, model, mesh, seed, options);
   CHECK(expected.losses[0] != expected.losses[1]);
@@ -178,7 +178,7 @@ TEST_CASE(
     "gpu pairs: any two of mesh, stage, tier, precision, adapter, optimizer, recompute and "
     "recording train the CPU's bits on two to eight ranks") {
   set_kernel_threads(1);
-  const std::vector<AxisValues> rows = fixtures::covering_rows(kSizes, is_possible);
+  const std::vector<AxisValues> rows = testing::covering_rows(kSizes, is_possible);
   std::set<std::pair<int, int>> seen;
   uint64_t seed = 1;
   for (const AxisValues& row : rows) {
@@ -187,7 +187,7 @@ TEST_CASE(
   }
   // Every pair of precision and optimizer must have occurred, except 8-bit AdamW with moments in 16
   // bits, which the config refuses.
-  REQUIRE(seen.size() == fixtures::kPrecisions * fixtures::updating_optimizers().size() - 1);
+  REQUIRE(seen.size() == testing::kPrecisions * testing::updating_optimizers().size() - 1);
 }
 
 TEST_CASE("gpu pairs: every stage and tier trains the CPU's bits on two ranks of each axis") {
@@ -200,7 +200,7 @@ TEST_CASE("gpu pairs: every stage and tier trains the CPU's bits on two ranks of
         row.assign(kAxes, 0);
         row[static_cast<size_t>(axis)] = 1;
         // Alternating the precision costs no run: neighboring cases differ only in stage or tier.
-        row[kPrecision] = seed % 2 == 0 ? fixtures::kFp32 : fixtures::kBf16;
+        row[kPrecision] = seed % 2 == 0 ? testing::kFp32 : testing::kBf16;
         row[kStage] = stage;
         row[kTier] = tier;
         row[kSteps] = kOverlapped;

@@ -33,12 +33,12 @@
 namespace ftrun {
 namespace {
 
-using fixtures::EmulatedGpu;
-using fixtures::EmulatedLinks;
-using fixtures::EmulatedNccl;
-using fixtures::EmulatorOptions;
-using fixtures::RankRig;
-using fixtures::SingleRank;
+using testing::EmulatedGpu;
+using testing::EmulatedLinks;
+using testing::EmulatedNccl;
+using testing::EmulatorOptions;
+using testing::RankRig;
+using testing::SingleRank;
 
 constexpr int kGpuSteps = 3;
 
@@ -97,10 +97,9 @@ void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
 GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   SingleRank single_rank;
   GpuOutcome outcome;
-  RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
-              gpu);
+  RankRig rig(config, testing::model_of_many_blocks(), RankGroups::of_one(*single_rank.group), gpu);
   train_on_gpu(rig, outcome);
-  outcome.state = fixtures::contents(rig.state);
+  outcome.state = testing::contents(rig.state);
   return outcome;
 }
 
@@ -116,23 +115,23 @@ SumBlocks sums_of(EmulatedGpu& gpu) {
 /// Trains on several ranks, on emulated GPUs that advance in an order drawn from `seed`; 0 trains
 /// on the CPU.
 GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
-                          fixtures::EmulatedSums sums = fixtures::EmulatedSums::kRankOrder,
+                          testing::EmulatedSums sums = testing::EmulatedSums::kRankOrder,
                           bool deterministic = false) {
   GpuOutcome outcome;
-  fixtures::WholeState whole;
+  testing::WholeState whole;
   EmulatedLinks links(ranks, sums);
-  fixtures::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<Emulated> emulated;
     std::optional<EmulatedNccl> nccl;
     RankGroups groups = host;
     if (seed > 0) {
       emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
       nccl.emplace(*emulated->device, links, *host.host_world,
-                   fixtures::EmulatedNcclOptions{
+                   testing::EmulatedNcclOptions{
                        .sum_blocks = deterministic ? sums_of(*emulated->device) : SumBlocks{}});
       groups.open = {&*nccl};
     }
-    RankRig rig(config, fixtures::model_of_many_blocks(), groups,
+    RankRig rig(config, testing::model_of_many_blocks(), groups,
                 emulated ? &emulated->gpu : nullptr);
     GpuOutcome own;
     train_on_gpu(rig, own);
@@ -147,7 +146,7 @@ using Variants = std::vector<std::pair<std::string, Config>>;
 
 /// Lists configs of a ZeRO stage with different tiers, overlap and recompute.
 Variants gpu_variants(int64_t stage, bool bf16) {
-  Config plain = fixtures::run_of_stage(stage);
+  Config plain = testing::run_of_stage(stage);
   plain.bf16.enabled = bf16;
   plain.zero.param_persistence_threshold = 64;
   Variants all;
@@ -169,30 +168,30 @@ Variants gpu_variants(int64_t stage, bool bf16) {
     with("gradients in fp32, sent in bf16", [](Config& c) {
       c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
       c.reduction.communication_data_type = ConfigDtype::kBf16;
-      fixtures::offload_to(c, OffloadDevice::kCpu);
+      testing::offload_to(c, OffloadDevice::kCpu);
     });
   if (stage == 0) return all;
   for (const OffloadDevice device : {OffloadDevice::kCpu, OffloadDevice::kNvme})
     for (const bool overlap : {false, true})
       with(cat("tier ", name_of(device), overlap ? ", overlap" : ""), [&](Config& c) {
-        fixtures::offload_to(c, device);
+        testing::offload_to(c, device);
         c.zero.overlap_comm = overlap;
       });
   with("half of the optimizer on the host", [](Config& c) {
-    fixtures::offload_to(c, OffloadDevice::kCpu);
+    testing::offload_to(c, OffloadDevice::kCpu);
     c.zero.offload_optimizer.ratio = 0.5;
     c.zero.offload_param.device = OffloadDevice::kNone;
     c.zero.overlap_comm = true;
   });
   if (stage < 3) return all;
   with("parameters on disk, the optimizer on the host", [](Config& c) {
-    fixtures::offload_to(c, OffloadDevice::kNvme);
+    testing::offload_to(c, OffloadDevice::kNvme);
     c.zero.offload_optimizer.device = OffloadDevice::kCpu;
     c.zero.overlap_comm = true;
     c.zero.max_reuse_distance = 100'000;
   });
   with("parameters on the host, the optimizer on the device", [](Config& c) {
-    fixtures::offload_to(c, OffloadDevice::kCpu);
+    testing::offload_to(c, OffloadDevice::kCpu);
     c.zero.offload_optimizer.device = OffloadDevice::kNone;
     c.zero.overlap_comm = true;
   });
@@ -219,9 +218,9 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
   for (const bool offloads : {false, true}) {
     Emulated emulated(3);
     REQUIRE(emulated.device->streams() == 1);
-    Config config = fixtures::run_of_stage(2);
-    if (offloads) fixtures::offload_to(config, OffloadDevice::kCpu);
-    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*single_rank.group),
+    Config config = testing::run_of_stage(2);
+    if (offloads) testing::offload_to(config, OffloadDevice::kCpu);
+    RankRig rig(config, testing::small_model(), RankGroups::of_one(*single_rank.group),
                 &emulated.gpu);
     rig.train(1);
     const std::set<Lane> lanes = lanes_of(rig.plan);
@@ -257,36 +256,36 @@ TEST_CASE("gpu: two and three ranks with collectives of device memory train the 
 
 TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no bit") {
   set_kernel_threads(1);
-  Config sgd = fixtures::run_of_stage(3);
+  Config sgd = testing::run_of_stage(3);
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
   sgd.optimizer.weight_decay = 0.1;
   for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu}) {
-    fixtures::offload_to(sgd, device);
+    testing::offload_to(sgd, device);
     Emulated emulated(5, {.pin_memory = false, .timed = true});
     REQUIRE(train_alone(sgd, &emulated.gpu) == train_alone(sgd, nullptr));
   }
   SingleRank single_rank;
   Emulated emulated(6);
-  RankRig there(fixtures::small_run(), fixtures::small_model(true),
+  RankRig there(testing::small_run(), testing::small_model(true),
                 RankGroups::of_one(*single_rank.group), &emulated.gpu);
-  RankRig here(fixtures::small_run(), fixtures::small_model(true), *single_rank.group);
+  RankRig here(testing::small_run(), testing::small_model(true), *single_rank.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
     REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
-  REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
+  REQUIRE(testing::contents(there.state) == testing::contents(here.state));
 }
 
 /// Returns a config whose whole optimizer state is on the host, and is updated while compute runs.
 Config offloaded(OffloadDevice device) {
-  Config config = fixtures::run_of_stage(3);
-  fixtures::offload_to(config, device);
+  Config config = testing::run_of_stage(3);
+  testing::offload_to(config, device);
   config.zero.overlap_comm = true;
   return config;
 }
 
 TEST_CASE("gpu: waits that are missing from a program are found") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   SingleRank single_rank;
   RankRig sound(offloaded(OffloadDevice::kCpu), model, *single_rank.group);
   sound.train(1);
@@ -320,11 +319,11 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
 double second_norm(const Config& config, uint64_t seed, bool careless) {
   double norm = 0;
   EmulatedLinks links(2);
-  fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
     EmulatedNccl nccl(*emulated.device, links, *host.host_world);
     const RankGroups groups{{&nccl}, host.host_world, host.host_model};
-    RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    RankRig rig(config, testing::model_of_many_blocks(), groups, &emulated.gpu);
     rig.train(1);
     Program program = rig.plan.train.program;
     if (careless)
@@ -342,7 +341,7 @@ double second_norm(const Config& config, uint64_t seed, bool careless) {
 TEST_CASE("gpu: collectives that nobody waits for are found") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config config = fixtures::run_of_stage(stage);
+    Config config = testing::run_of_stage(stage);
     config.zero.overlap_comm = true;
     const double expected = second_norm(config, 1, false);
     INFO("stage " << stage);
@@ -356,7 +355,7 @@ TEST_CASE("gpu: collectives that nobody waits for are found") {
 
 /// Trains three ranks over a transport that adds in another order than rank order, as NCCL may.
 GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
-  return train_together(config, 3, 4, fixtures::EmulatedSums::kHopByHop, deterministic);
+  return train_together(config, 3, 4, testing::EmulatedSums::kHopByHop, deterministic);
 }
 
 TEST_CASE(
@@ -366,7 +365,7 @@ TEST_CASE(
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true}) {
       INFO("stage " << stage << (bf16 ? " bf16" : " fp32"));
-      Config config = fixtures::run_of_stage(stage);
+      Config config = testing::run_of_stage(stage);
       config.bf16.enabled = bf16;
       config.zero.overlap_comm = true;
       const GpuOutcome expected = train_together(config, 3, 0);
@@ -405,8 +404,8 @@ void check_ordered_sums(DType dtype, int64_t count) {
     for (int rank = 1; rank < kRanks; ++rank) sum += number_of<T>(rank, i);
     return sum;
   };
-  EmulatedLinks links(kRanks, fixtures::EmulatedSums::kHopByHop);
-  fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  EmulatedLinks links(kRanks, testing::EmulatedSums::kHopByHop);
+  testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
     OrderedSumRig rig(rendezvous, links, host);
     const std::vector<T> given = given_by<T>(rendezvous.rank(), count);
     const auto bytes = static_cast<int64_t>(given.size() * sizeof(T));
@@ -460,19 +459,19 @@ LostPeer lose_peer() {
   LostPeer found;
   EmulatedLinks links(2);
   Communicator* waits = nullptr;
-  fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(20 + static_cast<uint64_t>(rendezvous.rank()));
     EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.rendezvous = &rendezvous});
     RankGroups groups{{&nccl}, host.host_world, host.host_model};
     groups.board = &rendezvous.board();
-    RankRig rig(fixtures::run_of_stage(2), fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    RankRig rig(testing::run_of_stage(2), testing::model_of_many_blocks(), groups, &emulated.gpu);
     const auto shown = [&](int rank) { return rendezvous.view_members({rank}, nccl.name())[0]; };
     rig.train(1);
     emulated.gpu.drain();
     if (rendezvous.rank() == 0) {
       waits = &nccl;
       rendezvous.exchange_text("away", "");
-      found.message = fixtures::message_of([&] { rig.train(2); });
+      found.message = testing::message_of([&] { rig.train(2); });
       rendezvous.exchange_text("noticed", "");
       return;
     }
@@ -495,11 +494,11 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
   constexpr int kRanks = 4;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     EmulatedLinks links(kRanks);
-    fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
       Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
       EmulatedNccl nccl(*emulated.device, links, *host.host_world);
-      fixtures::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr},
-                                  &emulated.gpu);
+      testing::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr},
+                                 &emulated.gpu);
     });
   }
 }
@@ -523,16 +522,16 @@ TEST_CASE(
     "gpu: steps that are recorded once and started as a whole train the same bits, with new "
     "batches and scalars") {
   set_kernel_threads(1);
-  Config sgd = fixtures::run_of_stage(0);
+  Config sgd = testing::run_of_stage(0);
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
-  Config five = fixtures::run_of_stage(1);
+  Config five = testing::run_of_stage(1);
   five.gradient_accumulation_steps = 5;
-  Config bf16 = fixtures::run_of_stage(2);
+  Config bf16 = testing::run_of_stage(2);
   bf16.bf16.enabled = true;
-  Config again = fixtures::run_of_stage(3);
+  Config again = testing::run_of_stage(3);
   again.recompute.policy = RecomputeLevel::kFull;
-  Config dropping = fixtures::with_dropout(fixtures::run_of_stage(2));
+  Config dropping = testing::with_dropout(testing::run_of_stage(2));
   dropping.recompute.policy = RecomputeLevel::kSelective;
   for (const Config& config : {sgd, five, bf16, again, dropping}) {
     const GpuOutcome expected = train_alone(config, nullptr);
@@ -552,10 +551,10 @@ TEST_CASE(
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(4, {.step_graph = true});
-  const Config config = fixtures::with_dropout(fixtures::run_of_stage(1));
-  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
+  const Config config = testing::with_dropout(testing::run_of_stage(1));
+  RankRig recorded(config, testing::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
                    &emulated.gpu);
-  RankRig plain(config, fixtures::model_of_many_blocks(), *single_rank.group);
+  RankRig plain(config, testing::model_of_many_blocks(), *single_rank.group);
   for (int64_t step = 1; step <= 3; ++step)
     REQUIRE(recorded.train(step).result.loss_sum == plain.train(step).result.loss_sum);
   for (RankRig* rig : {&recorded, &plain}) rig->batches[1].first_token += 1000;
@@ -563,7 +562,7 @@ TEST_CASE(
   recorded.train_executor.run(moved);
   plain.train_executor.run(expected);
   REQUIRE(moved.result.loss_sum == expected.result.loss_sum);
-  REQUIRE(fixtures::contents(recorded.state) == fixtures::contents(plain.state));
+  REQUIRE(testing::contents(recorded.state) == testing::contents(plain.state));
 }
 
 TEST_CASE(
@@ -572,19 +571,19 @@ TEST_CASE(
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(5, {.step_graph = true});
-  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
+  RankRig rig(testing::run_of_stage(1), testing::model_of_many_blocks(),
               RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   rig.train(2);
-  const auto before = fixtures::contents(rig.state);
+  const auto before = testing::contents(rig.state);
   StepRun run = rig.prepared(3);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
-  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(testing::contents(rig.state) == before);
   REQUIRE(rig.train_executor.find_nonfinite(run).text.find("mb 0") != std::string::npos);
   REQUIRE(rig.train(3).result.finite);
-  REQUIRE(fixtures::contents(rig.state) != before);
+  REQUIRE(testing::contents(rig.state) != before);
   Emulated offloading(6, {.step_graph = true});
   const Config host = offloaded(OffloadDevice::kCpu);
   require_same(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
@@ -595,7 +594,7 @@ TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(3);
-  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
+  RankRig rig(testing::run_of_stage(1), testing::model_of_many_blocks(),
               RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   std::vector<std::string> expected;
@@ -611,7 +610,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(3);
-  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
+  RankRig rig(testing::run_of_stage(1), testing::model_of_many_blocks(),
               RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   const EmulatedGpu::Counters before = emulated.device->counters();
@@ -632,24 +631,24 @@ TEST_CASE(
     for (const OffloadDevice device :
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       INFO("stage " << stage << ", " << name_of(device));
-      Config config = fixtures::run_of_stage(stage);
-      fixtures::offload_to(config, device);
+      Config config = testing::run_of_stage(stage);
+      testing::offload_to(config, device);
       std::vector<std::string> places;
       for (const bool on_gpu : {false, true}) {
         SingleRank single_rank;
         Emulated emulated(7);
-        RankRig rig(config, fixtures::model_of_many_blocks(),
-                    RankGroups::of_one(*single_rank.group), on_gpu ? &emulated.gpu : nullptr);
+        RankRig rig(config, testing::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
+                    on_gpu ? &emulated.gpu : nullptr);
         rig.train(1);
-        const auto before = fixtures::contents(rig.state);
+        const auto before = testing::contents(rig.state);
         StepRun run = rig.prepared(2);
         run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
         rig.train_executor.run(run);
         REQUIRE_FALSE(run.result.finite);
         places.push_back(rig.train_executor.find_nonfinite(run).text);
-        REQUIRE(fixtures::contents(rig.state) == before);
+        REQUIRE(testing::contents(rig.state) == before);
         REQUIRE(rig.train(2).result.finite);
-        REQUIRE(fixtures::contents(rig.state) != before);
+        REQUIRE(testing::contents(rig.state) != before);
       }
       REQUIRE(places[0].find("mb 0") != std::string::npos);
       REQUIRE(places[1] == places[0]);
@@ -664,38 +663,38 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
       for (const bool from_gpu : {false, true}) {
         INFO(name_of(device) << (bf16 ? " bf16" : " fp32")
                              << (from_gpu ? " from the GPU" : " from the CPU"));
-        Config config = fixtures::run_of_stage(2);
+        Config config = testing::run_of_stage(2);
         config.bf16.enabled = bf16;
-        fixtures::offload_to(config, device);
+        testing::offload_to(config, device);
         SingleRank single_rank;
         Emulated emulated(8);
         const auto rig_on = [&](bool gpu) {
-          return std::make_unique<RankRig>(config, fixtures::model_of_many_blocks(),
+          return std::make_unique<RankRig>(config, testing::model_of_many_blocks(),
                                            RankGroups::of_one(*single_rank.group),
                                            gpu ? &emulated.gpu : nullptr);
         };
         const auto first = rig_on(from_gpu);
         first->train(1);
-        const fixtures::Scratch scratch;
+        const testing::Scratch scratch;
         save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
         const auto second = rig_on(!from_gpu);
         Checkpoint checkpoint(scratch.path + "/step-00000000");
         second->load(checkpoint);
-        REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
+        REQUIRE(testing::contents(second->state) == testing::contents(first->state));
         REQUIRE(second->train(2).result.loss_sum == first->train(2).result.loss_sum);
-        REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
+        REQUIRE(testing::contents(second->state) == testing::contents(first->state));
       }
 }
 
 TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the CPU") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::small_model();
+  const ModelConfig model = testing::small_model();
   std::vector<std::vector<int32_t>> texts;
   std::vector<std::vector<float>> heads;
   for (const bool on_gpu : {false, true}) {
     SingleRank single_rank;
     Emulated emulated(9);
-    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*single_rank.group),
+    RankRig rig(testing::small_run(), model, RankGroups::of_one(*single_rank.group),
                 on_gpu ? &emulated.gpu : nullptr);
     rig.train(1);
     const ProgramPlan writes = plan_logits(model, rig.plan, 8);
@@ -733,11 +732,11 @@ TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, 
 TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusals say what for") {
   SingleRank single_rank;
   const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
-    return fixtures::message_of([&] {
+    return testing::message_of([&] {
       Emulated emulated(options, gpu);
-      Config config = fixtures::run_of_stage(1);
-      fixtures::offload_to(config, OffloadDevice::kCpu);
-      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
+      Config config = testing::run_of_stage(1);
+      testing::offload_to(config, OffloadDevice::kCpu);
+      RankRig rig(config, testing::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
                   &emulated.gpu);
       require(rig.train(1).result.finite, "it trains");
     });
@@ -762,7 +761,7 @@ TEST_CASE("gpu: seconds on the device are counted by kind when they are asked fo
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(11, {.timed = true});
-  RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(),
+  RankRig rig(offloaded(OffloadDevice::kCpu), testing::model_of_many_blocks(),
               RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   const auto seconds = rig.train_executor.seconds();
@@ -776,13 +775,13 @@ TEST_CASE("gpu: seconds on the device are counted by kind when they are asked fo
 TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in time") {
   set_kernel_threads(1);
   for (const bool recorded : {false, true}) {
-    Config config = fixtures::run_of_stage(1);
+    Config config = testing::run_of_stage(1);
     if (!recorded) config = offloaded(OffloadDevice::kCpu);
     SingleRank single_rank;
     Emulated emulated(12, {.step_graph = recorded});
-    RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
+    RankRig rig(config, testing::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
                 &emulated.gpu);
-    RankRig here(config, fixtures::model_of_many_blocks(), *single_rank.group);
+    RankRig here(config, testing::model_of_many_blocks(), *single_rank.group);
     for (int64_t step = 1; step <= 5; ++step) {
       const double expected = here.train(step).result.loss_sum;
       rig.batches = here.batches;
@@ -808,7 +807,7 @@ TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in t
       }
       REQUIRE(busy > 0);
     }
-    REQUIRE(fixtures::contents(rig.state) == fixtures::contents(here.state));
+    REQUIRE(testing::contents(rig.state) == testing::contents(here.state));
   }
 }
 
@@ -839,7 +838,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   REQUIRE(gpu_of_rank(3, 8) == 3);
   REQUIRE(gpu_of_rank(3, 1) == 0);
   REQUIRE(gpu_of_rank(2, 0) == 2);
-  REQUIRE(fixtures::message_of([] { gpu_of_rank(4, 4); }) ==
+  REQUIRE(testing::message_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
           "  remedy: start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set "
           "\"device\": \"cpu\"");
@@ -853,7 +852,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
                     place("GPU-3", "0000:1C:00.0")});
   REQUIRE(
-      fixtures::message_of([&] {
+      testing::message_of([&] {
         require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
       }) ==
       "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"

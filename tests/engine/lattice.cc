@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "pairwise.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 using enum PipelineSchedule;
@@ -192,4 +192,4 @@ LatticeFigures Lattice::measure(const LatticeCell& cell) {
   return figures;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

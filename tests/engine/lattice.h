@@ -9,7 +9,7 @@
 #include "exact_training.h"
 #include "mesh_runs.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// LatticeCell describes one run of a model of 8 layers: its layout and its other settings.
 struct LatticeCell {
@@ -94,4 +94,4 @@ class Lattice {
   std::map<std::string, Reference> references_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

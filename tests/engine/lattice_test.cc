@@ -16,17 +16,17 @@
 namespace ftrun {
 namespace {
 
-using fixtures::Differences;
-using fixtures::Lattice;
-using fixtures::LatticeCell;
-using fixtures::TrainingMesh;
+using testing::Differences;
+using testing::Lattice;
+using testing::LatticeCell;
+using testing::TrainingMesh;
 
 /// Returns the largest difference of a tensor, and the tensor's name. `usual` selects the tensors
 /// that have the usual bound (1e-4), otherwise those that have their own.
 std::pair<double, std::string> worst(const Differences& found, bool usual) {
   std::pair<double, std::string> largest{0, "-"};
   for (const auto& [tensor, difference] : found.weights)
-    if ((fixtures::weight_bound(tensor) == 1e-4) == usual && difference > largest.first)
+    if ((testing::weight_bound(tensor) == 1e-4) == usual && difference > largest.first)
       largest = {difference, tensor};
   return largest;
 }
@@ -47,7 +47,7 @@ TEST_CASE(
                                          {.shards = 2, .stages = 4},
                                          {.tensor = 4, .stages = 2},
                                          {.tensor = 2, .shards = 2, .replicas = 2}};
-  const std::vector<LatticeCell> cells = fixtures::covering_cells(meshes);
+  const std::vector<LatticeCell> cells = testing::covering_cells(meshes);
   std::set<std::string> schedules;
   Lattice lattice(3);
   for (const LatticeCell& cell : cells) {
@@ -55,7 +55,7 @@ TEST_CASE(
     const Differences found = lattice.run(cell);
     INFO("loss " << found.loss << ", norm " << found.norm << ", " << worst(found, true).second
                  << " " << worst(found, true).first);
-    CHECK(fixtures::is_within(found, found.norm < fixtures::kNormBound));
+    CHECK(testing::is_within(found, found.norm < testing::kNormBound));
     CHECK(found.weights.size() > 70);
     schedules.insert(cell.values()[5]);
   }
@@ -69,8 +69,8 @@ TEST_CASE(
     for (const bool tied : {false, true}) {
       CAPTURE(family, tied);
       const LatticeCell cell{.mesh = {.micro_batches = 2}, .family = family, .tied = tied};
-      const auto found = fixtures::train_on(cell.config(), cell.model(), cell.mesh, 4);
-      fixtures::ExactTraining exact(cell.config(), cell.model(), 2);
+      const auto found = testing::train_on(cell.config(), cell.model(), cell.mesh, 4);
+      testing::ExactTraining exact(cell.config(), cell.model(), 2);
       for (size_t i = 0; i < 4; ++i) {
         CAPTURE(i);
         exact.train(static_cast<int64_t>(i) + 1);
@@ -84,10 +84,10 @@ TEST_CASE(
     "a norm's error is compared with one process's own error: in step 1 with that step's, later "
     "with its largest") {
   const std::vector<double> own{1e-8, 2e-8, 3e-8, 1e-4};
-  CHECK(fixtures::no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
-  CHECK(fixtures::no_worse({8.9e-8, 0, 0, 0}, own, 3));
-  CHECK_FALSE(fixtures::no_worse({9.1e-8, 0, 0, 0}, own, 3));
-  CHECK_FALSE(fixtures::no_worse({0, 3.1e-4, 0, 0}, own, 3));
+  CHECK(testing::no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
+  CHECK(testing::no_worse({8.9e-8, 0, 0, 0}, own, 3));
+  CHECK_FALSE(testing::no_worse({9.1e-8, 0, 0, 0}, own, 3));
+  CHECK_FALSE(testing::no_worse({0, 3.1e-4, 0, 0}, own, 3));
 }
 
 TEST_CASE(
@@ -96,9 +96,9 @@ TEST_CASE(
   // Without fresh weights, the norm of the last of 20 steps is off by 2e-4.
   const LatticeCell cell{
       .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
-  const fixtures::FreshSteps fresh(fixtures::run_of_stage(0), cell.model(), 2, 20);
-  CHECK(fresh.worst_norm(cell.config(), cell.mesh) < fixtures::kFreshNormBound);
-  fixtures::TrainingMesh other = cell.mesh;
+  const testing::FreshSteps fresh(testing::run_of_stage(0), cell.model(), 2, 20);
+  CHECK(fresh.worst_norm(cell.config(), cell.mesh) < testing::kFreshNormBound);
+  testing::TrainingMesh other = cell.mesh;
   other.micro_batches = 4;
   CHECK(fresh.worst_norm(cell.config(), other) > 1e-2);
 }
@@ -124,10 +124,10 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");
   std::vector<std::pair<std::string, LatticeCell>> cells;
-  for (const LatticeCell& cell : fixtures::complete_cells())
+  for (const LatticeCell& cell : testing::complete_cells())
     cells.emplace_back("complete\t" + text_of(cell), cell);
   const size_t complete = cells.size();
-  for (const LatticeCell& cell : fixtures::covering_cells(fixtures::lattice_meshes()))
+  for (const LatticeCell& cell : testing::covering_cells(testing::lattice_meshes()))
     cells.emplace_back("covering\t" + text_of(cell), cell);
   const size_t first = std::stoul(variable("FTRUN_LATTICE_FIRST", "0"));
   const size_t end =
@@ -136,7 +136,7 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
   std::ofstream out(path, std::ios::app);
   if (known.empty())
     out << "# " << complete << " complete, " << cells.size() - complete << " covering\npart\t"
-        << join(fixtures::lattice_axes(), "\t")
+        << join(testing::lattice_axes(), "\t")
         << "\t|\twithin\tloss\tnorm\tweights\tkey bias\tnorm error\town norm error\tfresh norm "
            "error"
         << "\town fresh norm error\tworst\tseconds\n"
@@ -147,7 +147,7 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
     if (known.contains(text)) continue;
     INFO(text);
     const auto begun = std::chrono::steady_clock::now();
-    const fixtures::LatticeFigures figures = lattice.measure(cell);
+    const testing::LatticeFigures figures = lattice.measure(cell);
     const Differences& found = figures.differences;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
     const auto [weight, tensor] = worst(found, true);

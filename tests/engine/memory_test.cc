@@ -46,7 +46,7 @@ Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCoun
 TEST_CASE(
     "programs share persistent buffers by content, not by name, and one arena of the largest "
     "program's size") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   const Program small =
       with_buffers({persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
@@ -73,7 +73,7 @@ TEST_CASE(
 }
 
 TEST_CASE("private memory, memory that peers read and host memory have an arena each") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   Buffer shared = temporary(4096, 1024);
   shared.peer_visible = true;
@@ -99,8 +99,8 @@ TEST_CASE("private memory, memory that peers read and host memory have an arena 
 }
 
 TEST_CASE("each buffer on disk keeps what is written to it") {
-  fixtures::SingleRank single_rank;
-  const fixtures::Scratch scratch;
+  testing::SingleRank single_rank;
+  const testing::Scratch scratch;
   RankMemory memory(*single_rank.group, {.folder = scratch.path + "/made", .name = "rank0"});
   const Program train = with_buffers(
       {on(Tier::kNvme,
@@ -166,7 +166,7 @@ int64_t mapped_by_the_process() {
 }
 
 TEST_CASE("the bytes counted as allocated are those by which the process's address space grew") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
   Program large = with_buffers(
@@ -189,7 +189,7 @@ TEST_CASE("the bytes counted as allocated are those by which the process's addre
 }
 
 TEST_CASE("pages count as touched when they were written, and stay counted") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 64 * 4096, Category::kOptimizer);
   shared.peer_visible = true;
@@ -220,7 +220,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
 }
 
 TEST_CASE("memory is zero at first, whether peers may see it or not") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 10'000, Category::kOptimizer);
   shared.peer_visible = true;
@@ -235,7 +235,7 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
 }
 
 TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a defect") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   memory.allocate(with_buffers(
       {persistent(Persistent::kParameters, "weights", 4096, Category::kParameters)}, {}));
@@ -249,7 +249,7 @@ TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a
 }
 
 TEST_CASE("memory that the machine does not have is refused with the amount") {
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   const Program huge = with_buffers(
       {persistent(Persistent::kParameters, "weights", int64_t{1} << 60, Category::kParameters)},

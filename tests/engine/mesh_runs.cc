@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 double relative(double found, double expected) {
@@ -196,4 +196,4 @@ void require_same(const TrainingOutcome& found, const TrainingOutcome& expected)
   }
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

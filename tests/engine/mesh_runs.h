@@ -10,7 +10,7 @@
 
 #include "rig.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns a copy of the model with another number of layers.
 ModelConfig with_layers(ModelConfig model, int64_t layers);
@@ -97,4 +97,4 @@ void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected
 /// Requires that two outcomes, of different layouts of one run, differ by no more than the bounds.
 void require_same(const TrainingOutcome& found, const TrainingOutcome& expected);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

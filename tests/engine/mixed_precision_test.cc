@@ -24,11 +24,11 @@
 namespace ftrun {
 namespace {
 
-using fixtures::own_slices;
-using fixtures::RankRig;
-using fixtures::saved_on;
-using fixtures::TrainingMesh;
-using fixtures::TrainingOutcome;
+using testing::own_slices;
+using testing::RankRig;
+using testing::saved_on;
+using testing::TrainingMesh;
+using testing::TrainingOutcome;
 
 using enum PipelineSchedule;
 
@@ -47,7 +47,7 @@ struct NarrowLayout {
 };
 
 Config narrow_run(ConfigDtype precision, const NarrowLayout& layout = {}) {
-  Config config = fixtures::run_of_stage(layout.stage);
+  Config config = testing::run_of_stage(layout.stage);
   config.bf16.enabled = precision == ConfigDtype::kBf16;
   config.fp16.enabled = precision == ConfigDtype::kFp16;
   config.parallel.schedule = layout.schedule;
@@ -58,12 +58,12 @@ Config narrow_run(ConfigDtype precision, const NarrowLayout& layout = {}) {
 }
 
 ModelConfig narrow_model(bool tied = false) {
-  return fixtures::with_layers(fixtures::model_of_many_blocks(tied), 4);
+  return testing::with_layers(testing::model_of_many_blocks(tied), 4);
 }
 
 /// Runs the step after `progress` on the mesh's batches, prepared and counted as the trainer does.
 StepRun take_step(RankRig& rig, TrainingProgress& progress) {
-  fixtures::give_batches(rig, progress.step + 1);
+  testing::give_batches(rig, progress.step + 1);
   StepBatch batch;
   batch.counted_tokens_global = static_cast<int64_t>(rig.batches.size()) *
                                 sample_place(rig.plan.options.state).count *
@@ -121,7 +121,7 @@ std::map<std::string, double> relative_errors_of_movement(const TrainingOutcome&
     double difference = 0, movement = 0;
     for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
       difference += std::pow(double{a[i]} - b[i], 2);
-      movement += std::pow(double{b[i]} - fixtures::weight_of(tensor, static_cast<int64_t>(i)), 2);
+      movement += std::pow(double{b[i]} - testing::weight_of(tensor, static_cast<int64_t>(i)), 2);
     }
     errors[tensor] = std::sqrt(difference / movement);
   }
@@ -136,7 +136,7 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
   outcome.state = saved_on(
       in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
         for (int64_t step = 1; step <= kNarrowSteps; ++step) {
-          fixtures::give_batches(rig, step);
+          testing::give_batches(rig, step);
           StepRun run = rig.prepared(step);
           const int64_t tokens =
               static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
@@ -181,7 +181,7 @@ double rounding_unit_of(ConfigDtype precision) {
 /// may differ from the exact run as much as one process does, but in the opposite direction: the
 /// bound of each tensor is twice the rounding error of one process.
 void require_near(const TrainingOutcome& found, const TrainingOutcome& expected, double unit) {
-  const fixtures::Differences differences = fixtures::differences(found, expected);
+  const testing::Differences differences = testing::differences(found, expected);
   CHECK(differences.loss < unit / 32);
   CHECK(differences.norm < unit);
 }
@@ -265,9 +265,9 @@ void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
   const int64_t neurons = model.feed_forward / ranks.tensor.count;
   const std::string mlp = cat("model.layers.", layer, ".mlp.");
   for (int64_t i = 0; i < model.hidden; ++i) {
-    fixtures::plant(rig, mlp + "gate_proj.weight", i, 60);
-    fixtures::plant(rig, mlp + "up_proj.weight", i, 60);
-    fixtures::plant(rig, mlp + "down_proj.weight", i * neurons, 0);
+    testing::plant(rig, mlp + "gate_proj.weight", i, 60);
+    testing::plant(rig, mlp + "up_proj.weight", i, 60);
+    testing::plant(rig, mlp + "down_proj.weight", i * neurons, 0);
   }
 }
 
@@ -340,7 +340,7 @@ TEST_CASE(
   for (const auto& [layout, layer, tensor_rank] : overflows) {
     INFO(layout.text() << ", layer " << layer << " of tensor rank " << tensor_rank);
     const auto pipeline =
-        fixtures::options_of(layout.mesh, scaled_run(layout), narrow_model()).pipeline;
+        testing::options_of(layout.mesh, scaled_run(layout), narrow_model()).pipeline;
     const std::vector<Account> accounts = overflow_on(layout, layer, tensor_rank);
     const Account& first = accounts.front();
     CHECK(first.finite[0]);
@@ -392,7 +392,7 @@ TEST_CASE(
       tail.scales.push_back(progress.skipped.loss_scale());
     }
   };
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   Tail straight, resumed;
   const auto straight_state =
       saved_on(config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
@@ -407,7 +407,7 @@ TEST_CASE(
         meta.skipped_steps = progress.skipped.total();
         meta.loss_scaler = progress.skipped.scaler_state();
         save_checkpoint(posix_files(), {scratch.path}, meta, rig.state.slices(),
-                        {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                        {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
                            return rendezvous.exchange_text("save", text);
                          }});
         train_tail(rendezvous, rig, progress, straight);

@@ -18,21 +18,21 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
-using fixtures::SingleRank;
+using testing::RankRig;
+using testing::SingleRank;
 using Contents = std::map<std::string, std::vector<std::byte>>;
 
 enum class Precision { kFp32, kFp16, kBf16, kBf16Master };
 
 Config layout(int64_t stage, OffloadDevice device, Precision precision = Precision::kFp32,
               int64_t small = 0) {
-  Config config = fixtures::run_of_stage(stage);
+  Config config = testing::run_of_stage(stage);
   config.zero.param_persistence_threshold = small;
   config.fp16.enabled = precision == Precision::kFp16;
   config.bf16.enabled = precision == Precision::kBf16 || precision == Precision::kBf16Master;
   config.bf16.bf16_master_weights_and_grads = precision == Precision::kBf16Master;
   config.bf16.bf16_optimizer_states = precision == Precision::kBf16Master;
-  fixtures::offload_to(config, device);
+  testing::offload_to(config, device);
   return config;
 }
 
@@ -83,9 +83,9 @@ Config config_of(const Layout& l) {
 
 /// Runs `work` on each rank of a layout, and returns what the ranks then save together.
 Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
-  fixtures::WholeState whole;
-  fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(config_of(l), fixtures::model_of_many_blocks(), groups);
+  testing::WholeState whole;
+  testing::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankRig rig(config_of(l), testing::model_of_many_blocks(), groups);
     work(rendezvous, rig);
     whole.add(rig.state.slices());
   });
@@ -95,14 +95,14 @@ Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig
 std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements, DType dtype) {
   std::vector<float> weights(elements);
   for (size_t i = 0; i < elements; ++i)
-    weights[i] = fixtures::weight_of(tensor, static_cast<int64_t>(i));
+    weights[i] = testing::weight_of(tensor, static_cast<int64_t>(i));
   std::vector<std::byte> bytes(elements * static_cast<size_t>(dtype_bytes(dtype)));
   convert(weights.data(), DType::kF32, bytes.data(), dtype, static_cast<int64_t>(elements));
   return bytes;
 }
 
 CheckpointGroup together(Rendezvous& rendezvous) {
-  return {rendezvous.rank(), rendezvous.world(), [&rendezvous](const std::string& text) {
+  return {rendezvous.rank(), rendezvous.world_size(), [&rendezvous](const std::string& text) {
             return rendezvous.exchange_text("save", text);
           }};
 }
@@ -153,9 +153,9 @@ TEST_CASE(
     const Contents second = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 2); });
     const Contents sixth = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 6); });
     REQUIRE(second != sixth);
-    fixtures::WholeState kept, kept_again, last;
-    fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
-      RankRig rig(saving_config_of(l), fixtures::model_of_many_blocks(), groups);
+    testing::WholeState kept, kept_again, last;
+    testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+      RankRig rig(saving_config_of(l), testing::model_of_many_blocks(), groups);
       train(rig, 1, 2);
       std::future<void> reader =
           std::async(std::launch::async, [&, slices = rig.state.snapshot()] { kept.add(slices); });
@@ -180,18 +180,18 @@ TEST_CASE(
 
 TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memory and on disk") {
   const auto planned = [](const Config& config, Tier tier) {
-    const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
+    const StepPlan plan = plan_steps(config, testing::model_of_many_blocks(), 0);
     return memory_plan(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
   };
   Config config = saving_config_of({1, 1, 1, OffloadDevice::kNone, Precision::kBf16, 0});
   config.parallel.data = 1;
-  const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
+  const StepPlan plan = plan_steps(config, testing::model_of_many_blocks(), 0);
   int64_t padded = 0;
   for (const Unit& unit : plan.partition.units) padded += unit.padded;
   // A snapshot holds master weights and two moments: 12 bytes per element.
   REQUIRE(planned(config, Tier::kHost) == 12 * padded);
   REQUIRE(planned(config, Tier::kNvme) == 0);
-  fixtures::offload_to(config, OffloadDevice::kNvme);
+  testing::offload_to(config, OffloadDevice::kNvme);
   REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 12 * padded);
   REQUIRE(planned(config, Tier::kNvme) > 0);
   config.checkpoint.background = false;
@@ -204,8 +204,8 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
 }
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
-  fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::model_of_many_blocks(), groups);
+  testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+    RankRig rig(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
     int64_t saved = 0;
     for (const StateSlice& slice : rig.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
@@ -216,7 +216,7 @@ TEST_CASE("ranks divide the saving: none writes all of a state that all of them 
 
 TEST_CASE("any layout reads back what another saved, bit by bit, and continues alike") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   // Every dtype has the same states in fp32, so layouts of different dtypes read each other's
   // checkpoints.
   const std::vector<Layout> chosen{{1, 3, 0, OffloadDevice::kNone, Precision::kFp32, 0},
@@ -230,7 +230,7 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
                                    {1, 3, 0, OffloadDevice::kNone, Precision::kBf16, 0},
                                    {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
-    const fixtures::Scratch scratch;
+    const testing::Scratch scratch;
     const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
       rig.train(1);
       rig.train(2);
@@ -251,8 +251,8 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
       for (const int64_t stage : {0, 3})
         for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
-          fixtures::WholeState whole;
-          fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+          testing::WholeState whole;
+          testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
             Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
             RankRig rig(config, model, groups);
@@ -299,7 +299,7 @@ TEST_CASE(
     const DType from = narrows ? DType::kF32 : DType::kBF16,
                 to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
-      const fixtures::Scratch scratch;
+      const testing::Scratch scratch;
       const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
         train(rig, 1, 2);
         save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
@@ -308,7 +308,7 @@ TEST_CASE(
       std::vector<Contents> next;
       for (const Layout& reader : narrows ? narrow : wide) {
         INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
-        fixtures::WholeState trained;
+        testing::WholeState trained;
         const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
           Checkpoint checkpoint(scratch.path + "/step-00000000");
           const std::vector<StateConversion> conversions = rig.load(checkpoint);
@@ -323,10 +323,10 @@ TEST_CASE(
         // Only layouts without replicas are comparable here: three data shards whose layers compute
         // in bf16.
         if (reader.replicas > 1) continue;
-        fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+        testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
           Config config = config_of(reader);
           config.gradient_accumulation_steps = 1;
-          RankRig rig(config, fixtures::model_of_many_blocks(), groups);
+          RankRig rig(config, testing::model_of_many_blocks(), groups);
           Checkpoint checkpoint(scratch.path + "/step-00000000");
           rig.load(checkpoint);
           rig.train(3);
@@ -349,13 +349,13 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     // therefore begin within blocks.
     const Layout l{1, 3, 2, device, Precision::kFp32, 0};
     const auto run = [&](const std::function<void(RankRig&)>& work) {
-      fixtures::WholeState whole;
-      fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+      testing::WholeState whole;
+      testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
         Config config = saving_config_of(l);
         config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
         config.optimizer.type = OptimizerType::kAdamW8bit;
         config.optimizer.min_8bit_size = 30;
-        RankRig rig(config, fixtures::small_model(), groups);
+        RankRig rig(config, testing::small_model(), groups);
         work(rig);
         whole.add(rig.state.slices());
       });
@@ -364,7 +364,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     const Contents second = run([](RankRig& rig) { train(rig, 1, 2); });
     const Contents fourth = run([](RankRig& rig) { train(rig, 1, 4); });
     REQUIRE(second != fourth);
-    fixtures::WholeState kept;
+    testing::WholeState kept;
     const Contents last = run([&](RankRig& rig) {
       train(rig, 1, 2);
       const std::vector<StateSlice> slices = rig.state.snapshot();
@@ -378,31 +378,31 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 }
 
 TEST_CASE("coded states are not converted to another precision") {
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   SingleRank single_rank;
-  RankRig wide(layout(1, OffloadDevice::kNone), fixtures::small_model(), *single_rank.group);
+  RankRig wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone);
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
-  RankRig coded(config, fixtures::small_model(), *single_rank.group);
+  RankRig coded(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_WITH(coded.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
 TEST_CASE("only moments can be kept in another precision") {
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   SingleRank single_rank;
-  RankRig wide(layout(1, OffloadDevice::kNone, Precision::kBf16), fixtures::small_model(),
+  RankRig wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
                *single_rank.group);
   train(wide, 1, 2);
-  Contents expected = fixtures::contents(wide.state);
+  Contents expected = testing::contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
-  RankRig narrow(config, fixtures::small_model(), *single_rank.group);
+  RankRig narrow(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   const std::vector<StateConversion> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
@@ -410,27 +410,27 @@ TEST_CASE("only moments can be kept in another precision") {
   const Contents rounded = converted(expected, DType::kF32, DType::kBF16);
   for (auto& [name, bytes] : expected)
     if (!name.ends_with(".param")) bytes = rounded.at(name);
-  REQUIRE(fixtures::contents(narrow.state) == expected);
+  REQUIRE(testing::contents(narrow.state) == expected);
 }
 
 TEST_CASE("another partition reads a checkpoint back bit by bit") {
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   Contents saved;
   SingleRank single_rank;
   {
-    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::small_model(), *single_rank.group);
+    RankRig rig(layout(0, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
     rig.train(1);
-    saved = fixtures::contents(rig.state);
+    saved = testing::contents(rig.state);
     save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
     Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
-    RankRig other(config, fixtures::small_model(), *single_rank.group);
-    REQUIRE(fixtures::contents(other.state) != saved);
+    RankRig other(config, testing::small_model(), *single_rank.group);
+    REQUIRE(testing::contents(other.state) != saved);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     other.load(checkpoint);
-    REQUIRE(fixtures::contents(other.state) == saved);
+    REQUIRE(testing::contents(other.state) == saved);
   }
 }
 
@@ -459,12 +459,12 @@ void split_tensor(TensorInfo& tensor, int degree, int index) {
 struct SplitRank {
   SplitRank(const SplitLayout& split, int index, int shard, Communicator& single_rank)
       : memory(single_rank,
-               {.folder = fixtures::swap_folder(), .name = cat("split", index, "-", shard)}) {
+               {.folder = testing::swap_folder(), .name = cat("split", index, "-", shard)}) {
     const Layout& l = split.layout;
     const bool narrow = l.precision == Precision::kBf16;
     const DType compute = narrow ? DType::kBF16 : DType::kF32;
     plan.train.model =
-        build_model(fixtures::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
+        build_model(testing::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
     plan.train.model.split = {.degree = split.degree, .index = index};
     for (TensorInfo& tensor : plan.train.model.tensors) split_tensor(tensor, split.degree, index);
     plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
@@ -504,7 +504,7 @@ std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>&
 }
 
 Contents contents_of(const std::vector<StateSlice>& slices) {
-  fixtures::WholeState whole;
+  testing::WholeState whole;
   whole.add(slices);
   return whole.take();
 }
@@ -531,7 +531,7 @@ TEST_CASE(
     for (const Unit& unit : ranks[0]->plan.partition.units) in_units += unit.numel;
     REQUIRE(in_units == local);
     for (const auto& rank : ranks)
-      rank->state->load(fixtures::model_folder(fixtures::model_of_many_blocks()));
+      rank->state->load(testing::model_folder(testing::model_of_many_blocks()));
     const Contents loaded = contents_of(slices_of(ranks));
     for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors)
       REQUIRE(loaded.at(tensor.name + ".param") ==
@@ -556,16 +556,16 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
 
 TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tensors saved") {
   SingleRank single_rank;
-  const fixtures::Scratch first;
+  const testing::Scratch first;
   const Contents expected =
       save_whole(first.path, ranks_of(kSplits[0], *single_rank.group)[0]->state->states());
   for (const SplitLayout& writer : kSplits) {
-    const fixtures::Scratch scratch;
+    const testing::Scratch scratch;
     {
       const auto ranks = ranks_of(writer, *single_rank.group);
       Checkpoint checkpoint(first.path + "/step-00000000");
       for (const auto& rank : ranks)
-        rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+        rank->state->load(checkpoint, testing::model_folder(testing::model_of_many_blocks()));
       save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
     }
     Checkpoint checkpoint(scratch.path + "/step-00000000");
@@ -575,7 +575,7 @@ TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tenso
                          << reader.degree << ", " << name_of_layout(reader.layout));
       const auto ranks = ranks_of(reader, *single_rank.group);
       for (const auto& rank : ranks)
-        rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+        rank->state->load(checkpoint, testing::model_folder(testing::model_of_many_blocks()));
       REQUIRE(contents_of(slices_of(ranks)) == expected);
     }
   }
@@ -583,7 +583,7 @@ TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tenso
 
 TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
   SingleRank single_rank;
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   std::vector<StateInfo> states = ranks_of(kSplits[0], *single_rank.group)[0]->state->states();
   for (StateInfo& state : states) state.dtype = DType::kBF16;
   const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
@@ -592,28 +592,28 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
     const auto ranks = ranks_of(reader, *single_rank.group);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     for (const auto& rank : ranks)
-      rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+      rank->state->load(checkpoint, testing::model_folder(testing::model_of_many_blocks()));
     REQUIRE(contents_of(slices_of(ranks)) == expected);
   }
 }
 
 TEST_CASE("a checkpoint of another optimizer is refused") {
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   SingleRank single_rank;
-  Config sgd = fixtures::small_run();
+  Config sgd = testing::small_run();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
-  RankRig saver(sgd, fixtures::small_model(), *single_rank.group);
+  RankRig saver(sgd, testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
-  RankRig adam(fixtures::small_run(), fixtures::small_model(), *single_rank.group);
+  RankRig adam(testing::small_run(), testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
 TEST_CASE("a folder of another model is refused with the names of its tensors") {
   SingleRank single_rank;
-  RankRig rig(fixtures::small_run(), fixtures::small_model(), *single_rank.group);
-  REQUIRE_THROWS_WITH(rig.state.load(fixtures::model_folder(fixtures::model_of_many_blocks())),
+  RankRig rig(testing::small_run(), testing::small_model(), *single_rank.group);
+  REQUIRE_THROWS_WITH(rig.state.load(testing::model_folder(testing::model_of_many_blocks())),
                       Catch::Contains("the weights are not those of its config.json") &&
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));
 }

@@ -35,7 +35,7 @@ class Sysfs {
   std::filesystem::path root() const { return folder_.path(); }
 
  private:
-  fixtures::TemporaryFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 std::vector<int> allowed_cores() {

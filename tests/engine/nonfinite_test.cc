@@ -11,25 +11,25 @@
 namespace ftrun {
 namespace {
 
-using fixtures::plant;
-using fixtures::RankRig;
+using testing::plant;
+using testing::RankRig;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// Runs a step on the rig's current batches. The step must not be finite and must change nothing.
 /// Returns the message in which this rank names where it found the value.
 std::string place_of(RankRig& rig, StepRun run) {
-  const auto before = fixtures::contents(rig.state);
+  const auto before = testing::contents(rig.state);
   rig.train_executor.run(run);
   require(!run.result.finite, "the step is not finite");
   const std::string place = rig.train_executor.find_nonfinite(run).text;
   require(!run.result.finite, "nor is it when it is run again");
-  require(fixtures::contents(rig.state) == before, "no state has changed");
+  require(testing::contents(rig.state) == before, "no state has changed");
   return place;
 }
 
 Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
-  Config config = fixtures::run_of_stage(stage);
+  Config config = testing::run_of_stage(stage);
   config.bf16.enabled = bf16;
   return config;
 }
@@ -43,8 +43,8 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
                       << name_of(recompute));
         Config config = run_nonfinite_in(stage, bf16);
         config.recompute.policy = recompute;
-        fixtures::SingleRank single_rank;
-        RankRig rig(config, fixtures::small_model(), *single_rank.group);
+        testing::SingleRank single_rank;
+        RankRig rig(config, testing::small_model(), *single_rank.group);
         rig.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
         plant(rig, name, 7, kNan);
@@ -56,8 +56,8 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
 }
 
 TEST_CASE("the embedding and the head are named, too") {
-  fixtures::SingleRank single_rank;
-  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *single_rank.group);
+  testing::SingleRank single_rank;
+  RankRig rig(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   rig.train(1);
   const int32_t token = rig.batches[1].tokens[3];
   plant(rig, "lm_head.weight", 5, kNan);
@@ -77,8 +77,8 @@ TEST_CASE("the embedding and the head are named, too") {
 }
 
 TEST_CASE("an infinity in the loss is the head's") {
-  fixtures::SingleRank single_rank;
-  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *single_rank.group);
+  testing::SingleRank single_rank;
+  RankRig rig(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   rig.train(1);
   for (int64_t i = 0; i < 16; ++i)
     plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
@@ -89,16 +89,16 @@ TEST_CASE("an infinity in the loss is the head's") {
 TEST_CASE("a gradient that overflows in backward is named with its layer and micro-batch") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
-    fixtures::SingleRank single_rank;
+    testing::SingleRank single_rank;
     Config config = run_nonfinite_in(stage);
-    RankRig rig(config, fixtures::small_model(), *single_rank.group);
+    RankRig rig(config, testing::small_model(), *single_rank.group);
     rig.train(1);
     // The loss is finite at any scale. The backward pass of the first norm divides gradients by the
     // size of its input, so with a tiny embedding the smallest scale that overflows does so in that
     // norm.
     for (int64_t i = 0; i < 32 * 16; ++i)
       plant(rig, "model.embed_tokens.weight", i,
-            1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
+            1e-4F * testing::weight_of("model.embed_tokens.weight", i));
     StepRun run = rig.prepared(2);
     run.scalars.learning_rate = 0;
     for (run.scalars.token_loss_factor = 1e28F; run.result.finite;
@@ -118,10 +118,10 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
 
 TEST_CASE(
     "an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
-  fixtures::SingleRank single_rank;
-  Config config = fixtures::run_of_stage(2);
+  testing::SingleRank single_rank;
+  Config config = testing::run_of_stage(2);
   config.fp16.enabled = true;
-  RankRig rig(config, fixtures::small_model(), *single_rank.group);
+  RankRig rig(config, testing::small_model(), *single_rank.group);
   rig.train(1);
   StepRun run = rig.prepared(2);
   run.scalars.token_loss_factor = 1e9F;
@@ -131,17 +131,17 @@ TEST_CASE(
   run = rig.prepared(2);
   run.scalars.token_loss_factor = 10.0F;
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
-  const auto before = fixtures::contents(rig.state);
+  const auto before = testing::contents(rig.state);
   rig.train_executor.run(run);
   REQUIRE(run.result.finite);
-  REQUIRE(fixtures::contents(rig.state) != before);
+  REQUIRE(testing::contents(rig.state) != before);
 }
 
 TEST_CASE("a step that is finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
-    fixtures::SingleRank single_rank;
-    RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), *single_rank.group);
+    testing::SingleRank single_rank;
+    RankRig rig(run_nonfinite_in(stage), testing::small_model(), *single_rank.group);
     rig.train(1);
     const std::string name = "model.layers.1.mlp.up_proj.weight";
     plant(rig, name, 7, kNan);
@@ -149,26 +149,26 @@ TEST_CASE("a step that is finite when it is run again changes nothing") {
     rig.train_executor.run(run);
     REQUIRE_FALSE(run.result.finite);
     plant(rig, name, 7, 0.0F);
-    const auto before = fixtures::contents(rig.state);
+    const auto before = testing::contents(rig.state);
     REQUIRE(rig.train_executor.find_nonfinite(run).text == "");
     REQUIRE(run.result.finite);
-    REQUIRE(fixtures::contents(rig.state) == before);
+    REQUIRE(testing::contents(rig.state) == before);
     // The next step trains again.
     REQUIRE(rig.train(3).result.finite);
-    REQUIRE(fixtures::contents(rig.state) != before);
+    REQUIRE(testing::contents(rig.state) != before);
   }
 }
 
 TEST_CASE("a step that is run again has the same dropout masks as before") {
-  fixtures::SingleRank single_rank;
-  fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(),
-                        *single_rank.group);
+  testing::SingleRank single_rank;
+  testing::RankRig rig(testing::with_dropout(testing::run_of_stage(2)), testing::small_model(),
+                       *single_rank.group);
   rig.train(1);
-  const auto before = fixtures::contents(rig.state);
+  const auto before = testing::contents(rig.state);
   StepRun again = rig.prepared(2), first = rig.prepared(2), other = rig.prepared(3);
   REQUIRE(rig.train_executor.find_nonfinite(again).instr == -1);
   REQUIRE(rig.train_executor.find_nonfinite(other).instr == -1);
-  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(testing::contents(rig.state) == before);
   rig.train_executor.run(first);
   REQUIRE(again.result.loss_sum == first.result.loss_sum);
   REQUIRE(again.result.gradient_norm == first.result.gradient_norm);
@@ -179,17 +179,17 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
     std::vector<std::string> places(3);
-    fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), group);
+    testing::require_no_failures(testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(run_nonfinite_in(stage), testing::small_model(), group);
       rig.train(1);
       // At these stages each rank has its own copy of all parameters, so only rank 1 has the NaN.
       if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
-      const auto before = fixtures::own_slices(rig.state);
+      const auto before = testing::own_slices(rig.state);
       StepRun run = rig.prepared(2);
       rig.train_executor.run(run);
       require(!run.result.finite, "every rank decides alike");
       places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
-      require(fixtures::own_slices(rig.state) == before, "no state has changed");
+      require(testing::own_slices(rig.state) == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
     REQUIRE(places[1] ==
@@ -201,8 +201,8 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
 
 TEST_CASE("a shard that is not finite is reported by every rank that gathers it") {
   std::vector<std::string> places(2);
-  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(run_nonfinite_in(3), fixtures::model_of_many_blocks(), group);
+  testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    RankRig rig(run_nonfinite_in(3), testing::model_of_many_blocks(), group);
     rig.train(1);
     plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
     StepRun run = rig.prepared(2);
@@ -223,11 +223,11 @@ std::vector<NonfiniteLocation> locations_on_tensor_ranks(const std::string& name
   std::vector<NonfiniteLocation> locations(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
-  fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     Config config = run_nonfinite_in(0);
     config.parallel.tensor = 2;
     config.parallel.sequence = sequence;
-    RankRig rig(config, fixtures::small_model(), groups);
+    RankRig rig(config, testing::small_model(), groups);
     rig.train(1);
     if (rendezvous.rank() == poisoned) plant(rig, name, index, kNan);
     StepRun run = rig.prepared(2);

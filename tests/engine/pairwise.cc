@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 /// Assigns a number to each pair of values of two axes.
@@ -94,4 +94,4 @@ std::vector<AxisValues> covering_rows(const std::vector<int>& sizes,
   return rows;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

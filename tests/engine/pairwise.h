@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Chooses candidates greedily until each pair that any candidate has is in a chosen one. Returns
 /// the indices of the chosen candidates; equal arguments give equal results. `pairs_of` lists a
@@ -22,4 +22,4 @@ using AxisValues = std::vector<int>;
 std::vector<AxisValues> covering_rows(const std::vector<int>& sizes,
                                       const std::function<bool(const AxisValues&)>& is_possible);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -17,12 +17,12 @@
 namespace ftrun {
 namespace {
 
-using fixtures::own_slices;
-using fixtures::RankRig;
-using fixtures::saved_on;
-using fixtures::SavedState;
-using fixtures::train_step;
-using fixtures::TrainingMesh;
+using testing::own_slices;
+using testing::RankRig;
+using testing::saved_on;
+using testing::SavedState;
+using testing::train_step;
+using testing::TrainingMesh;
 
 /// RunLayout describes the layout of a run; all places train the same model.
 struct RunLayout {
@@ -34,7 +34,7 @@ struct RunLayout {
   std::vector<std::string> only = {};
 
   Config config() const {
-    Config config = fixtures::run_of_stage(stage);
+    Config config = testing::run_of_stage(stage);
     config.bf16.enabled = bf16;
     config.train.only = only;
     config.parallel.schedule = schedule;
@@ -52,16 +52,16 @@ struct RunLayout {
 /// writer continues as if it had not saved.
 void check_all_pairs(const std::vector<RunLayout>& layouts) {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
   for (const RunLayout& writer : layouts) {
-    const fixtures::Scratch scratch;
+    const testing::Scratch scratch;
     const SavedState saved =
         saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
           for (const int64_t number : {1, 2}) train_step(rig, number);
-          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                             return rendezvous.exchange_text("save", text);
-                           }});
+          save_checkpoint(
+              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              {rendezvous.rank(), rendezvous.world_size(),
+               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
@@ -113,27 +113,27 @@ TEST_CASE("an export collects the tensors of all stages whole") {
           RunLayout{{.tensor = 2, .shards = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
           RunLayout{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
       INFO(layout.text() << (tied ? ", tied" : ""));
-      const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(tied), 5);
-      const auto collected = fixtures::collected_on(layout.config(), model, layout.mesh);
+      const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(tied), 5);
+      const auto collected = testing::collected_on(layout.config(), model, layout.mesh);
       // There are nine tensors in each of five layers, the embedding, the last norm and, unless
       // tied, the head.
       REQUIRE(collected.size() == (tied ? 47 : 48));
       for (const auto& [tensor, values] : collected)
         for (size_t i = 0; i < values.size(); ++i)
-          REQUIRE(values[i] == fixtures::weight_of(tensor, static_cast<int64_t>(i)));
+          REQUIRE(values[i] == testing::weight_of(tensor, static_cast<int64_t>(i)));
     }
 }
 
 TEST_CASE(
     "ranks of all stages agree on who holds which tensors, whichever tier has the optimizer's "
     "state") {
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
   for (const int64_t zero : {1, 2, 3})
     for (const double ratio : {0.4, 1.0}) {
       Config config = RunLayout{{.shards = 2, .stages = 3}, zero}.config();
-      fixtures::offload_to(config, OffloadDevice::kCpu);
+      testing::offload_to(config, OffloadDevice::kCpu);
       config.zero.offload_optimizer.ratio = ratio;
-      config = fixtures::meshed(config, {.shards = 2, .stages = 3});
+      config = testing::meshed(config, {.shards = 2, .stages = 3});
       const std::vector<UnitHolders> first = plan_steps(config, model, 0).train.holders;
       REQUIRE(std::any_of(first.begin(), first.end(),
                           [](const UnitHolders& unit) { return unit.parts == 2; }));
@@ -146,12 +146,12 @@ TEST_CASE(
 
 TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 5);
   const auto loss_of = [&](const RunLayout& layout) {
     std::mutex mutex;
     std::vector<double> losses;
     saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
-      fixtures::give_batches(rig, 1);
+      testing::give_batches(rig, 1);
       double sum = 0;
       int64_t tokens = 0;
       for (const Batch& batch : rig.batches) {
@@ -182,7 +182,7 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
 TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
   set_kernel_threads(1);
   constexpr int64_t kRoom = 8;
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 5);
   const auto written_on = [&](const RunLayout& layout) {
     Config config = layout.config();
     config.train_micro_batch_size_per_gpu = 1;
@@ -231,16 +231,16 @@ std::vector<std::string> nonfinite_on(const RunLayout& layout, const ModelConfig
   std::vector<std::string> found(static_cast<size_t>(layout.mesh.ranks()));
   saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     train_step(rig, 1);
-    fixtures::plant(rig, weight, 5, std::numeric_limits<float>::quiet_NaN());
+    testing::plant(rig, weight, 5, std::numeric_limits<float>::quiet_NaN());
     const auto before = own_slices(rig.state);
-    fixtures::give_batches(rig, 2);
+    testing::give_batches(rig, 2);
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
     found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
     require(!run.result.finite, "nor is it finite when it is run again");
     require(own_slices(rig.state) == before, "no state has changed");
-    fixtures::plant(rig, weight, 5, 0.1F);
+    testing::plant(rig, weight, 5, 0.1F);
     train_step(rig, 3);
     require(own_slices(rig.state) != before, "the step after it trains");
   });
@@ -251,7 +251,7 @@ TEST_CASE(
     "a step that is not finite changes nothing on any stage, and the stage that found it names the "
     "layer") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   const std::string weight = "model.layers.2.mlp.up_proj.weight";
   const std::string expected = cat("(layers.2): sum; the weight ", weight, " is not finite");
   for (const RunLayout& layout :
@@ -266,7 +266,7 @@ TEST_CASE(
         RunLayout{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
         RunLayout{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kZbV, true}}) {
     INFO(layout.text());
-    const auto of_stage = fixtures::options_of(layout.mesh, layout.config(), model).pipeline;
+    const auto of_stage = testing::options_of(layout.mesh, layout.config(), model).pipeline;
     const std::vector<std::string> found = nonfinite_on(layout, model, weight);
     const int ranks_a_stage = layout.mesh.ranks() / layout.mesh.stages;
     for (size_t rank = 0; rank < found.size(); ++rank) {
@@ -293,7 +293,7 @@ TEST_CASE(
   constexpr int32_t kToken = 7;
   constexpr int kPoisonedData = 1;
   constexpr int kPoisonedMicroBatch = 3;
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   const std::string weight = "model.embed_tokens.weight";
   const std::string expected = cat("forward layer 0 mb ", kPoisonedMicroBatch,
                                    " (embed): embedding; the weight ", weight, " is not finite");
@@ -307,8 +307,8 @@ TEST_CASE(
     std::vector<std::string> found(4);
     saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
       train_step(rig, 1);
-      fixtures::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
-      fixtures::give_batches(rig, 2);
+      testing::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
+      testing::give_batches(rig, 2);
       leave_token_in(
           rig, kToken,
           sample_place(rig.plan.options.state).index == kPoisonedData ? kPoisonedMicroBatch : -1);
@@ -349,8 +349,8 @@ std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
 
 TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once in the norm") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
-  const auto trained = fixtures::train_on(fixtures::run_of_stage(0), model, {}, 4);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
+  const auto trained = testing::train_on(testing::run_of_stage(0), model, {}, 4);
   for (const RunLayout& layout :
        {RunLayout{{.stages = 2}, 0},
         RunLayout{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
@@ -381,7 +381,7 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
       REQUIRE(stages == std::set<int>{0, layout.mesh.stages - 1});
     }
     for (size_t step = 0; step < norms.size(); ++step)
-      REQUIRE(norms[step] == Approx(trained.norms[step]).epsilon(fixtures::kNormBound));
+      REQUIRE(norms[step] == Approx(trained.norms[step]).epsilon(testing::kNormBound));
   }
 }
 

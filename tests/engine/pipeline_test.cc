@@ -16,19 +16,19 @@
 namespace ftrun {
 namespace {
 
-using fixtures::require_equal;
-using fixtures::require_same;
-using fixtures::train_on;
-using fixtures::TrainingMesh;
-using fixtures::TrainingOutcome;
-using fixtures::with_layers;
+using testing::require_equal;
+using testing::require_same;
+using testing::train_on;
+using testing::TrainingMesh;
+using testing::TrainingOutcome;
+using testing::with_layers;
 
 ModelConfig model_of(int64_t layers, bool tied = false) {
-  return with_layers(fixtures::small_model(tied), layers);
+  return with_layers(testing::small_model(tied), layers);
 }
 
 ModelConfig wide_model_of(int64_t layers, bool tied = false) {
-  return with_layers(fixtures::model_of_many_blocks(tied), layers);
+  return with_layers(testing::model_of_many_blocks(tied), layers);
 }
 
 using enum PipelineSchedule;
@@ -44,10 +44,10 @@ TEST_CASE("stages train what one process trains, at every ZeRO stage and with ev
   set_kernel_threads(1);
   for (const bool tied : {false, true}) {
     const ModelConfig model = model_of(5, tied);
-    const TrainingOutcome expected = train_on(fixtures::run_of_stage(0), model, {}, 3);
+    const TrainingOutcome expected = train_on(testing::run_of_stage(0), model, {}, 3);
     for (const int64_t stage : {0, 1, 2, 3})
       for (const PipelineSchedule schedule : kSchedules) {
-        const Config config = scheduled(fixtures::run_of_stage(stage), schedule);
+        const Config config = scheduled(testing::run_of_stage(stage), schedule);
         const TrainingMesh mesh{.shards = stage == 0 ? 1 : 2, .stages = 2};
         INFO("stage " << stage << ", " << name_of(schedule) << (tied ? ", tied, " : ", ")
                       << mesh.text());
@@ -77,10 +77,10 @@ void keep_on_host(Config& c) {
   c.activation_checkpointing.cpu_checkpointing = true;
 }
 void to_host(Config& c) {
-  fixtures::offload_to(c, OffloadDevice::kCpu);
+  testing::offload_to(c, OffloadDevice::kCpu);
 }
 void to_disk(Config& c) {
-  fixtures::offload_to(c, OffloadDevice::kNvme);
+  testing::offload_to(c, OffloadDevice::kNvme);
 }
 
 TEST_CASE(
@@ -174,9 +174,8 @@ TEST_CASE(
     const ModelConfig model = wide_model_of(9, run.tied);
     TrainingOutcome& one = expected[{run.tied, run.mesh.micro_batches}];
     if (one.losses.empty())
-      one =
-          train_on(fixtures::run_of_stage(0), model, {.micro_batches = run.mesh.micro_batches}, 3);
-    Config config = scheduled(fixtures::run_of_stage(run.stage), run.schedule);
+      one = train_on(testing::run_of_stage(0), model, {.micro_batches = run.mesh.micro_batches}, 3);
+    Config config = scheduled(testing::run_of_stage(run.stage), run.schedule);
     run.change(config);
     require_same(train_on(config, model, run.mesh, 3), one);
   }
@@ -193,7 +192,7 @@ TEST_CASE(
        }},
       {"qwen2", [](ModelConfig& m) { m.qkv_bias = true; }},
       {"qwen3", [](ModelConfig& m) { m.qk_norm = QkNorm::kEachHead; }},
-      {"olmo", fixtures::without_norm_weights}};
+      {"olmo", testing::without_norm_weights}};
   int64_t stage = 1;
   for (const auto& [name, change] : families)
     for (const TrainingMesh& mesh :
@@ -204,10 +203,10 @@ TEST_CASE(
       if (std::string_view(name) == "olmo" && mesh.tensor > 1) continue;
       ModelConfig model = wide_model_of(5, stage % 2 == 0);
       change(model);
-      const Config config = scheduled(fixtures::run_of_stage(1 + stage++ % 3), k1F1B);
+      const Config config = scheduled(testing::run_of_stage(1 + stage++ % 3), k1F1B);
       INFO(name << ", stage " << config.zero.stage << ", " << mesh.text());
       require_same(train_on(config, model, mesh, 3),
-                   train_on(fixtures::run_of_stage(0), model, {}, 3));
+                   train_on(testing::run_of_stage(0), model, {}, 3));
     }
 }
 
@@ -218,13 +217,13 @@ TEST_CASE(
   const ModelConfig model = wide_model_of(9);
   int64_t round = 0;
   for (const char* only : {"layers.[678]\\.", "layers.4.mlp", "model.norm"}) {
-    Config config = fixtures::run_of_stage(0);
+    Config config = testing::run_of_stage(0);
     config.train.only = {only};
     const TrainingOutcome expected = train_on(config, model, {}, 3);
     for (const PipelineSchedule schedule : kSchedules)
       for (const TrainingMesh& mesh :
            {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
-        Config on_stages = scheduled(fixtures::run_of_stage(round / 2 % 4), schedule);
+        Config on_stages = scheduled(testing::run_of_stage(round / 2 % 4), schedule);
         if (on_stages.zero.stage == 0 && mesh.shards > 1) on_stages.zero.stage = 1;
         on_stages.train.only = {only};
         // The model is cut by blocks, so that the first stages hold only frozen ones.
@@ -247,12 +246,12 @@ TEST_CASE(
   const ModelConfig model = wide_model_of(5);
   for (const int64_t stage : {0, 1, 2, 3}) {
     const TrainingMesh flat{.tensor = stage == 1 ? 2 : 1, .shards = 2};
-    const TrainingOutcome expected = train_on(fixtures::run_of_stage(stage), model, flat, 3);
+    const TrainingOutcome expected = train_on(testing::run_of_stage(stage), model, flat, 3);
     TrainingMesh mesh = flat;
     mesh.stages = 2;
     for (const PipelineSchedule schedule : kSchedules) {
       INFO("stage " << stage << ", " << name_of(schedule) << ", " << mesh.text());
-      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3),
+      require_equal(train_on(scheduled(testing::run_of_stage(stage), schedule), model, mesh, 3),
                     expected);
     }
   }
@@ -271,10 +270,10 @@ TEST_CASE("schedules whose tied matrix is on two stages do not differ by a bit")
   for (const int64_t stage : {0, 1, 2, 3}) {
     const TrainingMesh mesh{.shards = 2, .stages = 2};
     const TrainingOutcome expected =
-        train_on(scheduled(fixtures::run_of_stage(stage), kGpipe), model, mesh, 3);
+        train_on(scheduled(testing::run_of_stage(stage), kGpipe), model, mesh, 3);
     for (const PipelineSchedule schedule : {k1F1B, kInterleaved, kZbH1}) {
       INFO("stage " << stage << ", " << name_of(schedule));
-      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3),
+      require_equal(train_on(scheduled(testing::run_of_stage(stage), schedule), model, mesh, 3),
                     expected);
     }
   }
@@ -287,7 +286,7 @@ TEST_CASE(
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {2, 3}) {
     INFO("stage " << stage);
-    const Config config = fixtures::run_of_stage(stage);
+    const Config config = testing::run_of_stage(stage);
     require_equal(train_on(scheduled(config, kZbV), model, {.shards = 2, .stages = 2}, 3),
                   train_on(config, model, {.shards = 2}, 3));
   }
@@ -298,11 +297,11 @@ TEST_CASE("with a fixed mesh of stages, buckets, overlap, tiers and reuse change
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
     Config plain =
-        scheduled(fixtures::run_of_stage(stage), kSchedules[static_cast<size_t>(stage) + 1]);
+        scheduled(testing::run_of_stage(stage), kSchedules[static_cast<size_t>(stage) + 1]);
     plain.zero.overlap_comm = false;
     const TrainingMesh mesh{.tensor = 2, .shards = 2, .stages = 2};
     const TrainingOutcome expected = train_on(plain, model, mesh, 3);
-    for (const auto& [name, change] : fixtures::neutral_changes(stage)) {
+    for (const auto& [name, change] : testing::neutral_changes(stage)) {
       INFO("stage " << stage << ", " << name);
       Config config = plain;
       change(config);
@@ -317,7 +316,7 @@ TEST_CASE(
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5);
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config config = fixtures::run_of_stage(stage);
+    Config config = testing::run_of_stage(stage);
     config.bf16.enabled = true;
     const TrainingOutcome expected = train_on(config, model, {.shards = 2}, 3);
     for (const PipelineSchedule schedule : kSchedules) {

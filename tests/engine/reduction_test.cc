@@ -17,8 +17,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
-using fixtures::SingleRank;
+using testing::RankRig;
+using testing::SingleRank;
 
 constexpr int kReducingRanks = 4;
 /// The number of tokens in the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
@@ -79,7 +79,7 @@ std::vector<Setting> settings() {
 }
 
 Config run_with(const Setting& setting, ConfigDtype wire) {
-  Config config = fixtures::run_of_stage(0);
+  Config config = testing::run_of_stage(0);
   config.parallel.data = kReducingRanks;
   config.optimizer.type = OptimizerType::kSgd;
   config.optimizer.momentum = 0;
@@ -117,7 +117,7 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   rig.batches.resize(2);
   for (size_t slot = 0; slot < 2; ++slot)
     rig.batches[slot] =
-        fixtures::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
+        testing::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
   StepRun run = rig.prepared(1);
   const BackwardScale scale = backward_scale(config, loss_scale, kTokens);
   run.scalars.token_loss_factor = scale.token_loss_factor;
@@ -138,7 +138,7 @@ const std::vector<Floats>& gradients_of_ranks() {
     std::vector<Floats> made;
     for (int rank = 0; rank < kReducingRanks; ++rank) {
       SingleRank single_rank;
-      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), fixtures::small_model(),
+      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), testing::small_model(),
                   *single_rank.group);
       Config config = rig.config;
       config.parallel.data = kReducingRanks;
@@ -152,9 +152,9 @@ const std::vector<Floats>& gradients_of_ranks() {
 Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const Config config = run_with(setting, wire);
   Result first;
-  fixtures::require_none(
-      fixtures::on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
-        RankRig rig(config, fixtures::small_model(), group);
+  testing::require_no_failures(
+      testing::errors_on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
+        RankRig rig(config, testing::small_model(), group);
         const Result own = step(rig, config, loss_scale, rendezvous.rank());
         if (rendezvous.rank() == 0) first = own;
       }));

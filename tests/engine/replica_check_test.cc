@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
+using testing::RankRig;
 
 ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
   return {
@@ -33,25 +33,25 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
 /// Returns the message of the check on each rank. The check passes after a step, and runs again
 /// after `spoil` was called on each rank.
 std::vector<std::string> check_messages(
-    const Config& plain, const fixtures::TrainingMesh& mesh,
+    const Config& plain, const testing::TrainingMesh& mesh,
     const std::function<void(int, RankRig&)>& corrupt, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
-        [](int, const std::function<void()>& check) { return fixtures::message_of(check); }) {
-  Config config = fixtures::meshed(plain, mesh);
+        [](int, const std::function<void()>& check) { return testing::message_of(check); }) {
+  Config config = testing::meshed(plain, mesh);
   config.parallel.virtual_stages = 1;
-  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
+  const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   std::vector<std::string> messages(static_cast<size_t>(mesh.ranks()));
-  fixtures::on_mesh(fixtures::options_of(mesh, config, model),
-                    [&](Rendezvous& rendezvous, const RankGroups& groups) {
-                      RankRig rig(config, model, groups);
-                      const ReplicaCheck check = check_of(rig, rendezvous);
-                      require(check.compares() == compares, "what ranks hold alike");
-                      fixtures::train_step(rig, 1);
-                      check.check(1);
-                      corrupt(rendezvous.rank(), rig);
-                      messages[static_cast<size_t>(rendezvous.rank())] =
-                          read(rendezvous.rank(), [&] { check.check(2); });
-                    });
+  testing::on_mesh(testing::options_of(mesh, config, model),
+                   [&](Rendezvous& rendezvous, const RankGroups& groups) {
+                     RankRig rig(config, model, groups);
+                     const ReplicaCheck check = check_of(rig, rendezvous);
+                     require(check.compares() == compares, "what ranks hold alike");
+                     testing::train_step(rig, 1);
+                     check.check(1);
+                     corrupt(rendezvous.rank(), rig);
+                     messages[static_cast<size_t>(rendezvous.rank())] =
+                         read(rendezvous.rank(), [&] { check.check(2); });
+                   });
   return messages;
 }
 
@@ -77,7 +77,7 @@ constexpr const char* kRemedy =
 const char* const kMatrix = "model.layers.1.mlp.down_proj.weight";
 
 void plant_on(int rank, int here, RankRig& rig) {
-  if (rank == here) fixtures::plant(rig, kMatrix, 5, 0.25F);
+  if (rank == here) testing::plant(rig, kMatrix, 5, 0.25F);
 }
 
 TEST_CASE("the one rank of three that differs is named, on all ranks") {
@@ -87,11 +87,11 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
-    REQUIRE(check_messages(fixtures::run_of_stage(stage), {.shards = 3},
-                           [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
-            std::vector<std::string>(3, wanted));
+    REQUIRE(check_messages(testing::run_of_stage(stage), {.shards = 3}, [](int rank, RankRig& rig) {
+              plant_on(1, rank, rig);
+            }) == std::vector<std::string>(3, wanted));
   }
-  REQUIRE(check_messages(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
+  REQUIRE(check_messages(testing::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);
           }) == std::vector<std::string>(3, wanted));
 }
@@ -100,9 +100,9 @@ TEST_CASE(
     "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
     "whose they are") {
   const auto corrupt = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
-  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
@@ -111,21 +111,21 @@ TEST_CASE("both ranks of two that differ are named") {
                                  " (parameters) after step 2, which must be equal: a memory or CPU "
                                  "error on one of them changed them",
                                  kRemedy);
-  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
+  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);
           }) == std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
-      check_messages(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2},
+      check_messages(testing::run_of_stage(3), {.shards = 2, .replicas = 2},
                      [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
   REQUIRE_THAT(sharded[0],
                Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
   const std::vector<std::string> staged = check_messages(
-      fixtures::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
-        if (rank == 3) fixtures::plant(rig, last, 5, 0.25F);
+      testing::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
+        if (rank == 3) testing::plant(rig, last, 5, 0.25F);
       });
   REQUIRE_THAT(staged[0],
                Catch::StartsWith(cat("ranks 2 and 3 do not hold the same bits of ", last)));
@@ -133,8 +133,8 @@ TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline 
 
 TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") {
   const std::vector<std::string> norms =
-      check_messages(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
-        if (rank == 1) fixtures::plant(rig, "model.norm.weight", 3, 0.25F);
+      check_messages(testing::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
+        if (rank == 1) testing::plant(rig, "model.norm.weight", 3, 0.25F);
       });
   REQUIRE_THAT(norms[0],
                Catch::StartsWith(
@@ -143,7 +143,7 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
 
 TEST_CASE("nothing is compared if all state is sharded") {
   REQUIRE(check_messages(
-              fixtures::run_of_stage(3), {.shards = 2},
+              testing::run_of_stage(3), {.shards = 2},
               [](int rank, RankRig& rig) { plant_on(1, rank, rig); },
               false) == std::vector<std::string>(2));
 }
@@ -151,14 +151,14 @@ TEST_CASE("nothing is compared if all state is sharded") {
 TEST_CASE(
     "any flipped bit of a state that other ranks hold is found, and no normal step is mistaken for "
     "one") {
-  const Config config = fixtures::meshed(fixtures::run_of_stage(0), {.shards = 3});
-  const ModelConfig model = fixtures::model_of_many_blocks();
-  fixtures::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  const Config config = testing::meshed(testing::run_of_stage(0), {.shards = 3});
+  const ModelConfig model = testing::model_of_many_blocks();
+  testing::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     RankRig rig(config, model, groups);
     const ReplicaCheck check = check_of(rig, rendezvous);
     std::mt19937 random(7);
     for (int64_t step = 1; step <= 40; ++step) {
-      if (step <= 5) fixtures::train_step(rig, step);
+      if (step <= 5) testing::train_step(rig, step);
       check.check(step);
       const int culprit = static_cast<int>(random() % 3);
       const StatePiece& piece = rig.plan.train.pieces[random() % rig.plan.train.pieces.size()];
@@ -171,7 +171,7 @@ TEST_CASE(
       const auto bit = static_cast<std::byte>(1U << (random() % 8));
       std::byte& there = rig.memory.at(rig.plan.train.program, piece.range)[byte];
       if (rendezvous.rank() == culprit) there ^= bit;
-      const std::string message = fixtures::message_of([&] { check.check(step); });
+      const std::string message = testing::message_of([&] { check.check(step); });
       require(message.starts_with(cat("rank ", culprit, " holds other bits than ranks ")),
               message.c_str());
       require(message.find(rig.plan.train.model.tensor(slice.tensor).name) != std::string::npos,

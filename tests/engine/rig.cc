@@ -21,7 +21,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 /// Returns a hash of `x` (SplitMix64).
@@ -174,14 +174,14 @@ const ModelFolder& model_folder(const ModelConfig& model) {
 }
 
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
-  const auto positions = static_cast<size_t>(shape.rows * shape.row_tokens);
+  const auto positions = static_cast<size_t>(shape.rows * shape.sequence_length);
   const auto vocabulary = static_cast<uint64_t>(vocab_rows);
   Batch batch;
   batch.tokens.resize(positions);
   batch.labels.resize(positions);
   batch.positions.resize(positions);
   batch.starts.assign(positions, 0);
-  const auto length = static_cast<size_t>(shape.row_tokens),
+  const auto length = static_cast<size_t>(shape.sequence_length),
              filled = length - static_cast<size_t>(shape.row_padding);
   for (size_t i = 0; i < positions; ++i) {
     const size_t place = i % length, number = i / length * filled + place;
@@ -365,9 +365,9 @@ SingleRank::SingleRank() {
 namespace {
 
 /// Runs `body` on one thread per rank. Returns the message of each thread's error; "" for none.
-std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbeat,
+std::vector<std::string> on_threads(int world_size, std::chrono::milliseconds heartbeat,
                                     const std::function<void(Rendezvous&)>& body) {
-  auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);
+  auto all = Rendezvous::in_process(world_size, std::chrono::seconds(20), heartbeat);
   std::vector<std::string> failures(all.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < all.size(); ++rank)
@@ -378,12 +378,12 @@ std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbe
 
 }  // namespace
 
-std::vector<std::string> on_ranks(int world,
-                                  const std::function<void(Rendezvous&, Communicator&)>& body,
-                                  std::chrono::milliseconds heartbeat, CommBackend backend) {
-  std::vector<int> members(static_cast<size_t>(world));
+std::vector<std::string> errors_on_ranks(
+    int world_size, const std::function<void(Rendezvous&, Communicator&)>& body,
+    std::chrono::milliseconds heartbeat, CommBackend backend) {
+  std::vector<int> members(static_cast<size_t>(world_size));
   std::iota(members.begin(), members.end(), 0);
-  return on_threads(world, heartbeat, [&](Rendezvous& rendezvous) {
+  return on_threads(world_size, heartbeat, [&](Rendezvous& rendezvous) {
     const auto group = open_communicator(rendezvous, "data", members,
                                          {.backend = backend, .timeout = std::chrono::seconds(20)});
     body(rendezvous, *group);
@@ -393,8 +393,8 @@ std::vector<std::string> on_ranks(int world,
 void on_mesh(const StateOptions& mesh,
              const std::function<void(Rendezvous&, const RankGroups&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
-  require_none(
-      on_threads(ranks.world(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
+  require_no_failures(
+      on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
         const MeshPoint place = ranks.coordinate(rendezvous.rank());
         StateOptions mine = mesh;
         mine.dp_shard.index = place.dp_shard;
@@ -427,8 +427,8 @@ std::string message_of(const std::function<void()>& work) {
   return "";
 }
 
-void require_none(const std::vector<std::string>& failures) {
+void require_no_failures(const std::vector<std::string>& failures) {
   for (const std::string& failure : failures) REQUIRE(failure == "");
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -16,7 +16,7 @@
 #include "training/decide_step.h"
 #include "training/scheduled_scalars.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns a model of two layers with hidden size 16, four query and two key/value heads of size 4,
 /// and a vocabulary of 32. Each of its units fits in one block, so some ranks hold no part of it.
@@ -157,8 +157,8 @@ struct SingleRank {
 /// Runs `body` on one thread per rank, with a communicator of all ranks; returns the message of
 /// each rank's error ("" for none). A long heartbeat keeps the rendezvous' own threads idle, for
 /// tests that count allocations.
-std::vector<std::string> on_ranks(
-    int world, const std::function<void(Rendezvous&, Communicator&)>& body,
+std::vector<std::string> errors_on_ranks(
+    int world_size, const std::function<void(Rendezvous&, Communicator&)>& body,
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
@@ -176,6 +176,6 @@ void on_mesh(int replicas, int shards,
 std::string message_of(const std::function<void()>& work);
 
 /// Requires that no rank threw.
-void require_none(const std::vector<std::string>& failures);
+void require_no_failures(const std::vector<std::string>& failures);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -3,7 +3,7 @@
 #include "optimizers/optimizers.h"
 #include "rig.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 void set_precision(Config& config, Precision precision) {
   config.fp16.enabled = precision == kFp16;
@@ -46,4 +46,4 @@ const char* name_of(Adapter adapter) {
   return kNames[adapter];
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Precision lists the precisions of a run: of its matrix products, or (kNarrow...) of the
 /// optimizer state that it keeps in bf16.
@@ -24,4 +24,4 @@ void set_optimizer(Config& config, OptimizerType type);
 const char* name_of(Precision precision);
 const char* name_of(Adapter adapter);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -12,31 +12,31 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
+using testing::RankRig;
 
 constexpr int kRanks = 3;
 constexpr int kSteps = 3;
 
-using Outcome = fixtures::TrainingOutcome;
+using Outcome = testing::TrainingOutcome;
 
 Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks,
               PipelineSchedule schedule = PipelineSchedule::k1F1B) {
   Outcome outcome;
-  fixtures::WholeState whole;
+  testing::WholeState whole;
   Config meshed = config;
   meshed.parallel.data_replicate = replicas;
   const auto rank = [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(meshed, model, groups, nullptr, {.schedule = schedule});
-    fixtures::train_steps(rig, kSteps, outcome);
+    testing::train_steps(rig, kSteps, outcome);
     whole.add(rig.state.slices());
   };
-  fixtures::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
+  testing::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
   outcome.state = whole.take();
   return outcome;
 }
 
 Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
-  Config config = fixtures::run_of_stage(stage);
+  Config config = testing::run_of_stage(stage);
   config.gradient_accumulation_steps = accumulation;
   config.zero.param_persistence_threshold = small;
   return config;
@@ -74,11 +74,11 @@ std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
   for (const OffloadDevice device : {OffloadDevice::kCpu, OffloadDevice::kNvme})
     for (const bool overlap : {false, true})
       with(cat("tier ", name_of(device), overlap ? ", overlap" : ""), [&](Config& c) {
-        fixtures::offload_to(c, device);
+        testing::offload_to(c, device);
         c.zero.overlap_comm = overlap;
       });
   with("half of the optimizer on the host", [](Config& c) {
-    fixtures::offload_to(c, OffloadDevice::kCpu);
+    testing::offload_to(c, OffloadDevice::kCpu);
     c.zero.offload_optimizer.ratio = 0.5;
     c.zero.offload_param.device = OffloadDevice::kNone;
   });
@@ -98,13 +98,13 @@ std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
     c.zero.overlap_comm = true;
   });
   with("parameters on disk, the optimizer on the host", [](Config& c) {
-    fixtures::offload_to(c, OffloadDevice::kNvme);
+    testing::offload_to(c, OffloadDevice::kNvme);
     c.zero.offload_optimizer.device = OffloadDevice::kCpu;
     c.zero.overlap_comm = true;
     c.zero.max_reuse_distance = 100'000;
   });
   with("parameters on the host, the optimizer on the device", [](Config& c) {
-    fixtures::offload_to(c, OffloadDevice::kCpu);
+    testing::offload_to(c, OffloadDevice::kCpu);
     c.zero.offload_optimizer.device = OffloadDevice::kNone;
   });
   return all;
@@ -152,16 +152,16 @@ TEST_CASE("all stages, tiers and schedules train the same bits with one micro-ba
   // The three limits shard all tensors, all except norms (64 elements), and none.
   for (const int64_t small : {0, 64, 100'000})
     require_alike(
-        {0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
+        {0, 1, 2, 3}, 1, small, [](Config&) {}, testing::model_of_many_blocks());
 }
 
 TEST_CASE("with accumulation, stages 0 and 1 agree, as do 2 and 3, which first add across ranks") {
   set_kernel_threads(1);
   for (const int64_t small : {0, 64}) {
     require_alike(
-        {0, 1}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
+        {0, 1}, 2, small, [](Config&) {}, testing::model_of_many_blocks());
     require_alike(
-        {2, 3}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
+        {2, 3}, 2, small, [](Config&) {}, testing::model_of_many_blocks());
   }
 }
 
@@ -169,7 +169,7 @@ TEST_CASE(
     "all stages, tiers and schedules train the same bits in 16 bits, with gradients and sums in 16 "
     "or 32") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   require_alike(
       {0, 1, 2, 3}, 1, 64, [](Config& c) { c.bf16.enabled = true; }, model);
   require_alike(
@@ -203,9 +203,9 @@ TEST_CASE(
     "all stages and tiers train the same bits with adapters' magnitudes in fp32 and the rest in 16 "
     "bits") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   const auto with_magnitudes = [](Config& c) {
-    c = fixtures::with_dropout(c);
+    c = testing::with_dropout(c);
     c.adapter.use_dora = true;
     c.bf16.enabled = true;
   };
@@ -229,7 +229,7 @@ TEST_CASE(
     "a tied matrix, other optimizers, and units that fit one block train the same bits "
     "everywhere") {
   set_kernel_threads(1);
-  const ModelConfig tied = fixtures::model_of_many_blocks(true);
+  const ModelConfig tied = testing::model_of_many_blocks(true);
   require_alike(
       {0, 1, 2, 3}, 1, 64, [](Config&) {}, tied, half_of_variants);
   require_alike(
@@ -241,17 +241,17 @@ TEST_CASE(
         c.optimizer.momentum = 0.9;
         c.optimizer.weight_decay = 0.1;
       },
-      fixtures::model_of_many_blocks(), half_of_variants);
+      testing::model_of_many_blocks(), half_of_variants);
   require_alike(
       {0, 1, 2, 3}, 1, 0,
       [](Config& c) {
         c.optimizer.type = OptimizerType::kSgd;
         c.bf16.enabled = true;
       },
-      fixtures::model_of_many_blocks(), half_of_variants);
+      testing::model_of_many_blocks(), half_of_variants);
   require_alike(
       {0, 1, 2, 3}, 1, 0, [](Config& c) { c.optimizer.weight_decay = 0.1; },
-      fixtures::small_model(true), half_of_variants);
+      testing::small_model(true), half_of_variants);
 }
 
 TEST_CASE("coded states, of all tensors or of large ones, train the same bits everywhere") {
@@ -264,7 +264,7 @@ TEST_CASE("coded states, of all tensors or of large ones, train the same bits ev
       if (change) change(c);
     };
   };
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   require_alike({0, 1, 2, 3}, 1, 64, codes_from(4096), model, half_of_variants);
   require_alike({2, 3}, 2, 0, codes_from(1), model, half_of_variants);
   require_alike({0, 1, 2, 3}, 1, 0, codes_from(1, [](Config& c) { c.bf16.enabled = true; }), model,
@@ -277,7 +277,7 @@ TEST_CASE("coded states, of all tensors or of large ones, train the same bits ev
                            }),
                 model, half_of_variants);
   // Heads have 36 elements, so that k and v begin, and rows end, within blocks.
-  ModelConfig odd = fixtures::model_of_many_blocks();
+  ModelConfig odd = testing::model_of_many_blocks();
   odd.hidden = 60;
   odd.head_size = 6;
   odd.query_heads = 10;
@@ -301,12 +301,12 @@ TEST_CASE("every partition of the model trains the same bits") {
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel})
     require_alike(
         {0, 1, 2, 3}, 1, 64, [&](Config& c) { c.partition.unit = unit; },
-        fixtures::model_of_many_blocks(), half_of_variants);
+        testing::model_of_many_blocks(), half_of_variants);
 }
 
 TEST_CASE("one rank trains the same bits at every tier, and at stages with one order of sums") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const bool bf16 : {false, true})
     for (const int64_t accumulation : {1, 2}) {
       // With two micro-batches, stages 2 and 3 sum whole gradients of micro-batches, while stages 0
@@ -330,7 +330,7 @@ TEST_CASE("one rank trains the same bits at every tier, and at stages with one o
 
 TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const bool bf16 : {false, true}) {
     std::optional<Outcome> expected;
     for (const int64_t stage : {1, 2, 3}) {
@@ -348,7 +348,7 @@ TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") 
 
 TEST_CASE("replicas of a single shard train the same bits at every tier, accumulated too") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   std::optional<Outcome> expected;
   for (const int64_t stage : {2, 3})
     for (auto& [name, config] : variants(run_of(stage, 3, 64))) {
@@ -361,7 +361,7 @@ TEST_CASE("replicas of a single shard train the same bits at every tier, accumul
 
 TEST_CASE("secondary shards change no bit, in one replica or two") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const bool bf16 : {false, true})
     for (const int replicas : {1, 2}) {
       Config plain = run_of(3, 2, 64);
@@ -379,14 +379,14 @@ TEST_CASE(
     "secondary shards on one node of all ranks train the same bits, wherever the primary ones "
     "are") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   Config config = run_of(3, 2, 64);
   config.zero.overlap_comm = true;
   const Outcome expected = train(config, model);
   config.zero.hpz_partition_size = kRanks;
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
-    fixtures::offload_to(config, device);
+    testing::offload_to(config, device);
     INFO(name_of(device));
     REQUIRE(train(config, model) == expected);
   }
@@ -394,7 +394,7 @@ TEST_CASE(
 
 TEST_CASE("hybrid groups train what all ranks together train, up to rounding") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   const Outcome whole = train(run_of(0, 2, 64), model, 1, 4);
   for (const int64_t stage : {1, 2, 3})
     for (const int shards : {1, 2}) {
@@ -412,7 +412,7 @@ TEST_CASE("neither the order of passes nor separate weight gradients change a bi
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool tied : {false, true}) {
-      const ModelConfig model = fixtures::model_of_many_blocks(tied);
+      const ModelConfig model = testing::model_of_many_blocks(tied);
       Config config = run_of(stage, 3, 64);
       config.zero.overlap_comm = true;
       config.recompute.policy = tied ? RecomputeLevel::kNone : RecomputeLevel::kSelective;
@@ -434,12 +434,12 @@ TEST_CASE("neither the order of passes nor separate weight gradients change a bi
 
 TEST_CASE("the validation loss does not depend on the stage or the tier either") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   std::vector<double> losses;
   for (const int64_t stage : {0, 1, 2, 3})
     for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
       double loss = 0;
-      fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+      testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
         RankRig rig(config, model, groups);
         rig.train(1);
         StepRun run;

@@ -68,16 +68,16 @@ TEST_CASE(
   constexpr int kSwapped = 2;  // rank 3 is in the same two groups
   std::vector<std::string> messages(4);
   std::vector<int> blamed(4);
-  fixtures::on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     const auto rank = static_cast<size_t>(rendezvous.rank());
-    fixtures::RigSettings settings;
+    testing::RigSettings settings;
     if (rank == kSwapped) settings.mutates = swap_collectives;
-    Config config = fixtures::run_of_stage(2);
+    Config config = testing::run_of_stage(2);
     config.parallel.data_replicate = 2;
-    fixtures::RankRig rig(config, fixtures::model_of_many_blocks(), groups, nullptr, settings);
+    testing::RankRig rig(config, testing::model_of_many_blocks(), groups, nullptr, settings);
     groups.host_world->barrier({"start"});
     for (Communicator* group : groups.distinct()) group->set_timeout(std::chrono::seconds(2));
-    messages[rank] = fixtures::message_of([&] { rig.train(1); });
+    messages[rank] = testing::message_of([&] { rig.train(1); });
     blamed[rank] = rendezvous.board().blamed();
   });
   for (size_t rank = 0; rank < messages.size(); ++rank)

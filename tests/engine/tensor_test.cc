@@ -17,19 +17,19 @@
 namespace ftrun {
 namespace {
 
-using fixtures::meshed;
-using fixtures::options_of;
-using fixtures::RankRig;
-using fixtures::require_same;
-using fixtures::train_on;
-using fixtures::TrainingMesh;
-using fixtures::TrainingOutcome;
+using testing::meshed;
+using testing::options_of;
+using testing::RankRig;
+using testing::require_same;
+using testing::train_on;
+using testing::TrainingMesh;
+using testing::TrainingOutcome;
 
 TEST_CASE("tensor ranks train what one process trains, at every ZeRO stage") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::small_model();
+  const ModelConfig model = testing::small_model();
   for (const int64_t stage : {0, 1, 2, 3}) {
-    const Config config = fixtures::run_of_stage(stage);
+    const Config config = testing::run_of_stage(stage);
     const TrainingOutcome expected = train_on(config, model, {}, 3);
     for (const TrainingMesh& mesh : {TrainingMesh{2}, TrainingMesh{4}, TrainingMesh{2, 2}}) {
       INFO("stage " << stage << ", " << mesh.text());
@@ -40,9 +40,9 @@ TEST_CASE("tensor ranks train what one process trains, at every ZeRO stage") {
 
 TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 steps", "[long]") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::small_model();
+  const ModelConfig model = testing::small_model();
   for (const int64_t stage : {0, 1, 2, 3}) {
-    const Config config = fixtures::run_of_stage(stage);
+    const Config config = testing::run_of_stage(stage);
     const TrainingOutcome expected = train_on(config, model, {}, 20);
     for (const int tensor : {1, 2, 4})
       for (const int shards : {1, 2, 3})
@@ -58,11 +58,11 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
 
 TEST_CASE("rows that ranks cannot divide evenly are padded, and train what one process trains") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const bool drops : {false, true})
     for (const int64_t rows : {1, 3}) {
-      Config config = fixtures::run_of_stage(2);
-      if (drops) config = fixtures::with_dropout(config);
+      Config config = testing::run_of_stage(2);
+      if (drops) config = testing::with_dropout(config);
       config.data.sequence_length = 7;
       config.train_micro_batch_size_per_gpu = rows;
       const TrainingOutcome expected = train_on(config, model, {}, 3);
@@ -75,7 +75,7 @@ TEST_CASE("rows that ranks cannot divide evenly are padded, and train what one p
 
 /// Returns a small model to which `change` adds one feature of a family, or several.
 ModelConfig model_with(const std::function<void(ModelConfig&)>& change, bool tied = false) {
-  ModelConfig model = fixtures::model_of_many_blocks(tied);
+  ModelConfig model = testing::model_of_many_blocks(tied);
   change(model);
   return model;
 }
@@ -142,20 +142,17 @@ TEST_CASE("every family is split correctly, whatever is recomputed, kept or offl
        whole_norms,
        {2, 2}},
       {"norms without weights, tied",
-       model_with(fixtures::without_norm_weights, true),
+       model_with(testing::without_norm_weights, true),
        [](Config& c) {
          c.zero.stage = 3;
          c.recompute.policy = RecomputeLevel::kSelective;
        },
        {2, 2, 2}},
-      {"norms without weights, whole",
-       model_with(fixtures::without_norm_weights),
-       whole_norms,
-       {4}},
+      {"norms without weights, whole", model_with(testing::without_norm_weights), whole_norms, {4}},
   };
   for (const Family& family : families) {
     INFO(family.name << ", " << family.mesh.text());
-    Config config = fixtures::run_of_stage(0);
+    Config config = testing::run_of_stage(0);
     family.change(config);
     require_same(train_on(config, family.model, family.mesh, 3),
                  train_on(config, family.model, {}, 3));
@@ -164,30 +161,30 @@ TEST_CASE("every family is split correctly, whatever is recomputed, kept or offl
 
 TEST_CASE("on a fixed mesh, buckets, overlap, tiers and reuse change no bit") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config plain = fixtures::run_of_stage(stage);
+    Config plain = testing::run_of_stage(stage);
     plain.zero.overlap_comm = false;
     const TrainingMesh mesh = stage == 0 ? TrainingMesh{2, 3} : TrainingMesh{2, 2, 2};
     const TrainingOutcome expected = train_on(plain, model, mesh, 3);
-    for (const auto& [name, change] : fixtures::neutral_changes(stage)) {
+    for (const auto& [name, change] : testing::neutral_changes(stage)) {
       INFO("stage " << stage << ", " << name);
       Config config = plain;
       change(config);
-      fixtures::require_equal(train_on(config, model, mesh, 3), expected);
+      testing::require_equal(train_on(config, model, mesh, 3), expected);
     }
   }
 }
 
 TEST_CASE("an export collects a split model's tensors whole") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 3}) {
-    const auto collected = fixtures::collected_on(fixtures::run_of_stage(stage), model, {4, 2});
+    const auto collected = testing::collected_on(testing::run_of_stage(stage), model, {4, 2});
     REQUIRE_FALSE(collected.empty());
     for (const auto& [tensor, values] : collected)
       for (size_t i = 0; i < values.size(); ++i)
-        REQUIRE(values[i] == fixtures::weight_of(tensor, static_cast<int64_t>(i)));
+        REQUIRE(values[i] == testing::weight_of(tensor, static_cast<int64_t>(i)));
   }
 }
 
@@ -200,37 +197,37 @@ TEST_CASE(
   };
   const std::vector<RunLayout> layouts{{{1}, 0},    {{2}, 0},       {{4}, 1},
                                        {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const RunLayout& writer : layouts) {
-    const fixtures::Scratch scratch;
-    const auto saved = fixtures::saved_on(
-        fixtures::run_of_stage(writer.stage), model, writer.mesh,
+    const testing::Scratch scratch;
+    const auto saved = testing::saved_on(
+        testing::run_of_stage(writer.stage), model, writer.mesh,
         [&](Rendezvous& rendezvous, RankRig& rig) {
-          fixtures::train_step(rig, 1);
-          fixtures::train_step(rig, 2);
-          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                             return rendezvous.exchange_text("save", text);
-                           }});
+          testing::train_step(rig, 1);
+          testing::train_step(rig, 2);
+          save_checkpoint(
+              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              {rendezvous.rank(), rendezvous.world_size(),
+               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
-      return fixtures::saved_on(fixtures::run_of_stage(layout.stage), model, layout.mesh,
-                                [&](Rendezvous&, RankRig& rig) {
-                                  Checkpoint checkpoint(scratch.path + "/step-00000000");
-                                  rig.load(checkpoint);
-                                  if (trains) fixtures::train_step(rig, 3);
-                                });
+      return testing::saved_on(testing::run_of_stage(layout.stage), model, layout.mesh,
+                               [&](Rendezvous&, RankRig& rig) {
+                                 Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                 rig.load(checkpoint);
+                                 if (trains) testing::train_step(rig, 3);
+                               });
     };
     for (const RunLayout& reader : layouts) {
       INFO(writer.mesh.text() << " -> " << reader.mesh.text());
       REQUIRE(resumed(reader, false) == saved);
     }
     INFO(writer.mesh.text());
-    const auto straight = fixtures::saved_on(fixtures::run_of_stage(writer.stage), model,
-                                             writer.mesh, [&](Rendezvous&, RankRig& rig) {
-                                               for (const int64_t number : {1, 2, 3})
-                                                 fixtures::train_step(rig, number);
-                                             });
+    const auto straight = testing::saved_on(testing::run_of_stage(writer.stage), model, writer.mesh,
+                                            [&](Rendezvous&, RankRig& rig) {
+                                              for (const int64_t number : {1, 2, 3})
+                                                testing::train_step(rig, number);
+                                            });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
   }
@@ -238,7 +235,7 @@ TEST_CASE(
 
 /// Requires that each block's scale is the largest absolute value among the block's decoded
 /// numbers. An element with that value has the code of 1, or the code next to that of -1.
-void require_scales_of_blocks(const fixtures::SavedState& state, const std::string& tensor) {
+void require_scales_of_blocks(const testing::SavedState& state, const std::string& tensor) {
   for (const bool second : {false, true}) {
     const std::string kind = second ? ".exp_avg_sq" : ".exp_avg";
     const std::vector<std::byte>& codes = state.at(tensor + kind);
@@ -274,12 +271,12 @@ TEST_CASE(
                                        {{1, 3}, 3, OffloadDevice::kCpu}};
   const ModelConfig model = model_with([](ModelConfig& m) { m.qkv_bias = true; });
   const auto config_of = [](const RunLayout& layout) {
-    Config config = fixtures::run_of_stage(layout.stage);
+    Config config = testing::run_of_stage(layout.stage);
     config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
     config.optimizer.type = OptimizerType::kAdamW8bit;
     config.optimizer.min_8bit_size = 1000;
     if (layout.device != OffloadDevice::kNone) {
-      fixtures::offload_to(config, layout.device);
+      testing::offload_to(config, layout.device);
       if (layout.stage == 3) config.zero.offload_param.device = OffloadDevice::kNone;
     }
     return config;
@@ -287,40 +284,40 @@ TEST_CASE(
   const TrainingOutcome expected = train_on(config_of(layouts[0]), model, {}, 2);
   for (const RunLayout& writer : layouts) {
     INFO(writer.mesh.text() << ", stage " << writer.stage);
-    const fixtures::Scratch scratch;
+    const testing::Scratch scratch;
     TrainingOutcome outcome;
-    outcome.state = fixtures::saved_on(
+    outcome.state = testing::saved_on(
         config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
           for (const int64_t number : {1, 2}) {
-            const StepRun run = fixtures::train_step(rig, number);
+            const StepRun run = testing::train_step(rig, number);
             if (rendezvous.rank() > 0) continue;
             outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
             outcome.norms.push_back(run.result.gradient_norm);
           }
-          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                             return rendezvous.exchange_text("save", text);
-                           }});
+          save_checkpoint(
+              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              {rendezvous.rank(), rendezvous.world_size(),
+               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     require_same(outcome, expected);
     for (const char* tensor :
          {"self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"})
       require_scales_of_blocks(outcome.state, cat("model.layers.1.", tensor, ".weight"));
     const auto resumed = [&](const RunLayout& layout, bool trains) {
-      return fixtures::saved_on(config_of(layout), model, layout.mesh,
-                                [&](Rendezvous&, RankRig& rig) {
-                                  Checkpoint checkpoint(scratch.path + "/step-00000000");
-                                  rig.load(checkpoint);
-                                  if (trains) fixtures::train_step(rig, 3);
-                                });
+      return testing::saved_on(config_of(layout), model, layout.mesh,
+                               [&](Rendezvous&, RankRig& rig) {
+                                 Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                 rig.load(checkpoint);
+                                 if (trains) testing::train_step(rig, 3);
+                               });
     };
     for (const RunLayout& reader : layouts) {
       INFO(" -> " << reader.mesh.text() << ", stage " << reader.stage);
       REQUIRE(resumed(reader, false) == outcome.state);
     }
     const auto straight =
-        fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-          for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
+        testing::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
+          for (const int64_t number : {1, 2, 3}) testing::train_step(rig, number);
         });
     REQUIRE(straight != outcome.state);
     REQUIRE(resumed(writer, true) == straight);
@@ -355,7 +352,7 @@ TEST_CASE("tensors that several tensor-parallel ranks hold stay the same on all 
       for (const int64_t stage : {1, 3}) {
         INFO("stage " << stage << (sequence ? "" : ", whole norms")
                       << (rounded ? ", rounded" : ""));
-        Config config = fixtures::run_of_stage(stage);
+        Config config = testing::run_of_stage(stage);
         config.parallel.sequence = sequence;
         config.bf16.enabled = config.bf16.bf16_optimizer_states =
             config.bf16.bf16_master_weights_and_grads = rounded;
@@ -364,18 +361,17 @@ TEST_CASE("tensors that several tensor-parallel ranks hold stay the same on all 
         std::mutex mutex;
         std::map<std::string, std::vector<std::byte>> held;
         int64_t compared = 0;
-        fixtures::on_mesh(options_of(mesh, config, model),
-                          [&](Rendezvous&, const RankGroups& open) {
-                            RankRig rig(config, model, open);
-                            for (const int64_t step : {1, 2, 3}) fixtures::train_step(rig, step);
-                            const std::lock_guard lock(mutex);
-                            for (const auto& [name, bytes] : shared_state(rig)) {
-                              const auto [known, is_new] = held.emplace(name, bytes);
-                              require(is_new || known->second == bytes,
-                                      cat("all ranks hold the same ", name).c_str());
-                              compared += is_new ? 0 : 1;
-                            }
-                          });
+        testing::on_mesh(options_of(mesh, config, model), [&](Rendezvous&, const RankGroups& open) {
+          RankRig rig(config, model, open);
+          for (const int64_t step : {1, 2, 3}) testing::train_step(rig, step);
+          const std::lock_guard lock(mutex);
+          for (const auto& [name, bytes] : shared_state(rig)) {
+            const auto [known, is_new] = held.emplace(name, bytes);
+            require(is_new || known->second == bytes,
+                    cat("all ranks hold the same ", name).c_str());
+            compared += is_new ? 0 : 1;
+          }
+        });
         REQUIRE(compared > 40);
       }
 }

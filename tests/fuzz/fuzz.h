@@ -38,7 +38,7 @@ int judge(Parse parse) {
 
 /// ScratchFolder holds this process's files for parsers that read from a path. It lies below
 /// $TMPDIR, else in /dev/shm (memory) if the machine has it.
-class ScratchFolder : public fixtures::TemporaryFolder {
+class ScratchFolder : public testing::TemporaryFolder {
  public:
   ScratchFolder()
       : TemporaryFolder(std::getenv("TMPDIR") == nullptr && std::filesystem::exists("/dev/shm")

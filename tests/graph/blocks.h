@@ -25,13 +25,13 @@
 #include "ops/softcap/softcap.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 // The letters of the small graphs: B=2 rows of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24, V=32.
 
 struct BlockShape {
   int64_t rows = 2;
-  int64_t row_tokens = 4;
+  int64_t sequence_length = 4;
   int64_t hidden = 16;
   int64_t query_heads = 4;
   int64_t kv_heads = 2;
@@ -46,7 +46,7 @@ struct BlockShape {
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {};
 
-  int64_t tokens() const { return rows * row_tokens; }
+  int64_t tokens() const { return rows * sequence_length; }
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -54,7 +54,7 @@ struct BlockShape {
 inline LayerGraph block(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size;
   const HeadAttrs heads{s.query_heads, s.kv_heads, s.head_size, 1e-6};
-  GraphBuilder g("block", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("block", s.tokens(), s.sequence_length, s.dtypes);
   const auto bias = [&](const char* name, int64_t size) {
     return s.biases ? g.param(name, {size}) : -1;
   };
@@ -84,7 +84,7 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
 /// bias, as in a decoder; for one of `ranks` tensor-parallel ranks.
 inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
-  GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("magnitudes", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});
   const ValueId qkv = g.param("qkv", {width, s.hidden}),
@@ -116,7 +116,7 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
 inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size,
                 kv = s.kv_heads * s.head_size;
-  GraphBuilder g("adapted", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("adapted", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});
   const ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}));
@@ -130,7 +130,7 @@ inline LayerGraph adapted(const BlockShape& s, bool train = true) {
 }
 
 inline LayerGraph embedding(const BlockShape& s, bool train = true) {
-  GraphBuilder g("embed", s.tokens(), s.row_tokens);
+  GraphBuilder g("embed", s.tokens(), s.sequence_length);
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
   g.output(ops::embed(g, tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
@@ -144,7 +144,7 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
 inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   const WholeQkNormAttrs attrs{{s.query_heads, s.kv_heads, s.head_size, 1e-6}};
-  GraphBuilder g("whole_norms", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("whole_norms", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId qkv = ops::linear(g, x, g.param("qkv", {q + 2 * kv, s.hidden}));
   const ValueId norm = ops::whole_qk_norm(g, qkv, ops::qk_squares(g, qkv, attrs),
@@ -156,7 +156,7 @@ inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
 /// Makes layer norms of query and key heads with separate weights, which pass gradients on.
 inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
-  GraphBuilder g("head_norms", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("head_norms", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId qkv = ops::linear(g, x, g.param("qkv", {q + 2 * kv, s.hidden}));
   const ValueId norm = ops::head_norm(g, qkv, g.param("wq", {q}), g.param("wk", {kv}),
@@ -167,7 +167,7 @@ inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
 
 /// Makes a scaled residual.
 inline LayerGraph scaled(const BlockShape& s, bool train = true) {
-  GraphBuilder g("scaled", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("scaled", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
   g.output(ops::add(g, x, ops::scale(g, y, 0.22)), Port::kHidden);
@@ -176,7 +176,7 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
 
 /// Makes a soft cap between two products.
 inline LayerGraph capped(const BlockShape& s, bool train = true) {
-  GraphBuilder g("capped", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("capped", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
   const ValueId capped = ops::softcap(g, y, 30.0);
@@ -188,7 +188,7 @@ inline LayerGraph capped(const BlockShape& s, bool train = true) {
 /// further option a bias too.
 inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
                             Activation kind = Activation::kGelu) {
-  GraphBuilder g("plain", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("plain", s.tokens(), s.sequence_length, s.dtypes);
   const auto bias = [&](const char* name, int64_t size) {
     return s.biases ? g.param(name, {size}) : -1;
   };
@@ -202,7 +202,7 @@ inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
 }
 
 inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tokens = 256) {
-  GraphBuilder g("head", s.tokens(), s.row_tokens);
+  GraphBuilder g("head", s.tokens(), s.sequence_length);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
@@ -215,7 +215,7 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
 /// Makes the gated MLP of one of two tensor-parallel ranks; with `sequence`, they divide the tokens
 /// of the hidden states.
 inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
-  GraphBuilder g("split", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("split", s.tokens(), s.sequence_length, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const auto all_tokens = [&](ValueId id) {
     return sequence ? ops::all_gather(g, id, along_tensor(2)) : id;
@@ -239,7 +239,7 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
 /// Makes the head of the second of two tensor-parallel ranks.
 inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = true,
                              int64_t chunk_tokens = 3) {
-  GraphBuilder g("split_head", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("split_head", s.tokens(), s.sequence_length, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
@@ -254,7 +254,7 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
 
 /// Makes a block of one of `ranks` ranks along the context axis, which exchange and shift tokens.
 inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t ranks = 2) {
-  GraphBuilder g("exchanged", s.tokens(), s.row_tokens, s.dtypes);
+  GraphBuilder g("exchanged", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
   const ValueId all = ops::all_to_all(g, y, {MeshAxis::kContext, ranks});
@@ -303,4 +303,4 @@ inline std::string bug_text(const std::function<void()>& body) {
   return "nothing";
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

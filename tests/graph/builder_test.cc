@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the error that the builder reports to `use`, which gets a hidden input x:[8,16].
 std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
@@ -148,7 +148,7 @@ TEST_CASE("gradients of parameters have their own dtype, those of activations th
 
 TEST_CASE("attention uses the rows of the graph, whatever its attributes say") {
   const LayerGraph g = block({});
-  CHECK(g.forward[3].attrs.get<AttentionAttrs>().row_tokens == 4);
+  CHECK(g.forward[3].attrs.get<AttentionAttrs>().sequence_length == 4);
 }
 
 TEST_CASE("a scalar has one element and an empty dimension none") {

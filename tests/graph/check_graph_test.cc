@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 std::string fault(const LayerGraph& g) {
   return bug_text([&] { check_graph(g); });

@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 const Op& first_of(const LayerGraph& g, OpKind kind) {
   for (const auto* list : {&g.forward, &g.backward})
@@ -49,7 +49,7 @@ TEST_CASE("the head counts its matrix product once for the loss and twice more f
 TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of one sees the other") {
   for (const int64_t tokens : {1, 5, 64, 65, 200}) {
     for (const int64_t window : {0, 1, 2, 63, 64, 65, 66, 130, 300}) {
-      const LayerGraph g = block({.rows = 3, .row_tokens = tokens, .window = window});
+      const LayerGraph g = block({.rows = 3, .sequence_length = tokens, .window = window});
       std::set<std::pair<int64_t, int64_t>> blocks;
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t u = 0; u <= t; ++u)
@@ -212,7 +212,8 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
                                        {kWgradRows, 1},
                                        {kWgradRows + 1, 2},
                                        {5 * kWgradRows, 5}}) {
-    const LayerGraph g = block({.rows = 1, .row_tokens = tokens, .biases = true, .qk_norm = true});
+    const LayerGraph g =
+        block({.rows = 1, .sequence_length = tokens, .biases = true, .qk_norm = true});
     CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == groups * 16 * 4);
     CHECK(workspace_bytes(g, first_of(g, OpKind::kQkNormWgrad)) == groups * (4 + 4) * 4);
     CHECK(workspace_bytes(g, first_of(g, OpKind::kBiasWgrad)) == groups * 16 * 4);
@@ -305,7 +306,7 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
 /// Returns the block, built for GPU kernels.
 LayerGraph gpu_block(int64_t tokens) {
   return block({.rows = 2,
-                .row_tokens = tokens,
+                .sequence_length = tokens,
                 .biases = true,
                 .qk_norm = true,
                 .dtypes = {DType::kBF16, DType::kF32, Kernels::kGpu}});
@@ -352,20 +353,20 @@ TEST_CASE(
 TEST_CASE(
     "on GPUs documents are listed in groups whose lengths halve, and only the last one can "
     "overflow") {
-  for (const int64_t row_tokens : {1, 2, 255, 256, 257, 300, 1000, 2048, 32768})
+  for (const int64_t sequence_length : {1, 2, 255, 256, 257, 300, 1000, 2048, 32768})
     for (const int64_t rows : {1, 3}) {
-      CAPTURE(row_tokens, rows);
+      CAPTURE(sequence_length, rows);
       const std::vector<GpuDocumentGroup> groups =
-          gpu_document_groups(rows * row_tokens, row_tokens);
-      REQUIRE(groups.front().max_tokens == row_tokens);
+          gpu_document_groups(rows * sequence_length, sequence_length);
+      REQUIRE(groups.front().max_tokens == sequence_length);
       for (size_t i = 0; i + 1 < groups.size(); ++i) {
         const int64_t least = groups[i + 1].max_tokens + 1;
         REQUIRE(least <= groups[i].max_tokens);
-        REQUIRE(groups[i].slots >= rows * (row_tokens / least));
-        REQUIRE(groups[i].slots * groups[i].max_tokens <= 2 * rows * row_tokens);
+        REQUIRE(groups[i].slots >= rows * (sequence_length / least));
+        REQUIRE(groups[i].slots * groups[i].max_tokens <= 2 * rows * sequence_length);
       }
       REQUIRE(groups.back().max_tokens <= 256);
-      REQUIRE(groups.back().slots * groups.back().max_tokens >= 4 * rows * row_tokens);
+      REQUIRE(groups.back().slots * groups.back().max_tokens >= 4 * rows * sequence_length);
     }
 }
 

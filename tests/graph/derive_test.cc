@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 TEST_CASE(
     "a Llama block runs forward with one joined matrix product for q, k, v and one for gate, up") {

@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns graphs whose lists together have every kind, in 32 and in 16 bits.
 std::vector<LayerGraph> all_graphs() {

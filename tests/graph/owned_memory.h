@@ -10,7 +10,7 @@
 #include "graph/layer_graph.h"
 #include "graph/scratch.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// OwnedMemory runs a list in a memory that remembers which value each byte holds. It returns the
 /// first fault of a kernel, or of a collective that runs concurrently until its result is read; ""
@@ -102,4 +102,4 @@ class OwnedMemory {
   std::vector<const Op*> under_way_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

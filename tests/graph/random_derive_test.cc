@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns, for each value, the number of paths in the forward list from it to the hidden output.
 /// This is the value's gradient if every operation passes gradients on unchanged, and serves as the

@@ -11,7 +11,7 @@
 #include "ops/norm/norm.h"
 #include "ops/scale/scale.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Makes a random graph of `steps` operations or groups of operations on values of [N,D]: linears,
 /// norms, residual norms, additions, scalings and gated products. Each value is read, or added to
@@ -70,4 +70,4 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
   return g.finish(true, recompute);
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

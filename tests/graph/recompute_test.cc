@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 constexpr RecomputePolicy kNone{};
 constexpr RecomputePolicy kSelective{RecomputeLevel::kSelective};
@@ -33,9 +33,9 @@ const RecomputePolicy kPolicies[] = {kNone,
                                      {RecomputeLevel::kSelective, 1.0},
                                      kFull};
 
-BlockShape smollm2(int64_t row_tokens) {
+BlockShape smollm2(int64_t sequence_length) {
   return {.rows = 1,
-          .row_tokens = row_tokens,
+          .sequence_length = sequence_length,
           .hidden = 576,
           .query_heads = 9,
           .kv_heads = 3,
@@ -43,9 +43,9 @@ BlockShape smollm2(int64_t row_tokens) {
           .feed_forward = 1536};
 }
 
-BlockShape llama2_7b(int64_t row_tokens) {
+BlockShape llama2_7b(int64_t sequence_length) {
   return {.rows = 1,
-          .row_tokens = row_tokens,
+          .sequence_length = sequence_length,
           .hidden = 4096,
           .query_heads = 32,
           .kv_heads = 32,
@@ -53,9 +53,9 @@ BlockShape llama2_7b(int64_t row_tokens) {
           .feed_forward = 11008};
 }
 
-BlockShape qwen25_7b(int64_t row_tokens) {
+BlockShape qwen25_7b(int64_t sequence_length) {
   return {.rows = 1,
-          .row_tokens = row_tokens,
+          .sequence_length = sequence_length,
           .hidden = 3584,
           .query_heads = 28,
           .kv_heads = 4,
@@ -71,13 +71,13 @@ std::vector<BlockShape> family_shapes() {
           {.biases = true},
           {.qk_norm = true},
           {.biases = true, .qk_norm = true},
-          {.rows = 1, .row_tokens = 8, .window = 3},
+          {.rows = 1, .sequence_length = 8, .window = 3},
           smollm2(512),
           smollm2(8192),
           llama2_7b(2048),
           qwen25_7b(1024),
           {.rows = 1,
-           .row_tokens = 1024,
+           .sequence_length = 1024,
            .hidden = 1024,
            .query_heads = 16,
            .kv_heads = 8,
@@ -85,7 +85,7 @@ std::vector<BlockShape> family_shapes() {
            .feed_forward = 3072,
            .qk_norm = true},
           {.rows = 1,
-           .row_tokens = 8192,
+           .sequence_length = 8192,
            .hidden = 4096,
            .query_heads = 32,
            .kv_heads = 8,
@@ -101,7 +101,7 @@ const LayerGraph& recomputed_block(BlockShape shape, const RecomputePolicy& poli
   shape.recompute = policy;
   for (const auto& [of, graph] : made)
     if (of == shape) return graph;
-  return made.emplace_back(shape, fixtures::block(shape)).second;
+  return made.emplace_back(shape, testing::block(shape)).second;
 }
 
 double cost(const LayerGraph& g, const std::vector<Op>& list) {
@@ -431,7 +431,7 @@ TEST_CASE(
     "rotated q, k, v are recomputed from what the norms of q and k keep anyway, at the least "
     "cost") {
   const LayerGraph& g = recomputed_block({.rows = 1,
-                                          .row_tokens = 1024,
+                                          .sequence_length = 1024,
                                           .hidden = 1024,
                                           .query_heads = 16,
                                           .kv_heads = 8,

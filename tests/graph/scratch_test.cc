@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 std::string scratch_fault(const LayerGraph& g, const std::vector<Op>& list) {
   const ScratchPlan plan = plan_scratch(g, list);
@@ -26,11 +26,11 @@ std::string scratch_fault(const LayerGraph& g, const std::vector<Op>& list) {
 const BlockShape kShapes[] = {
     {},
     {.biases = true, .qk_norm = true},
-    {.rows = 1, .row_tokens = 130, .window = 7},
+    {.rows = 1, .sequence_length = 130, .window = 7},
     {.recompute = {RecomputeLevel::kSelective}},
     {.biases = true, .qk_norm = true, .recompute = {RecomputeLevel::kSelective, 0.3}},
     {.recompute = {RecomputeLevel::kFull}},
-    {.rows = 1, .row_tokens = 130, .qk_norm = true, .recompute = {RecomputeLevel::kFull}}};
+    {.rows = 1, .sequence_length = 130, .qk_norm = true, .recompute = {RecomputeLevel::kFull}}};
 
 TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten") {
   for (const BlockShape& shape : kShapes) {

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 TEST_CASE("with sequence parallelism norms have a block of the tokens, products have all of them") {
   const LayerGraph g = split_mlp({.biases = true}, true);

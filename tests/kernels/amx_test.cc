@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int64_t kBlock = kAttentionBlock;
@@ -224,4 +224,4 @@ TEST_CASE("attention on matrix units agrees with attention by pairs", "[.needs-m
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

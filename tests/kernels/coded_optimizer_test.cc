@@ -10,7 +10,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 using Floats = std::vector<float>;
@@ -381,4 +381,4 @@ TEST_CASE("a 16-bit gradient, a rounded parameter and its copy work with codes a
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

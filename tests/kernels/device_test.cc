@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 // This must hold for every build and machine: without CUDA, with CUDA but no driver, and with fewer
@@ -44,4 +44,4 @@ TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -13,7 +13,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 const std::vector<DType> kTypes{DType::kF32, DType::kBF16, DType::kF16};
@@ -226,4 +226,4 @@ TEST_CASE("dtypes that flat kernels do not know are refused by name") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

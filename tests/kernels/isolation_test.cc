@@ -6,7 +6,7 @@
 
 #include "places.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 std::string output_of(const std::string& command) {
@@ -47,4 +47,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

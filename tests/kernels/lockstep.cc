@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -70,9 +70,9 @@ bool lives_in_list(const Value& value) {
 TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every,
                        int64_t masked_first) {
   TokenBatch batch;
-  const int64_t break_at = shape.row_tokens * 2 / 3;
+  const int64_t break_at = shape.sequence_length * 2 / 3;
   for (int64_t n = 0; n < shape.tokens(); ++n) {
-    const int64_t t = n % shape.row_tokens, start = t < break_at ? 0 : break_at;
+    const int64_t t = n % shape.sequence_length, start = t < break_at ? 0 : break_at;
     const bool masked = n < masked_first || (masked_every > 0 && n % masked_every == 0);
     batch.tokens.push_back(static_cast<int32_t>(n * 7919 % vocabulary));
     batch.labels.push_back(masked ? -100 : static_cast<int32_t>(n * 104729 % vocabulary));
@@ -402,4 +402,4 @@ NamedNumbers Lockstep::results() const {
   return found;
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -12,7 +12,7 @@
 #include "kernels/kernels.h"
 #include "model/description.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// TokenBatch is the input of a micro-batch, for all layers.
 struct TokenBatch {
@@ -93,4 +93,4 @@ class Lockstep {
   std::vector<std::vector<Place>> places_;
 };
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

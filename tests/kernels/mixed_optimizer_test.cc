@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int64_t kMixedCount = 1003;
@@ -326,4 +326,4 @@ TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -16,7 +16,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int64_t kTokens = 96, kRowTokens = 48, kHidden = 64, kHead = 16, kQueryHeads = 4,
@@ -174,4 +174,4 @@ TEST_CASE("the graph of a layer in bf16 holds half the bytes of activations") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

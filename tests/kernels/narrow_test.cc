@@ -11,7 +11,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 const std::vector<DType> kNarrow{DType::kBF16, DType::kF16};
@@ -217,4 +217,4 @@ TEST_CASE("fp16 overflows to infinity, which the sum of squares of the gradients
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr int kSteps = 20;
@@ -241,4 +241,4 @@ TEST_CASE("NaN and infinity anywhere make the sum of squares non-finite") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

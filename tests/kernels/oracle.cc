@@ -21,7 +21,7 @@
 
 #include <stdexcept>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -130,8 +130,8 @@ std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) 
 
 // Returns the mask [T, T]: element [t, u] says whether token t attends to token u.
 Tensor attends(const AttentionAttrs& a, const int32_t* starts) {
-  Tensor mask = at::zeros({a.row_tokens, a.row_tokens}, at::kBool);
-  for (int64_t t = 0; t < a.row_tokens; ++t) {
+  Tensor mask = at::zeros({a.sequence_length, a.sequence_length}, at::kBool);
+  for (int64_t t = 0; t < a.sequence_length; ++t) {
     int64_t first = starts[t];
     if (a.window > 0) first = std::max(first, t - a.window + 1);
     mask[t].narrow(0, first, t - first + 1).fill_(true);
@@ -141,18 +141,18 @@ Tensor attends(const AttentionAttrs& a, const int32_t* starts) {
 
 std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>& in,
                               const std::vector<int32_t>& starts) {
-  const int64_t tokens = in[0].size(0), rows = tokens / a.row_tokens;
+  const int64_t tokens = in[0].size(0), rows = tokens / a.sequence_length;
   std::vector<Tensor> outs, lses;
   for (int64_t row = 0; row < rows; ++row) {
-    const Tensor qkv = in[0].narrow(0, row * a.row_tokens, a.row_tokens);
+    const Tensor qkv = in[0].narrow(0, row * a.sequence_length, a.sequence_length);
     const Heads h = split(qkv, a.query_heads, a.kv_heads, a.head_size);
     const int64_t group = a.query_heads / a.kv_heads;
     const Tensor q = h.q.transpose(0, 1), k = h.k.transpose(0, 1).repeat_interleave(group, 0),
                  v = h.v.transpose(0, 1).repeat_interleave(group, 0);
     Tensor scaled = at::matmul(q, k.transpose(1, 2)) * a.scale;
     if (a.softcap > 0) scaled = at::tanh(scaled / a.softcap) * a.softcap;
-    const Tensor scores =
-        scaled.masked_fill(attends(a, starts.data() + row * a.row_tokens).logical_not(), -INFINITY);
+    const Tensor scores = scaled.masked_fill(
+        attends(a, starts.data() + row * a.sequence_length).logical_not(), -INFINITY);
     outs.push_back(at::matmul(at::softmax(scores, -1), v).transpose(0, 1).flatten(1));
     lses.push_back(at::logsumexp(scores, {-1}));
   }
@@ -356,4 +356,4 @@ std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay,
                                              .weight_decay(c.weight_decay));
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

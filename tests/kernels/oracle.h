@@ -8,7 +8,7 @@
 
 // LibTorch's autograd in fp64 is the oracle of the kernels. Only oracle.cc includes LibTorch's
 // headers, because they compile slowly.
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// Array is a dense row-major array of numbers.
 struct Array {
@@ -59,4 +59,4 @@ std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double da
 std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay,
                                   double initial_accumulator_value);
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -5,7 +5,7 @@
 #include "kernels/products_in_use.h"
 #include "rig.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// Runs `body` once with each matrix product library that this machine can use.
 template <class Body>
@@ -36,4 +36,4 @@ inline OracleCase as_head_computes(OracleCase c, DType dtype) {
   return c;
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

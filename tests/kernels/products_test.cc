@@ -21,7 +21,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr ProductLibrary kMkl = ProductLibrary::kMkl, kOneDnn = ProductLibrary::kOneDnn,
@@ -380,4 +380,4 @@ TEST_CASE("all libraries share one OpenMP runtime") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

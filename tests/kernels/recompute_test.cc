@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::BlockShape;
+using testing::BlockShape;
 
 /// Memory that is aligned to 64 bytes and filled with NaN patterns.
 class Memory {
@@ -45,7 +45,7 @@ class BlockRun {
       : graph_(graph), saved_(plan_saved(graph).bytes), storage_(graph.values.size(), nullptr) {
     for (size_t i = 0; i < graph.values.size(); ++i) {
       const Value& value = graph.values[i];
-      if (fixtures::lives_in_list(value) || value.role == ValueRole::kSaved) continue;
+      if (testing::lives_in_list(value) || value.role == ValueRole::kSaved) continue;
       own_.emplace(i, Memory(value.bytes()));
       storage_[i] = own_.at(i).at(0);
       fill(i, value);
@@ -75,7 +75,7 @@ class BlockRun {
       std::memset(storage_[i], 0, static_cast<size_t>(value.bytes()));
       return;
     }
-    auto numbers = test::random_array(value.dims, std::hash<std::string>{}(value.name) % 1000);
+    auto numbers = testing::random_array(value.dims, std::hash<std::string>{}(value.name) % 1000);
     // Small weights keep every value within fp16's range.
     if (value.role == ValueRole::kParam)
       for (double& number : numbers.data) number /= 8;
@@ -87,7 +87,7 @@ class BlockRun {
     if (dtype == DType::kF32)
       static_cast<float*>(to)[k] = static_cast<float>(number);
     else
-      static_cast<uint16_t*>(to)[k] = test::bits_of(test::rounded(number, dtype), dtype);
+      static_cast<uint16_t*>(to)[k] = testing::bits_of(testing::rounded(number, dtype), dtype);
   }
 
   void place(const ScratchPlan& plan, Memory& memory) {
@@ -105,7 +105,7 @@ class BlockRun {
 /// Returns the bits of the output and of every gradient of a block, by name.
 std::map<std::string, std::string> results(BlockShape shape, const RecomputePolicy& policy) {
   shape.recompute = policy;
-  const LayerGraph graph = fixtures::block(shape);
+  const LayerGraph graph = testing::block(shape);
   BlockRun run(graph);
   run.run(graph.forward);
   run.run(graph.backward);
@@ -123,7 +123,7 @@ bool has_nan(DType dtype, const std::string& bits) {
     float number = 0;
     uint16_t narrow = 0;
     std::memcpy(size == 4 ? static_cast<void*>(&number) : &narrow, bits.data() + i, size);
-    if (std::isnan(size == 4 ? static_cast<double>(number) : test::number_of(narrow, dtype)))
+    if (std::isnan(size == 4 ? static_cast<double>(number) : testing::number_of(narrow, dtype)))
       return true;
   }
   return false;
@@ -131,17 +131,22 @@ bool has_nan(DType dtype, const std::string& bits) {
 
 const BlockShape kLayerShapes[] = {
     {},
-    {.rows = 2, .row_tokens = 80, .hidden = 64, .head_size = 16, .feed_forward = 96},
-    {.rows = 1, .row_tokens = 130, .hidden = 48, .head_size = 12, .feed_forward = 80, .window = 33},
+    {.rows = 2, .sequence_length = 80, .hidden = 64, .head_size = 16, .feed_forward = 96},
+    {.rows = 1,
+     .sequence_length = 130,
+     .hidden = 48,
+     .head_size = 12,
+     .feed_forward = 80,
+     .window = 33},
     {.rows = 2,
-     .row_tokens = 65,
+     .sequence_length = 65,
      .hidden = 64,
      .head_size = 16,
      .feed_forward = 72,
      .biases = true,
      .qk_norm = true},
     {.rows = 1,
-     .row_tokens = 192,
+     .sequence_length = 192,
      .hidden = 576,
      .query_heads = 9,
      .kv_heads = 3,
@@ -151,7 +156,7 @@ const BlockShape kLayerShapes[] = {
 TEST_CASE("gradients have the same bits whatever is recomputed in backward") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (BlockShape shape : kLayerShapes) {
-      INFO(dtype_name(dtype) << ", rows of " << shape.row_tokens);
+      INFO(dtype_name(dtype) << ", rows of " << shape.sequence_length);
       shape.dtypes = {dtype, dtype};
       const auto plain = results(shape, {});
       REQUIRE(plain.size() >= 8);
@@ -170,12 +175,12 @@ TEST_CASE("gradients have the same bits whatever is recomputed in backward") {
 
 TEST_CASE("the NaN in scratch memory shows a value that backward reads but forward did not save") {
   BlockShape shape;
-  LayerGraph graph = fixtures::block(shape);
-  graph.values[static_cast<size_t>(fixtures::named(graph, "gu.out"))].role = ValueRole::kTemp;
+  LayerGraph graph = testing::block(shape);
+  graph.values[static_cast<size_t>(testing::named(graph, "gu.out"))].role = ValueRole::kTemp;
   BlockRun run(graph);
   run.run(graph.forward);
   run.run(graph.backward);
-  REQUIRE(has_nan(DType::kF32, run.bits(fixtures::named(graph, "d_gu"))));
+  REQUIRE(has_nan(DType::kF32, run.bits(testing::named(graph, "d_gu"))));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -253,4 +253,4 @@ double tolerance(DType dtype) {
   return dtype == DType::kF64 ? 1e-10 : 1e-5;
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "oracle.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// Returns about uniform numbers in [-1, 1) from a counter-based generator; equal seeds give equal
 /// numbers.
@@ -120,4 +120,4 @@ inline Array plus(Array a, const Array& addend) {
   return a;
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

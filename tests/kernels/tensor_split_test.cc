@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct Case {
@@ -258,4 +258,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

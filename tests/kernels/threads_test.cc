@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 // Results are the bytes of an operation's outputs; all operations promise the same bits for any
@@ -157,4 +157,4 @@ TEST_CASE("results have the same bits for 1, 2 and 3 threads") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

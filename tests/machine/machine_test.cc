@@ -97,20 +97,21 @@ TEST_CASE("a machine that is read from a file, written and read again is the sam
   const Machine machine = parse_machine("m.yaml", kFile);
   CHECK(machine.name == "two cores");
   CHECK_FALSE(machine.has_gpus);
-  CHECK(machine.memory == 16.0 * (1 << 30));
+  CHECK(machine.memory_capacity == 16.0 * (1 << 30));
   REQUIRE(machine.rates.size() == 2);
-  CHECK(machine.rates[0].products.at(DType::kBF16) == 80e9);
+  CHECK(machine.rates[0].matmul_flops.at(DType::kBF16) == 80e9);
   CHECK(machine.rates[0].slowdown == 1.5);
   CHECK(machine.rates[1].slowdown == 1);
   CHECK(machine.cluster.latency == Approx(5e-5));
   CHECK(machine.cluster.bandwidth == Approx(1e9));
-  CHECK(machine.launch == 4e-6);
+  CHECK(machine.min_op_seconds == 4e-6);
   CHECK(&machine.rates_of(1) == &machine.rates[0]);
   CHECK(&machine.rates_of(2) == &machine.rates[1]);
   CHECK(&machine.rates_of(8) == &machine.rates[1]);
   Machine again = parse_machine("again.yaml", machine_text(machine));
-  CHECK(again.memory == Approx(machine.memory).epsilon(1e-4));  // the file has five digits
-  again.memory = machine.memory;
+  CHECK(again.memory_capacity ==
+        Approx(machine.memory_capacity).epsilon(1e-4));  // the file has five digits
+  again.memory_capacity = machine.memory_capacity;
   CHECK(again == machine);
 }
 
@@ -269,7 +270,7 @@ TEST_CASE(
     CHECK(slowed(rates, kind, 1) == Approx(1 / 0.4));
   CHECK(machine.node.bandwidth == 2 * plain.node.bandwidth);
   CHECK(machine.cluster == plain.cluster);
-  CHECK(machine.memory == plain.memory);
+  CHECK(machine.memory_capacity == plain.memory_capacity);
   CHECK_THROWS_WITH(parse_stack("s.yaml", "stack: s\nproduct: 1\nmemory: x\n"),
                     Catch::Contains("s.yaml:2:1: error: product: unknown key (did you mean "
                                     "\"products\"?)") &&

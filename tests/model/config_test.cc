@@ -11,11 +11,11 @@
 namespace ftrun {
 namespace {
 
-using fixtures::changed;
-using fixtures::config;
-using fixtures::kRemoved;
-using fixtures::refusal;
 using nlohmann::json;
+using testing::changed;
+using testing::config;
+using testing::kRemoved;
+using testing::refusal;
 
 const std::vector<std::string> kNames{
     "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
@@ -27,7 +27,7 @@ const std::vector<std::string> kNames{
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
 
 const json& expected() {
-  static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
+  static const json kExpected = json::parse(read_file(testing::config_path("expected")));
   return kExpected;
 }
 
@@ -772,7 +772,7 @@ TEST_CASE("hostile texts end in a message") {
 
 TEST_CASE("any damage to a config is read or refused, never worse") {
   const std::string text =
-      read_file(fixtures::config_path(GENERATE("llama3.v5", "llama_mscale.v4")));
+      read_file(testing::config_path(GENERATE("llama3.v5", "llama_mscale.v4")));
   const std::string alphabet = "\"{}[],:0-9eE.tn\\ \x01\xff";
   for (size_t at = 0; at < text.size(); ++at) {
     for (size_t pick = at % 3; pick < alphabet.size(); pick += 3) {
@@ -787,7 +787,7 @@ TEST_CASE("any damage to a config is read or refused, never worse") {
 }
 
 TEST_CASE("a truncated config is refused") {
-  const std::string text = read_file(fixtures::config_path("llama3.v5"));
+  const std::string text = read_file(testing::config_path("llama3.v5"));
   for (size_t size = 0; size < text.rfind('}'); ++size) {
     const std::string cut = refusal(text.substr(0, size));
     if (cut.rfind("4: config.json: not valid JSON: ", 0) != 0) FAIL("at " << size << ": " << cut);

@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::config;
 using nlohmann::json;
+using testing::config;
 
 ModelDescription build(const std::string& name, Mode mode = Mode::kTrain,
                        BatchShape batch = {2, 64}) {
@@ -29,7 +29,7 @@ std::string forward_text(const LayerGraph& graph) {
 }
 
 const json& expected_text() {
-  static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
+  static const json kExpected = json::parse(read_file(testing::config_path("expected")));
   return kExpected;
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("parameters are counted as transformers counts them") {
 
 TEST_CASE("layer norms of query and key heads are named in files as in transformers") {
   const auto tensors = [](const char* key, const char* base) {
-    ModelConfig small = parse_model_config(fixtures::changed({{key, true}}, base), base);
+    ModelConfig small = parse_model_config(testing::changed({{key, true}}, base), base);
     small.layers = 1;
     small.windows.resize(1);
     std::map<std::string, Dims> found;
@@ -289,7 +289,7 @@ TEST_CASE("the longest row that a run can have chooses longrope's factors for al
   CHECK(fitting[1].magnitude == beyond[1].magnitude);
   CHECK(angles_of("phi4_mini.v4", {1, 16}) == fitting);
   // A shorter row in a run with longer ones, and padding, which is not part of a row.
-  CHECK(angles_of("phi4_mini.v4", {.row_tokens = 16, .longest_row = 4097}) == beyond);
+  CHECK(angles_of("phi4_mini.v4", {.sequence_length = 16, .longest_row = 4097}) == beyond);
   CHECK(angles_of("phi4_mini.v4", {1, 4098, 2}) == fitting);
 }
 

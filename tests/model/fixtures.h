@@ -11,7 +11,7 @@
 #include "model/model_config.h"
 #include "places.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 inline std::string config_path(const std::string& name) {
   return testing::source_dir() + "/tests/model/configs/" + name + ".json";
@@ -47,4 +47,4 @@ inline std::string refusal(const std::string& text) {
   return "accepted";
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

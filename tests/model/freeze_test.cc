@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::config;
+using testing::config;
 
 ModelDescription model_of(const std::string& name, const TensorSplit& split = {}) {
   ModelConfig c = config(name);

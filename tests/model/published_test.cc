@@ -15,7 +15,7 @@ using nlohmann::json;
 /// the number of parameters that transformers counts (tests/model/reference.py published), or the
 /// key because of which ftrun refuses the config.
 json published() {
-  return json::parse(read_file(fixtures::config_path("published")));
+  return json::parse(read_file(testing::config_path("published")));
 }
 
 TEST_CASE("published configs have the parameters of transformers' models, or are refused by key") {
@@ -23,7 +23,7 @@ TEST_CASE("published configs have the parameters of transformers' models, or are
   for (const json& row : published()) {
     INFO(row["name"]);
     const std::string text = row["config"].dump();
-    const std::string refusal = fixtures::refusal(text);
+    const std::string refusal = testing::refusal(text);
     REQUIRE(row.contains("parameters") != row.contains("refused"));
     if (row.contains("refused")) {
       CHECK(refusal.starts_with("3: config.json:"));

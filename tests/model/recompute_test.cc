@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::config;
+using testing::config;
 
 constexpr const char* kConfigs[] = {"smollm2_135m.v4", "llama2.v4",       "llama3.v4",
                                     "llama_linear.v4", "mistral_nemo.v4", "mistral_window.v4",

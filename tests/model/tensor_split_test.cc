@@ -20,7 +20,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::config;
+using testing::config;
 
 ModelConfig small(const std::string& name) {
   ModelConfig c = config(name);

@@ -14,7 +14,7 @@ ModelDescription model_of(const ModelConfig& config, const Adapter& adapter = {}
 }
 
 ModelConfig three_blocks() {
-  ModelConfig config = fixtures::config("qwen2.v4");
+  ModelConfig config = testing::config("qwen2.v4");
   config.layers = 3;
   config.windows.resize(3);
   return config;

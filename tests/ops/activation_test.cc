@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
@@ -152,4 +152,4 @@ TEST_CASE("silu is within a few ulps from -80 to 80, correct for huge inputs, an
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

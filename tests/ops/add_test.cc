@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 TEST_CASE("add agrees with autograd, also in place") {
@@ -27,4 +27,4 @@ TEST_CASE("add agrees with autograd, also in place") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct AttentionCase {
@@ -16,10 +16,10 @@ struct AttentionCase {
   std::vector<int64_t> documents;
 };
 
-AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
-                     int64_t window = 0, double softcap = 0) {
+AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size,
+                     int64_t sequence_length, int64_t window = 0, double softcap = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
-  return {query_heads, kv_heads, head_size, row_tokens, scale, window, softcap};
+  return {query_heads, kv_heads, head_size, sequence_length, scale, window, softcap};
 }
 
 const std::vector<AttentionCase> kCases{
@@ -41,7 +41,7 @@ const std::vector<AttentionCase> kCases{
 std::vector<int32_t> starts_of(const AttentionCase& c) {
   std::vector<int32_t> starts;
   for (int64_t row = 0; row < c.rows; ++row)
-    for (int64_t t = 0; t < c.attrs.row_tokens; ++t) {
+    for (int64_t t = 0; t < c.attrs.sequence_length; ++t) {
       int64_t start = 0;
       // The rows differ: each has fewer documents than the one before.
       for (size_t i = 0; i + static_cast<size_t>(row) < c.documents.size(); ++i)
@@ -53,7 +53,7 @@ std::vector<int32_t> starts_of(const AttentionCase& c) {
 
 OracleCase attention_oracle(const AttentionCase& c, double spread) {
   const AttentionAttrs& a = c.attrs;
-  const int64_t tokens = c.rows * a.row_tokens;
+  const int64_t tokens = c.rows * a.sequence_length;
   OracleCase o{OpKind::kAttention,
                a,
                {random_array({tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, 1)},
@@ -95,7 +95,7 @@ void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype,
 TEST_CASE("attention with grouped heads, windows and packed documents agrees with autograd") {
   for_each_dtype([](DType dtype) {
     for (const AttentionCase& c : kCases) {
-      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens,
+      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.sequence_length,
               c.attrs.window, c.attrs.softcap, c.rows);
       require_agreement(c, stored(attention_oracle(c, 1.0), dtype), dtype, 1.0);
     }
@@ -124,7 +124,7 @@ TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 p
       }
       Rig rig(dtype);
       const ForwardRun f = run_forward(rig, c, o);
-      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens);
+      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.sequence_length);
       REQUIRE(relative_error(rig.read(f.a), oracle(o).outputs[0]) < tolerance(dtype));
     }
   });
@@ -146,4 +146,4 @@ TEST_CASE("a NaN in a key reaches the tokens that attend to it but no earlier bl
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct Case {
@@ -486,4 +486,4 @@ TEST_CASE("a label outside the vocabulary is caught before memory is touched") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct LengthsCase {
@@ -212,4 +212,4 @@ TEST_CASE("kept and dropped elements add up to the input, also in place") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 /// MaskPosition says where in training a mask's rows lie.
@@ -66,7 +66,7 @@ TEST_CASE("a token has the same mask in a padded row as in an unpadded one") {
   const Array padded = kernel_mask({.first_token = 40,
                                     .attrs = {.probability = 0.3,
                                               .site = 1,
-                                              .row_tokens = kTokens + kPadding,
+                                              .sequence_length = kTokens + kPadding,
                                               .row_padding = kPadding}},
                                    kRows * (kTokens + kPadding), kWidth);
   for (int64_t row = 0; row < kRows; ++row) {
@@ -197,4 +197,4 @@ TEST_CASE("all columns and all tokens are dropped equally often") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
@@ -116,4 +116,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

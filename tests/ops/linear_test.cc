@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct Shape {
@@ -224,4 +224,4 @@ TEST_CASE("a product leaves out a bias that another rank adds") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

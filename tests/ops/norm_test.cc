@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 struct NormShape {
@@ -299,4 +299,4 @@ TEST_CASE("a norm over all query heads and all key heads and its gradients agree
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

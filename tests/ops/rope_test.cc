@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 /// RotatedHeads describes heads of which `elements` elements are rotated, by the angles from
@@ -88,4 +88,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 TEST_CASE("scale and its gradient agree with autograd, also in place") {
@@ -28,4 +28,4 @@ TEST_CASE("scale and its gradient agree with autograd, also in place") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

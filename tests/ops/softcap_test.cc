@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 TEST_CASE("softcap and its gradient agree with autograd, also in place") {
@@ -49,4 +49,4 @@ TEST_CASE("softcap gives the values of an example computed by hand") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -12,8 +12,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::random_model;
-using fixtures::tiny_llama;
+using testing::random_model;
+using testing::tiny_llama;
 
 Unit unit_of(int64_t padded, std::vector<Slice> slices = {}) {
   return {0, "unit", {0}, std::move(slices), 0, padded};
@@ -37,8 +37,8 @@ TEST_CASE("shards are equal and aligned to blocks, and the last ones of a small 
   CHECK(shard_range(unit, 0, 2) == UnitRange{0, 12288});
   CHECK(shard_range(unit, 1, 2) == UnitRange{12288, 20480});
   CHECK(shard_range(unit, 3, 4) == UnitRange{20480, 20480});
-  CHECK(shard_stride(unit, 4) == 8192);
-  CHECK(shard_stride(unit, 7) == 4096);
+  CHECK(shard_size(unit, 4) == 8192);
+  CHECK(shard_size(unit, 7) == 4096);
   CHECK(shard_range(unit, 6, 7).size() == 0);
 }
 
@@ -68,7 +68,7 @@ std::vector<std::vector<int>> coverage(const ModelDescription& model, const Part
       const UnitRange range = shard_range(unit, index, count);
       REQUIRE(range.begin == end);
       REQUIRE(range.begin % kUnitBlock == 0);
-      REQUIRE(range.size() <= shard_stride(unit, count));
+      REQUIRE(range.size() <= shard_size(unit, count));
       end = range.end;
       for (const Slice& slice : slices_in(unit, range.begin, range.end)) {
         REQUIRE(slice.position_in_unit >= range.begin);
@@ -78,7 +78,7 @@ std::vector<std::vector<int>> coverage(const ModelDescription& model, const Part
       }
     }
     REQUIRE(end == unit.padded);
-    REQUIRE(shard_stride(unit, count) * count >= unit.padded);
+    REQUIRE(shard_size(unit, count) * count >= unit.padded);
   }
   return seen;
 }

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "model/families.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns a model of two layers with hidden size 48, six query heads and two key/value heads of
 /// size 8, feed-forward size 76 and 112 vocabulary rows.
@@ -51,4 +51,4 @@ inline ModelDescription random_model(std::mt19937_64& random) {
   return model;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

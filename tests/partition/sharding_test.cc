@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::random_model;
-using fixtures::tiny_llama;
+using testing::random_model;
+using testing::tiny_llama;
 
 TEST_CASE("each layer's small tensors get a unit of their own") {
   const ModelDescription model = tiny_llama(true);

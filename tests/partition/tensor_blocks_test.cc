@@ -186,7 +186,7 @@ TEST_CASE(
   size_t tensors = 0;
   size_t off = 0;
   for (int round = 0; round < 150; ++round) {
-    const ModelDescription model = fixtures::random_model(random);
+    const ModelDescription model = testing::random_model(random);
     const Partition partition =
         build_units(model, static_cast<UnitGranularity>(round % 3), {90, INT64_MAX});
     const std::set<TensorId> exempt = off_blocks(model);

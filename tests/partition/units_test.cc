@@ -12,8 +12,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::random_model;
-using fixtures::tiny_llama;
+using testing::random_model;
+using testing::tiny_llama;
 
 TEST_CASE("an embedding, two layers and an untied head are four units") {
   const ModelDescription model = tiny_llama(false);

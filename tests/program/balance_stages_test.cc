@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 using Counts = std::vector<int64_t>;
 

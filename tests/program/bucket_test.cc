@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 const int64_t kBucketSizes[] = {1, 4096, 5000, 8192, 20'000, 500'000'000, kHuge};

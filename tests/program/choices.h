@@ -11,7 +11,7 @@
 #include "model/freeze.h"
 #include "models.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Mesh describes the ranks of a run. Stages of the pipeline are the slowest axis, then replicas,
 /// then shards, and tensor ranks the fastest: within a replica, rank r is tensor rank r % tensor of
@@ -343,4 +343,4 @@ inline Choice plain(const Choice& choice) {
   return out;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

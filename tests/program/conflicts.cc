@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 /// Bytes is a range in one address space for all memory: first come the persistent buffers, then
@@ -144,4 +144,4 @@ bool reads_its_own(const Program& program) {
   return true;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -5,7 +5,7 @@
 
 #include "program/program.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Lists all pairs (earlier, later) of instructions that touch the same bytes of a persistent
 /// buffer or of an arena, where at least one of the two writes; different buffers may share bytes
@@ -26,4 +26,4 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
 /// buffer, not bytes of another buffer that shares its memory.
 bool reads_its_own(const Program& program);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 std::string labels(const Program& program) {
   std::string text;

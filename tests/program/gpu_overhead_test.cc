@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::small_config;
+using testing::small_config;
 
 constexpr int64_t kOverheadMiB = int64_t{1} << 20;
 
@@ -56,12 +56,12 @@ TEST_CASE("memory of a GPU beyond the plan is reported with its bounds, and CPUs
 
 /// Returns how many more bytes beyond the plan `attention` needs than ftrun's own kernels, for
 /// heads of size 8 in bf16.
-int64_t extra_overhead_bytes(AttentionChoice attention, int64_t rows, int64_t row_tokens,
+int64_t extra_overhead_bytes(AttentionChoice attention, int64_t rows, int64_t sequence_length,
                              int64_t kv_heads) {
   Config config = on_gpus(1);
   config.bf16.enabled = true;
   config.train_micro_batch_size_per_gpu = rows;
-  config.data.sequence_length = row_tokens;
+  config.data.sequence_length = sequence_length;
   ModelConfig model = small_config(2, false);
   model.head_size = 8;
   model.kv_heads = kv_heads;

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the instructions that touch each buffer.
 std::vector<std::vector<size_t>> users(const Program& program) {

@@ -14,7 +14,7 @@
 #include "program/step_builder.h"
 #include "sim/check_world.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns a model with hidden size 16, four query and two key/value heads of size 4, feed-forward
 /// size 24 and a vocabulary of 32.
@@ -269,4 +269,4 @@ inline GroupId group_along(const Program& program, const std::string& axes) {
   return kNoGroup;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

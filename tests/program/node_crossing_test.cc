@@ -18,7 +18,7 @@ int64_t thousand(int) {
   return 1000;
 }
 
-TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data ranks lie") {
+TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data-parallel ranks lie") {
   REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand).groups == 0);
   REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 2), thousand).bytes == 0);
   REQUIRE(crossing_text({}, {}).empty());

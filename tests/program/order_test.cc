@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
   for (const Range& x : a)

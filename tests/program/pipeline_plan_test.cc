@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a resolved config with a pipeline.
 Config piped(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,
@@ -52,7 +52,7 @@ TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
   config.parallel.data = 2;
   config.parallel.tensor = 3;
   const RankMesh mesh = rank_mesh(config);
-  CHECK(mesh.world() == 24);
+  CHECK(mesh.world_size() == 24);
   CHECK(mesh.size(MeshAxis::kPipeline) == 4);
   CHECK(mesh.coordinate(6).pp == 1);
 }

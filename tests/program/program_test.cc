@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the shape of SmolLM2-135M: 30 layers, hidden size 576, nine query and three key/value
 /// heads of size 64.

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a model of eight layers whose state is larger than their activations.
 ModelConfig deep_model() {

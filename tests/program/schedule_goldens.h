@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "needs.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// ScheduleGolden is a schedule of another system, read from schedules.json in the reference
 /// material: the actions of each stage, and the times of a run with equal parts. There, each phase
@@ -60,4 +60,4 @@ inline std::vector<ScheduleGolden> schedule_goldens() {
   return all;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

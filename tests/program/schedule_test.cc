@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches,
                  int chunks = 1) {

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                           const PhaseSeconds& part = {1, 2, 1, 1}, double transfer = 0) {

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a choice of two blocks, tied or not, on four ranks in nodes of `neighbors`. Blocks are
 /// gathered in forward and again in backward.

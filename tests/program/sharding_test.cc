@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Coverage counts how often each element of each unit occurs. It stores the positions where the
 /// count changes, and by how much, because intervals have thousands of elements.

@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a resolved config for four ranks.
 Config base_config(int64_t stage) {
@@ -54,7 +54,7 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   CHECK(rank_mesh(config).size(MeshAxis::kReplicate) == 1);
   config.parallel.data = 0;
   config.parallel.data_replicate = 1;
-  CHECK(rank_mesh(config).world() == 1);
+  CHECK(rank_mesh(config).world_size() == 1);
 }
 
 TEST_CASE("context ranks read the same samples, but hold different parts of the state") {
@@ -63,10 +63,10 @@ TEST_CASE("context ranks read the same samples, but hold different parts of the 
   config.parallel.data_replicate = 2;
   config.parallel.context = 3;
   const RankMesh mesh = rank_mesh(config);
-  REQUIRE(mesh.world() == 12);
+  REQUIRE(mesh.world_size() == 12);
   std::map<int, std::vector<int>> readers;                 // by index of samples
   std::map<std::pair<int, int>, std::vector<int>> owners;  // by replica and index of the shard
-  for (int rank = 0; rank < mesh.world(); ++rank) {
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const StepPlan plan = plan_steps(config, small_config(1, true), rank);
     const StateOptions& state = plan.options.state;
     CHECK(sample_place(state).count == 4);

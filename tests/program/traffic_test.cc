@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the number of ranks of a group along axes of a mesh. A group of neighbors has its size
 /// in its name ("tp/2"); axes are joined by "+" ("dp_shard+tp").

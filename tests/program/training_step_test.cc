@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the program of one of two tensor ranks, with the sums of its layers replaced by another
 /// collective.
@@ -177,7 +177,7 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
   }
 }
 
-TEST_CASE("each stride of each unit counts in the norm on one rank, in a separate slot") {
+TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate slot") {
   for (const Case& c : random_cases(47, 12)) {
     for (const int ranks : {1, 2, 3}) {
       std::map<int64_t, int> slots;

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::PseudoRoot;
+using testing::PseudoRoot;
 
 constexpr const char* kMeminfo =
     "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:   800000 kB\n";

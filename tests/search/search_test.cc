@@ -26,7 +26,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 constexpr double kUnlimited = 1e6;
 

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   // The state takes 12 bytes per parameter, 84 GB for 7 B and 840 GB for 70 B; stages divide it.
@@ -24,7 +24,7 @@ TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   CHECK(formula_state_bytes(3, 8) * 7 == 10.5);
   MemoryTableModel model{"seven", 7'000'000'000, small_config(2, false)};
   model.config.hidden = 64;
-  const MemoryTableRow row = size_row(model, {.zero = 1, .ranks = 4, .row = 32});
+  const MemoryTableRow row = size_row(model, {.zero = 1, .ranks = 4, .sequence_length = 32});
   CHECK(row.lines[0].formula == 14e9);
   CHECK(row.lines[1].formula == 14e9);
   CHECK(row.lines[2].formula == 14e9);
@@ -42,7 +42,7 @@ TEST_CASE("the lines of a size table add up to the need of the plan's fullest ra
     model.config.vocab_rows = one_of<int64_t>(random, {32, 5000});
     const MemoryTableQuery question{.zero = t % 4,
                                     .ranks = one_of<int64_t>(random, {1, 2, 8}),
-                                    .row = one_of<int64_t>(random, {16, 128}),
+                                    .sequence_length = one_of<int64_t>(random, {16, 128}),
                                     .recompute = one_of<RecomputeLevel>(
                                         random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
     const MemoryTableRow row = size_row(model, question);
@@ -54,7 +54,7 @@ TEST_CASE("the lines of a size table add up to the need of the plan's fullest ra
     std::vector<std::string> overrides = layout_overrides(question.ranks);
     overrides.insert(overrides.end(),
                      {"device=cuda", "bf16.enabled=true", "model.path=m", "optimizer.type=AdamW",
-                      cat("data.sequence_length=", question.row)});
+                      cat("data.sequence_length=", question.sequence_length)});
     task.written = load_config_text("size.yaml", "", overrides).written;
     task.context.plans_only = true;
     Layout layout;
@@ -77,7 +77,7 @@ TEST_CASE("each line of a size table equals its category of the plan") {
     MemoryTableModel model{"small", 1'000'000, small_config(2, false)};
     model.config.hidden = 64;
     model.config.vocab_rows = 5000;
-    const MemoryTableRow row = size_row(model, {.zero = zero, .ranks = 4, .row = 128});
+    const MemoryTableRow row = size_row(model, {.zero = zero, .ranks = 4, .sequence_length = 128});
     SearchTask task;
     task.model = model.config;
     std::vector<std::string> overrides = layout_overrides(4);

@@ -12,7 +12,7 @@
 #include "search/enumerate.h"
 #include "search/search_task.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns a random one of `choices`.
 template <class T>
@@ -79,4 +79,4 @@ inline std::vector<Layout> legal_layouts(const SearchTask& task) {
   return legal;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

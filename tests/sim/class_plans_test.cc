@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 using Faults = std::vector<std::string>;
 
 Config config_of(int64_t stage, int64_t data, int64_t replicas, int64_t tensor) {

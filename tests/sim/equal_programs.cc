@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "sim/walk.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 bool equal(const Buffer& a, const Buffer& b) {
@@ -123,4 +123,4 @@ std::string difference_but_place(const Program& a, const Program& b) {
   return difference_of_collectives(a, b);
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -4,7 +4,7 @@
 
 #include "program/program.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns the first difference between two programs beyond what a rank's position explains, or "".
 /// Equal programs have the same buffers and instructions, with the same waits and with ranges of
@@ -12,4 +12,4 @@ namespace ftrun::fixtures {
 /// of a whole.
 std::string difference_but_place(const Program& a, const Program& b);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a world of ranks with these programs, where each rank is in these groups.
 World handmade_world(const std::vector<int32_t>& programs,

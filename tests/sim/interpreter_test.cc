@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 std::vector<std::string> faults_of(const std::vector<StepProgram>& steps) {
   std::vector<const Program*> programs;

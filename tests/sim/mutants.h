@@ -10,7 +10,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 struct MutatedCase {
   std::string name;
@@ -112,4 +112,4 @@ class Mutants {
   std::vector<Outcome> wanted_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

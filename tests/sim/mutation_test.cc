@@ -21,7 +21,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns a choice where a rank holds a part of each unit that is cut in two (with four ranks, two
 /// of them do). Tensor ranks hold as much each, of a model with fewer layers, because their lists

@@ -9,7 +9,7 @@
 #include "program/choices.h"
 #include "sim/interpreter.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 using Values = std::vector<std::vector<uint64_t>>;
 
@@ -70,4 +70,4 @@ inline bool is_noticed(const Choice& choice, const std::vector<StepProgram>& ste
   return false;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int64_t layers) {
   ModelConfig config = small_config(layers, true);
@@ -142,17 +142,17 @@ std::vector<Break> breaks(const Choice& choice) {
        [=](Program& p, size_t at) {
          const size_t next = next_on_link(p, at);
          if (next == p.instrs.size()) return false;
-         p = fixtures::moved(std::move(p), at, next, overlap);
+         p = testing::moved(std::move(p), at, next, overlap);
          return true;
        }},
       {"at the end of the list",
        [=](Program& p, size_t at) {
-         return p = fixtures::moved(std::move(p), at, p.instrs.size() - 1, overlap), true;
+         return p = testing::moved(std::move(p), at, p.instrs.size() - 1, overlap), true;
        },
        true},
       {"at the beginning",
        [=](Program& p, size_t at) {
-         return p = fixtures::moved(std::move(p), at, 0, overlap), true;
+         return p = testing::moved(std::move(p), at, 0, overlap), true;
        },
        true},
       {"before what it sends is made, or after what it brings is read",
@@ -162,7 +162,7 @@ std::vector<Break> breaks(const Choice& choice) {
          const size_t to = sends ? last_writer(p, moved_buffer(instr), at)
                                  : first_reader(p, moved_buffer(instr), at);
          if (to == p.instrs.size()) return false;
-         p = fixtures::moved(std::move(p), at, to, overlap);
+         p = testing::moved(std::move(p), at, to, overlap);
          return true;
        }},
       {"of another micro-batch", on_instr([=](Program&, Instr& i) {
@@ -284,7 +284,7 @@ TEST_CASE(
         if (!program.instrs[to].is_transfer() || ++turn % sweep_stride(3) != 0) continue;
         std::vector<StepProgram> steps = good;
         Program& mutant = steps[rank].program;
-        mutant = fixtures::moved(std::move(mutant), at, to, c.choice.options.overlap);
+        mutant = testing::moved(std::move(mutant), at, to, c.choice.options.overlap);
         INFO(c.name << ": " << instr_label(sum) << " of rank " << rank << " at " << at
                     << " moved to " << to);
         const std::vector<std::string> faults = check_programs(programs_of(steps));

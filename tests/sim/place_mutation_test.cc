@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 Choice choice_of(Mesh mesh, int stage) {
   ModelConfig config = small_config(2, true);

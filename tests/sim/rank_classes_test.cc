@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 using Faults = std::vector<std::string>;
 
 RankClasses classes_of(const Choice& choice) {

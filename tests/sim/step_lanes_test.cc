@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 constexpr const char* kMachine = R"(machine: gpus
 device: gpu

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 constexpr const char* kGpus = R"(machine: gpus
 device: gpu

@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 /// Returns the times of a single rank, where instruction i costs costs[i].
 RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int cores) {

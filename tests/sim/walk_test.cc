@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 const RankGroup kLow{"low", {0, 1}};
 const RankGroup kHigh{"high", {1, 2}};
@@ -92,7 +92,7 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
 std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
   const RankMesh mesh(sizes);
   std::vector<Program> programs;
-  for (int rank = 0; rank < mesh.world(); ++rank)
+  for (int rank = 0; rank < mesh.world_size(); ++rank)
     programs.push_back(sums_part(mesh, rank, mesh.coordinate(rank).dp_replicate * moved));
   std::vector<RankProgram> ranks;
   for (const Program& program : programs)

@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using namespace fixtures;
+using namespace testing;
 
 Machine gpus(int devices) {
   return parse_machine("gpus.yaml", cat("machine: gpus\ndevice: gpu\ndevices: ", devices, R"(

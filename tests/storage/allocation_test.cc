@@ -48,7 +48,7 @@ namespace ftrun {
 namespace {
 
 /// WithoutRing refuses io_uring on demand, and otherwise behaves like the machine.
-class WithoutRing : public fixtures::FaultStorage {
+class WithoutRing : public testing::FaultStorage {
  public:
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
     return machine_storage().open_threads(fd, depth);
@@ -56,7 +56,7 @@ class WithoutRing : public fixtures::FaultStorage {
 };
 
 /// Makes eight requests at a time, each with its part of the memory and of the file.
-void some_requests(SwapFile& file, fixtures::AlignedBytes& data) {
+void some_requests(SwapFile& file, testing::AlignedBytes& data) {
   constexpr int64_t kPart = int64_t{1} << 20;
   SwapFile::Ticket tickets[8];
   for (int64_t i = 0; i < 8; ++i) {
@@ -70,7 +70,7 @@ void some_requests(SwapFile& file, fixtures::AlignedBytes& data) {
 TEST_CASE("swap requests after the first ones allocate nothing") {
   const bool threads = GENERATE(false, true);
   CAPTURE(threads);
-  const fixtures::TemporaryFolder folder;
+  const testing::TemporaryFolder folder;
   WithoutRing storage;
   storage.ring_errno = 1;
   start_log({.level = LogLevel::kError});
@@ -78,7 +78,7 @@ TEST_CASE("swap requests after the first ones allocate nothing") {
       {.folder = folder.path(), .name = "counted", .bytes = 8 << 20, .aio = {.block_size = 65536}},
       threads ? storage : machine_storage());
   start_log({});
-  fixtures::AlignedBytes data(8 << 20);
+  testing::AlignedBytes data(8 << 20);
   some_requests(file, data);
   REQUIRE(allocations > 0);
   const int64_t start = allocations;

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/text.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 constexpr char kMark = 0x5a;
@@ -184,4 +184,4 @@ std::string ring_refusal() {
                       : cat("this machine refuses io_uring: ", errno_text(opened.error_number));
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -10,7 +10,7 @@
 #include "storage/storage_system.h"
 #include "storage/swap_file.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// FaultStorage is the machine's storage with faults. A member that is 0 or unset leaves its call
 /// to the machine; a negative errno makes the call fail.
@@ -81,4 +81,4 @@ std::vector<std::string> lines_of(const std::function<void()>& body);
 /// Returns "kernel refuses io_uring: ..." if this machine has none, else "".
 std::string ring_refusal();
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

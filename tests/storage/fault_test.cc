@@ -14,11 +14,11 @@
 namespace ftrun {
 namespace {
 
-using fixtures::AlignedBytes;
-using fixtures::failure_of;
-using fixtures::FaultStorage;
-using fixtures::lines_of;
-using fixtures::TemporaryFolder;
+using testing::AlignedBytes;
+using testing::failure_of;
+using testing::FaultStorage;
+using testing::lines_of;
+using testing::TemporaryFolder;
 using Lines = std::vector<std::string>;
 
 constexpr const char* kFolderRemedy =

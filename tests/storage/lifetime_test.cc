@@ -26,9 +26,9 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using fixtures::AlignedBytes;
-using fixtures::FaultStorage;
-using fixtures::TemporaryFolder;
+using testing::AlignedBytes;
+using testing::FaultStorage;
+using testing::TemporaryFolder;
 
 std::vector<std::string> open_files_of(pid_t process, const std::string& text) {
   std::vector<std::string> found;

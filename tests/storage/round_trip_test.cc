@@ -16,9 +16,9 @@
 namespace ftrun {
 namespace {
 
-using fixtures::AlignedBytes;
-using fixtures::FaultStorage;
-using fixtures::TemporaryFolder;
+using testing::AlignedBytes;
+using testing::FaultStorage;
+using testing::TemporaryFolder;
 
 /// IoMethod says how blocks are moved: by io_uring or threads, with or without direct I/O.
 struct IoMethod {
@@ -36,11 +36,11 @@ std::string refusal_of_direct_io() {
 }
 
 std::string refusal_of_both() {
-  const std::string ring = fixtures::ring_refusal();
+  const std::string ring = testing::ring_refusal();
   return ring.empty() ? refusal_of_direct_io() : ring;
 }
 
-const testing::Need kRing("io_uring", fixtures::ring_refusal);
+const testing::Need kRing("io_uring", testing::ring_refusal);
 const testing::Need kDirect("direct_io", refusal_of_direct_io);
 const testing::Need kBoth("io_uring_direct", refusal_of_both);
 

@@ -37,7 +37,7 @@ TEST_CASE("swap memory can be moved to another owner") {
 
 TEST_CASE("swap memory above the machine's is refused, with its bytes") {
   REQUIRE(
-      fixtures::failure_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
+      testing::failure_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
       "5: swap buffers of 1024.00 PiB cannot be allocated: Cannot allocate memory | free memory "
       "on this machine, or lower offload_param's buffer_count × buffer_size");
 }

@@ -24,19 +24,19 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using fixtures::FakeJournal;
-using fixtures::FakeModel;
-using fixtures::on_sessions;
-using fixtures::request_of;
-using fixtures::single_rank_session;
-using test::logged;
-using test::TempFolder;
-using test::ToyState;
 using testing::await_that;
+using testing::FakeJournal;
+using testing::FakeModel;
+using testing::logged;
+using testing::on_sessions;
+using testing::request_of;
+using testing::single_rank_session;
+using testing::TempFolder;
+using testing::ToyState;
 using Lines = std::vector<std::string>;
 
 /// A disk that does not create ranks' files while its gate is closed.
-class GatedDisk : public test::FaultFileSystem {
+class GatedDisk : public testing::FaultFileSystem {
  public:
   using FaultFileSystem::FaultFileSystem;
 
@@ -77,13 +77,13 @@ struct SavingRun {
   SavingRun(const std::string& folder, const Config& config, bool resumes = false,
             Session* among = nullptr, GatedDisk* shared = nullptr)
       : root(folder + "/run/checkpoints"),
-        request(request_of(among ? among->rank() : 0, among ? among->world() : 1, config)),
+        request(request_of(among ? among->rank() : 0, among ? among->world_size() : 1, config)),
         progress(config) {
     request.config.output_dir = folder + "/run";
     request.resume.wanted = resumes;
     if (!among) alone = single_rank_session(request);
     session = among ? among : alone.get();
-    model.emplace(request.launch.world, request.launch.rank);
+    model.emplace(request.launch.world_size, request.launch.rank);
     if (resumes && session->is_first()) recorder.emplace(request);
     if (!shared) own_disk = std::make_unique<GatedDisk>(folder);
     disk = shared ? shared : own_disk.get();
@@ -470,7 +470,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is repo
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
-  const std::string message = test::error_of(ExitCode::kEnvironment, [&] { run.step(); });
+  const std::string message = testing::error_of(ExitCode::kEnvironment, [&] { run.step(); });
   CHECK(message.starts_with("checkpoint step-00000001 was not written: "));
   CHECK(run.journal.printed == Lines{});
   CHECK_FALSE(run.checkpointer->has_saved(1));
@@ -552,7 +552,7 @@ TEST_CASE("a resumed run must be the one that was saved, or is refused before an
   save_a_run(folder.path());
   SavingRun run(folder.path(), saved_every(2), true);
   run.request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
-  CHECK(test::error_of(ExitCode::kUsage, [&] { run.load(); })
+  CHECK(testing::error_of(ExitCode::kUsage, [&] { run.load(); })
             .find("this is not the run that was started there; 1 thing differs:\n  "
                   "config.train.seed: was ") != std::string::npos);
   CHECK(run.model->calls == Lines{});
@@ -569,7 +569,7 @@ TEST_CASE("a run that is resumed on another base is refused before its state is 
   }
   SavingRun run(folder.path(), saved_every(1), true);
   run.model->base = "other";
-  CHECK(test::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+  CHECK(testing::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(run.folder_of(1), ": another base"));
   CHECK(run.model->calls == Lines{});
 }
@@ -579,7 +579,7 @@ TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
   save_a_run(folder.path());
   fs::remove_all(folder / "run/checkpoints");
   SavingRun run(folder.path(), saved_every(2), true);
-  CHECK(test::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+  CHECK(testing::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(folder / "run/run.json", ": the run saved checkpoints, but ", run.root,
             " contains none"));
 }
@@ -681,7 +681,7 @@ TEST_CASE(
   signal = 0;
   run.model->exported.failure =
       std::make_exception_ptr(Error(ExitCode::kEnvironment, "the disk is full", "make room"));
-  CHECK(test::error_of(ExitCode::kEnvironment, [&] { run.checkpointer->export_model(stop); }) ==
+  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.checkpointer->export_model(stop); }) ==
         "the disk is full");
   CHECK(run.journal.printed.size() == 1);
 }

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "training/loop_parts.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// FakeJournal keeps a run's reports in memory.
 class FakeJournal : public Journal {
@@ -47,4 +47,4 @@ class FakeJournal : public Journal {
   RunManifest manifest;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -13,16 +13,17 @@
 #include "inputs/resume_policy.h"
 #include "training/checkpointed_state.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// FakeModel is a model of a few numbers, whose state a test can change. It records the calls that
 /// it receives.
 class FakeModel : public CheckpointedState {
  public:
-  FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}
+  FakeModel(int world_size, int rank)
+      : world_size_(world_size), rank_(rank), state(world_size, rank, 0) {}
 
   /// Sets the state to this version, as training changes it.
-  void train_to(int version) { state = test::ToyState(world_, rank_, version); }
+  void train_to(int version) { state = testing::ToyState(world_size_, rank_, version); }
 
   std::string fingerprint() const override { return "folder"; }
   std::string base_fingerprint() const override {
@@ -34,7 +35,7 @@ class FakeModel : public CheckpointedState {
     if (record != saved.extra.end() && record->second != base)
       throw Error(ExitCode::kBadInput, cat(folder, ": another base"), "give the first one");
   }
-  std::map<std::string, int64_t> topology() const override { return {{"data", world_}}; }
+  std::map<std::string, int64_t> topology() const override { return {{"data", world_size_}}; }
 
   void load_initial(const AdapterFolder* adapter) override {
     calls.push_back(adapter == nullptr ? "first weights" : "first weights of an adapter");
@@ -77,12 +78,12 @@ class FakeModel : public CheckpointedState {
   }
 
  private:
-  int world_;
+  int world_size_;
   int rank_;
-  std::optional<test::ToyState> copy_;
+  std::optional<testing::ToyState> copy_;
 
  public:
-  test::ToyState state;
+  testing::ToyState state;
   std::string base;
   mutable int bases_read = 0;
   std::atomic<int> populations = 0;
@@ -92,4 +93,4 @@ class FakeModel : public CheckpointedState {
   std::vector<std::string> calls;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 FakeRun::FakeRun(const Config& given, int64_t total_steps)
     : config(given),
@@ -115,4 +115,4 @@ void FakeRun::await_before_saving(StopAgreement&) {
   calls.push_back("await before saving");
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -10,7 +10,7 @@
 #include "fake_journal.h"
 #include "training/training_loop.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// FakeRun implements everything that a run's loop calls. It records every call and trains nothing;
 /// time passes only in steps. A test sets or overrides what it needs.
@@ -94,4 +94,4 @@ class FakeRun : public Stepper,
   int64_t saved_step_ = -1;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

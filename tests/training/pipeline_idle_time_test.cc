@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::Choice;
+using testing::Choice;
 
 /// Returns how many seconds an instruction of a rank takes.
 using InstrSeconds = std::function<double(int rank, const Instr&)>;
@@ -109,15 +109,15 @@ class TimedWorld {
 Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
   const int parts = stages * chunks;
-  const ModelConfig config = fixtures::small_config(parts, false);
-  Choice choice{fixtures::build(config), {}, {.stages = stages}, config};
+  const ModelConfig config = testing::small_config(parts, false);
+  Choice choice{testing::build(config), {}, {.stages = stages}, config};
   std::vector<int32_t> cuts{0};
   for (int32_t part = 1; part < parts; ++part) cuts.push_back(part + 1);
   cuts.push_back(parts + 2);
   choice.options.schedule = kind;
   choice.options.micro_batches = 8;
   choice.options.overlap = overlap;
-  choice.options.state.decays = fixtures::decays_matrices;
+  choice.options.state.decays = testing::decays_matrices;
   choice.options.state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
   return choice;
 }

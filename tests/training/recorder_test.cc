@@ -18,22 +18,22 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using fixtures::printed;
-using fixtures::request_of;
-using test::error_of;
-using test::logged;
-using test::read_text;
-using test::TempFolder;
+using testing::error_of;
+using testing::logged;
+using testing::printed;
+using testing::read_text;
+using testing::request_of;
+using testing::TempFolder;
 using Lines = std::vector<std::string>;
 
-/// Returns the request of rank 0 of `world` ranks for a run in `folder`, which prints a line of
-/// progress for each step.
-TrainRequest request_in(const std::string& folder, int world = 1) {
+/// Returns the request of rank 0 of `world_size` ranks for a run in `folder`, which prints a line
+/// of progress for each step.
+TrainRequest request_in(const std::string& folder, int world_size = 1) {
   Config config;
   config.train_batch_size = 4;
   config.train.log.every = 1;
   config.train.log.tensorboard = false;
-  TrainRequest request = request_of(0, world, config);
+  TrainRequest request = request_of(0, world_size, config);
   request.config.output_dir = folder;
   return request;
 }
@@ -246,7 +246,7 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
   TrainRequest request = resumed(request_in(folder / "run"));
   request.config_json =
       cat(R"({"train": {"seed": )", request.config.train.seed, R"(, "steps": 9}})");
-  CheckpointMeta saved = test::toy_meta(2, 1);
+  CheckpointMeta saved = testing::toy_meta(2, 1);
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.extra[kConfigRecord] = first.config_json;
   saved.model_fingerprint = saved.data_fingerprint = "";
@@ -273,7 +273,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
           recorder.admit_run(make_manifest(request));
         }).find("run.json: is missing; the run is compared with what its checkpoint records") !=
         std::string::npos);
-  CheckpointMeta saved = test::toy_meta(2, 1);
+  CheckpointMeta saved = testing::toy_meta(2, 1);
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
   saved.config_hash = "c2c2";  // written by a version that recorded no config
@@ -295,7 +295,7 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
     Recorder recorder(request);
     recorder.refuse_if_checkpoints_are_gone();  // the run had saved none
     const std::string checkpoints = recorder.paths().checkpoints();
-    test::write_text(checkpoints + "/latest", "step-00000002");
+    testing::write_text(checkpoints + "/latest", "step-00000002");
     CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
           cat(recorder.paths().manifest(), ": the run saved checkpoints, but ", checkpoints,
               " contains none"));
@@ -362,9 +362,9 @@ TEST_CASE("a run that never trained a step has no table") {
 }
 
 TEST_CASE("a failure of the only rank is attributed to it, one of several ranks to nobody yet") {
-  for (const int world : {1, 2}) {
+  for (const int world_size : {1, 2}) {
     const TempFolder folder;
-    const TrainRequest request = request_in(folder / "run", world);
+    const TrainRequest request = request_in(folder / "run", world_size);
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 2);
     printed([&] {
@@ -374,7 +374,7 @@ TEST_CASE("a failure of the only rank is attributed to it, one of several ranks 
     const RunManifest manifest = read_manifest(recorder.paths().manifest());
     CHECK(manifest.exit_code == 7);
     CHECK(manifest.exit_reason == "the loss is nan");
-    CHECK(manifest.exit_rank == (world == 1 ? 0 : -1));
+    CHECK(manifest.exit_rank == (world_size == 1 ? 0 : -1));
     CHECK(fs::exists(recorder.paths().report()));
   }
 }

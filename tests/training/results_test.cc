@@ -15,7 +15,7 @@ namespace {
 
 /// Writes a model folder with small_model(), from which a run can start.
 void write_model(const std::string& folder) {
-  std::filesystem::copy(fixtures::model_folder(fixtures::small_model()).path(), folder);
+  std::filesystem::copy(testing::model_folder(testing::small_model()).path(), folder);
   write_file_atomic(posix_files(), folder + "/config.json",
                     R"({"model_type": "llama", "vocab_size": 32,
       "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -24,7 +24,7 @@ void write_model(const std::string& folder) {
 }
 
 Config run_in(const std::string& scratch) {
-  Config config = fixtures::run_of_stage(3);
+  Config config = testing::run_of_stage(3);
   config.model.path = scratch + "/model";
   config.output_dir = scratch + "/out";
   config.parallel.data = 2;
@@ -38,7 +38,7 @@ Config run_in(const std::string& scratch) {
 std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
     const std::function<void(int rank, const ExportOutcome&)>& then) {
-  return fixtures::on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
+  return testing::errors_on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
     TrainingSetup setup(config, PlannedModel(config, group.rank()), RankGroups::of_one(group),
                         "results");
     setup.state().load(setup.folder());
@@ -60,7 +60,7 @@ std::vector<std::string> export_on_two(
 
 TEST_CASE(
     "a failure of the writer within a piece ends the export of all ranks at once, with its cause") {
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
   const auto fail = [](int rank, int piece) {
@@ -76,17 +76,18 @@ TEST_CASE(
 }
 
 TEST_CASE("a failure of the writer between pieces is reported when the other ranks are done") {
-  const fixtures::Scratch scratch;
+  const testing::Scratch scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
   std::filesystem::create_directories(export_folder(config));
   write_file_atomic(posix_files(), export_folder(config) + "/of-somebody", "");
   std::array<bool, 2> failed{};
   const auto none = [](int, int) {};
-  fixtures::require_none(export_on_two(config, none, [&](int rank, const ExportOutcome& outcome) {
-    REQUIRE_FALSE(outcome.stopped);
-    failed[static_cast<size_t>(rank)] = outcome.failure != nullptr;
-  }));
+  testing::require_no_failures(
+      export_on_two(config, none, [&](int rank, const ExportOutcome& outcome) {
+        REQUIRE_FALSE(outcome.stopped);
+        failed[static_cast<size_t>(rank)] = outcome.failure != nullptr;
+      }));
   REQUIRE(failed == std::array{true, false});
 }
 

@@ -16,12 +16,12 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using fixtures::on_sessions;
-using fixtures::printed;
-using fixtures::request_of;
-using fixtures::single_rank_session;
-using test::logged;
-using test::TempFolder;
+using testing::logged;
+using testing::on_sessions;
+using testing::printed;
+using testing::request_of;
+using testing::single_rank_session;
+using testing::TempFolder;
 using Lines = std::vector<std::string>;
 
 Config config_in(const std::string& folder) {
@@ -36,7 +36,7 @@ Config config_in(const std::string& folder) {
 /// JournalOfRank is a rank's journal with the objects that it borrows.
 struct JournalOfRank {
   JournalOfRank(Session& among, const Config& config)
-      : request(request_of(among.rank(), among.world(), config)),
+      : request(request_of(among.rank(), among.world_size(), config)),
         session(among),
         journal(request, session, [this](const LogOptions& options) {
           has_record = fs::exists(request.config.output_dir + "/run.json");
@@ -108,7 +108,7 @@ TEST_CASE("only rank 0 has the record; reports of other ranks do nothing") {
 
 TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
   const TempFolder folder;
-  test::write_text(folder / "run", "no folder");
+  testing::write_text(folder / "run", "no folder");
   const Config config = config_in(folder / "run");
   const Lines failures = on_sessions(
       2, config, [&](Session& session) { JournalOfRank(session, config).journal.open_folder(); });
@@ -147,7 +147,7 @@ TEST_CASE("logs are opened in a folder that holds the run's record") {
   const auto fail = []() -> RunManifest {
     throw Error(ExitCode::kEnvironment, "no machine", "look at it");
   };
-  CHECK(test::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
+  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
         "no machine");
   CHECK(run.rank.logs.empty());
   run.journal.open([&] { return make_manifest(run.rank.request); }, 0, 9);
@@ -157,17 +157,17 @@ TEST_CASE("logs are opened in a folder that holds the run's record") {
 
 TEST_CASE("each rank has its own log, whose lines name the rank unless the supervisor does") {
   const TempFolder folder;
-  const auto logs_of = [&](const std::string& name, LaunchKind kind, int world) {
+  const auto logs_of = [&](const std::string& name, LaunchKind kind, int world_size) {
     Config config = config_in(folder / name);
     config.log_level = "warn";
-    std::vector<LogOptions> logs(static_cast<size_t>(world));
-    const Lines failures = on_sessions(world, config, [&](Session& session) {
+    std::vector<LogOptions> logs(static_cast<size_t>(world_size));
+    const Lines failures = on_sessions(world_size, config, [&](Session& session) {
       JournalOfRank rank(session, config);
       rank.request.launch.kind = kind;
       rank.open();
       logs[static_cast<size_t>(session.rank())] = rank.logs.at(0);
     });
-    REQUIRE(failures == Lines(static_cast<size_t>(world), ""));
+    REQUIRE(failures == Lines(static_cast<size_t>(world_size), ""));
     return logs;
   };
   const auto own = logs_of("a", LaunchKind::kTorchrun, 2);
@@ -259,7 +259,8 @@ TEST_CASE("a run that continues with fewer ranks says why") {
   run.rank.request.ranks.drop_reason = "rank 1 failed twice";
   CHECK(logged([&] {
           run.rank.open();
-        }).find("continues with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);
+        }).find("continues with 1 data-parallel rank of 2 since rank 1 failed twice") !=
+        std::string::npos);
 }
 
 TEST_CASE("the activity of a rank is on its board") {

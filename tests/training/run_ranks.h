@@ -13,18 +13,18 @@
 #include "training/session.h"
 #include "waiting.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Returns the request of a rank that computes on the CPU and writes below `output_dir`.
-inline TrainRequest request_of(int rank, int world, const Config& config) {
+inline TrainRequest request_of(int rank, int world_size, const Config& config) {
   TrainRequest request;
   request.config = config;
   request.config.device = DeviceKind::kCpu;
   request.config_json = cat(R"({"train": {"seed": )", config.train.seed, R"(, "steps": 5}})");
   request.config_yaml = "train:\n  steps: 5\n";
   request.launch.rank = rank;
-  request.launch.world = world;
-  request.launch.local_size = world;
+  request.launch.world_size = world_size;
+  request.launch.local_size = world_size;
   request.launch.local_rank = rank;
   request.build.version = "1.2.3";
   return request;
@@ -57,10 +57,11 @@ inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& req
 }
 
 /// Does the same for ranks whose requests differ only in the rank.
-inline std::vector<std::string> on_sessions(int world, const Config& config,
+inline std::vector<std::string> on_sessions(int world_size, const Config& config,
                                             const std::function<void(Session&)>& body) {
   std::vector<TrainRequest> requests;
-  for (int rank = 0; rank < world; ++rank) requests.push_back(request_of(rank, world, config));
+  for (int rank = 0; rank < world_size; ++rank)
+    requests.push_back(request_of(rank, world_size, config));
   return on_sessions(requests, body);
 }
 
@@ -78,4 +79,4 @@ inline std::string printed(const std::function<void()>& work) {
   return text.str();
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -17,9 +17,9 @@
 namespace ftrun {
 namespace {
 
-using fixtures::on_sessions;
-using fixtures::request_of;
-using fixtures::single_rank_session;
+using testing::on_sessions;
+using testing::request_of;
+using testing::single_rank_session;
 using Texts = std::vector<std::string>;
 
 /// OfRanks holds a value for each rank, which only the rank's own thread writes.
@@ -33,7 +33,7 @@ size_t place(const Session& session) {
 /// Returns the mesh of the session's data-parallel ranks, as this rank sees it.
 StateOptions data_mesh(const Session& session) {
   StateOptions state;
-  state.dp_shard.count = session.world();
+  state.dp_shard.count = session.world_size();
   state.dp_shard.index = session.rank();
   return state;
 }

@@ -21,25 +21,25 @@ using Times = std::function<SecondsByRankPhase(int rank, int64_t step)>;
 /// after another, and the sums over ranks that they ask for are computed from all ranks' times.
 std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>& stages,
                                                          int64_t steps, const Times& times) {
-  const auto world = static_cast<int>(stages.size());
+  const auto world_size = static_cast<int>(stages.size());
   std::vector<std::pair<int64_t, std::string>> found;
   std::vector<Lines> last(stages.size());
   std::vector<std::unique_ptr<SlowRanks>> ranks;
   std::vector<std::vector<double>> given(stages.size());
-  for (int r = 0; r < world; ++r)
+  for (int r = 0; r < world_size; ++r)
     ranks.push_back(std::make_unique<SlowRanks>(r, stages, [&, r](std::span<double> numbers) {
       given[static_cast<size_t>(r)].assign(numbers.begin(), numbers.end());
       // Only the last rank gets the true sums, since it runs last; all ranks would come to the same
       // result.
-      if (r == world - 1)
+      if (r == world_size - 1)
         for (int other = 0; other < r; ++other)
           for (size_t i = 0; i < numbers.size(); ++i)
             numbers[i] += given[static_cast<size_t>(other)][i];
     }));
   for (int64_t step = 1; step <= steps; ++step)
-    for (int r = 0; r < world; ++r)
+    for (int r = 0; r < world_size; ++r)
       for (const std::string& line : ranks[static_cast<size_t>(r)]->add_step(step, times(r, step)))
-        if (r == world - 1) found.emplace_back(step, line);
+        if (r == world_size - 1) found.emplace_back(step, line);
   return found;
 }
 

@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::on_sessions;
-using fixtures::request_of;
+using testing::on_sessions;
+using testing::request_of;
 using Names = std::vector<std::string>;
 
 TEST_CASE("clocks are compared by the median of events that end on all ranks at once") {
@@ -44,10 +44,10 @@ Program traced_program() {
   return program;
 }
 
-/// Returns a mesh of `session.world()` data ranks as one of them sees it.
+/// Returns a mesh of `session.world_size()` data-parallel ranks as one of them sees it.
 StateOptions data_ranks(const Session& session) {
   StateOptions state;
-  state.dp_shard.count = session.world();
+  state.dp_shard.count = session.world_size();
   state.dp_shard.index = session.rank();
   return state;
 }
@@ -65,7 +65,7 @@ std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const T
   const Names failures = on_sessions(requests, [&](Session& session) {
     session.open_groups({}, data_ranks(session));
     const Program program = traced_program();
-    fixtures::FakeJournal journal;
+    testing::FakeJournal journal;
     const PredictedStep predicted{std::nullopt, "", "nobody did", "{}"};
     StepTracer tracer(config, session, program, traced, journal, predicted);
     RunTrace trace{begin + std::chrono::milliseconds(session.rank()),

@@ -38,11 +38,11 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
-using fixtures::saved_on;
-using fixtures::SavedState;
-using fixtures::Scratch;
-using fixtures::TrainingMesh;
+using testing::RankRig;
+using testing::saved_on;
+using testing::SavedState;
+using testing::Scratch;
+using testing::TrainingMesh;
 
 constexpr int64_t kStopSeed = 20261124;
 constexpr int64_t kStopVocabulary = 200;
@@ -83,12 +83,12 @@ std::vector<Layout> layouts() {
       {"accumulation", {.shards = 2, .micro_batches = 10}, 1},
       {"mid-epoch of a mix", two, 0, [](Config& c) { c.data.drop_last = true; }},
       {"fp16", two, 2, train_in_fp16},
-      {"dropout", two, 2, [](Config& c) { c = fixtures::with_dropout(std::move(c)); }},
-      {"host", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kCpu); }},
-      {"disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }},
+      {"dropout", two, 2, [](Config& c) { c = testing::with_dropout(std::move(c)); }},
+      {"host", two, 3, [](Config& c) { testing::offload_to(c, OffloadDevice::kCpu); }},
+      {"disk", two, 3, [](Config& c) { testing::offload_to(c, OffloadDevice::kNvme); }},
       {"background", two, 2, train_in_fp16, true},
       {"background from the disk", two, 3,
-       [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }, true},
+       [](Config& c) { testing::offload_to(c, OffloadDevice::kNvme); }, true},
   };
 }
 
@@ -105,7 +105,7 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
 
 /// Returns a config with a few steps per epoch, so that most steps end in the middle of an epoch.
 Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
-  Config config = fixtures::run_of_stage(layout.stage);
+  Config config = testing::run_of_stage(layout.stage);
   config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
   if (layout.name.starts_with("mid-epoch")) {
     config.data.train.push_back(write_tokens(folder + "/b.bin", 23, 2));
@@ -154,7 +154,7 @@ Config evaluated(Config config) {
 /// RankRun is one rank's part of a run from its start to its end. The loop reads data and trains;
 /// it saves after the steps that a test names, and takes the loss of the previous step as the
 /// result of an evaluation.
-class RankRun : public fixtures::FakeRun {
+class RankRun : public testing::FakeRun {
  public:
   RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
       : FakeRun(evaluated(rig.config), rig.config.train.steps),
@@ -227,7 +227,7 @@ class RankRun : public fixtures::FakeRun {
   }
 
   CheckpointGroup group(Rendezvous& rendezvous) const {
-    return {rendezvous_.rank(), rendezvous_.world(), [&rendezvous](const std::string& text) {
+    return {rendezvous_.rank(), rendezvous_.world_size(), [&rendezvous](const std::string& text) {
               return rendezvous.exchange_text("save", text, WaitPolicy::kWhileAlive);
             }};
   }
@@ -302,7 +302,7 @@ class StoppedRuns {
     ObservedRun all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
-    all.state = saved_on(config_, fixtures::model_of_many_blocks(), layout_.mesh,
+    all.state = saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
                          [&](Rendezvous& rendezvous, RankRig& rig) {
                            RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
                            if (from > 0) run.resume(from);

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::FakeRun;
+using testing::FakeRun;
 using Calls = std::vector<std::string>;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();

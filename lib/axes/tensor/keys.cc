@@ -18,11 +18,11 @@ constexpr int64_t kMaxTried = 4096;
 /// parallel.tensor: 1, 3 or 9".
 std::string tensor_degrees(const Resolving& r) {
   const ParallelConfig& mesh = r.config.parallel;
-  const int64_t world = r.context.world_size;
+  const int64_t world_size = r.context.world_size;
   const int64_t other_degrees = model_ranks(mesh) / mesh.tensor;
-  if (mesh.tensor == 1 || world % other_degrees != 0) return "";
+  if (mesh.tensor == 1 || world_size % other_degrees != 0) return "";
   std::vector<std::string> fitting;
-  const int64_t largest_degree = world / other_degrees;
+  const int64_t largest_degree = world_size / other_degrees;
   const int64_t max_degree = std::min(largest_degree, kMaxTried);
   for (int64_t degree = 1; degree <= max_degree && fitting.size() < kMaxListed; ++degree)
     if (largest_degree % degree == 0) fitting.push_back(std::to_string(degree));

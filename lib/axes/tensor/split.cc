@@ -86,9 +86,9 @@ std::vector<int64_t> tensor_split_degrees(const ModelConfig& config) {
 BatchShape pad_rows(BatchShape batch, const TensorSplit& split) {
   if (!split.sequence) return batch;
   const int64_t unit = split.degree / std::gcd<int64_t>(split.degree, batch.rows);
-  const int64_t padded = round_up(batch.row_tokens, unit);
-  batch.row_padding += padded - batch.row_tokens;
-  batch.row_tokens = padded;
+  const int64_t padded = round_up(batch.sequence_length, unit);
+  batch.row_padding += padded - batch.sequence_length;
+  batch.sequence_length = padded;
   return batch;
 }
 

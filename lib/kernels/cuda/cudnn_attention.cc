@@ -361,10 +361,10 @@ void CudnnAttention::run(const Attention& a, const DocumentLists* lists, bool ba
   for (size_t i = 0; i < prepared->parts.size(); ++i) {
     const CudnnPart& part = prepared->parts[i].part;
     const int64_t sequences =
-        lists != nullptr ? lists->groups[i].slots : a.tokens / a.attrs.row_tokens;
+        lists != nullptr ? lists->groups[i].slots : a.tokens / a.attrs.sequence_length;
     for (int64_t sequence = 0; sequence < sequences; sequence += part.sequences)
       for (int64_t kv_head = 0; kv_head < a.attrs.kv_heads; kv_head += part.kv_heads) {
-        const int64_t token = lists != nullptr ? 0 : sequence * a.attrs.row_tokens;
+        const int64_t token = lists != nullptr ? 0 : sequence * a.attrs.sequence_length;
         std::vector<CudnnArgument> arguments = operands(*prepared, i, a, token, kv_head);
         if (lists != nullptr)
           add_lists(arguments, prepared->parts[i].graph, lists->groups[i], sequence);

@@ -25,7 +25,7 @@ struct AttentionAttrs {
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   /// The number of tokens of a row, T; N is a multiple of it.
-  int64_t row_tokens = 0;
+  int64_t sequence_length = 0;
   /// The factor of the scores, usually 1/sqrt(d).
   double scale = 1.0;
   /// The sliding window in tokens; 0 = none.
@@ -36,7 +36,7 @@ struct AttentionAttrs {
 };
 
 namespace ops {
-/// Emits an attention and returns its result a; sets `attrs.row_tokens` to the builder's.
+/// Emits an attention and returns its result a; sets `attrs.sequence_length` to the builder's.
 ValueId attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAttrs attrs);
 }  // namespace ops
 

@@ -33,11 +33,11 @@ struct Attention {
 
   /// Returns a block's first token, counted in the whole batch.
   int64_t first_token(int64_t row, int64_t block) const {
-    return row * attrs.row_tokens + block * kAttentionBlock;
+    return row * attrs.sequence_length + block * kAttentionBlock;
   }
   /// Returns the number of tokens in a block.
   int64_t block_tokens(int64_t block) const {
-    return std::min(kAttentionBlock, attrs.row_tokens - block * kAttentionBlock);
+    return std::min(kAttentionBlock, attrs.sequence_length - block * kAttentionBlock);
   }
   int64_t query_column(int64_t head) const { return head * attrs.head_size; }
   int64_t key_column(int64_t kv_head) const {
@@ -65,8 +65,8 @@ struct Attention {
 template <class S>
 void Attention<S>::compute_lowest_keys(const int32_t* starts) {
   for (int64_t row = 0; row < place.batch_rows; ++row) {
-    for (int64_t t = 0; t < attrs.row_tokens; ++t) {
-      const int64_t n = row * attrs.row_tokens + t;
+    for (int64_t t = 0; t < attrs.sequence_length; ++t) {
+      const int64_t n = row * attrs.sequence_length + t;
       const int64_t window = attrs.window > 0 ? t - attrs.window + 1 : 0;
       lowest[n] =
           static_cast<int32_t>(std::clamp<int64_t>(std::max<int64_t>(starts[n], window), 0, t));

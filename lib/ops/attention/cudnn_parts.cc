@@ -55,11 +55,12 @@ std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, 
                                    int64_t part_bytes) {
   std::vector<CudnnPart> parts;
   if (documents)
-    for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.row_tokens))
+    for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.sequence_length))
       parts.push_back(
           {.sequences = group.slots, .max_tokens = group.max_tokens, .documents = true});
   else
-    parts.push_back({.sequences = tokens / attrs.row_tokens, .max_tokens = attrs.row_tokens});
+    parts.push_back(
+        {.sequences = tokens / attrs.sequence_length, .max_tokens = attrs.sequence_length});
   for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);
   return parts;
 }
@@ -77,7 +78,7 @@ int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part
 
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype) {
   return dtype == DType::kBF16 && attrs.head_size % 8 == 0 && attrs.head_size <= kMaxCudnnHead &&
-         attrs.row_tokens > 1 && attrs.softcap == 0;
+         attrs.sequence_length > 1 && attrs.softcap == 0;
 }
 
 }  // namespace ftrun

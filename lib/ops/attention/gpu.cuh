@@ -24,7 +24,7 @@ struct AttentionArgs {
   int64_t tokens;
   /// The number of elements of a row of qkv and of a row of a.
   int64_t width, out_width;
-  int row_tokens, blocks, query_heads, kv_heads, group, head_size;
+  int sequence_length, blocks, query_heads, kv_heads, group, head_size;
   float scale;
   /// The bound of scores; 0: scores have none.
   float softcap;
@@ -97,8 +97,8 @@ AttentionArgs<T> attention_args(const Attention& a) {
   args.tokens = a.tokens;
   args.width = (at.query_heads + 2 * at.kv_heads) * at.head_size;
   args.out_width = at.query_heads * at.head_size;
-  args.row_tokens = static_cast<int>(at.row_tokens);
-  args.blocks = static_cast<int>(divide_up(at.row_tokens, kAttentionBlock));
+  args.sequence_length = static_cast<int>(at.sequence_length);
+  args.blocks = static_cast<int>(divide_up(at.sequence_length, kAttentionBlock));
   args.query_heads = static_cast<int>(at.query_heads);
   args.kv_heads = static_cast<int>(at.kv_heads);
   args.group = static_cast<int>(at.query_heads / at.kv_heads);

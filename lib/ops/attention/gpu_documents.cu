@@ -28,16 +28,16 @@ __device__ int sum_up_to(int own, int* sums) {
 /// DocumentShape holds the number of tokens, and the sizes of a row of tokens, of qkv and of the
 /// result.
 struct DocumentShape {
-  int tokens, row_tokens, width, out_width;
+  int tokens, sequence_length, width, out_width;
 };
 
 /// Returns whether a token is the first one of its document.
 __device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
-  return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
+  return starts[token] == token % shape.sequence_length || token % shape.sequence_length == 0;
 }
 /// Returns whether a token begins a document or continues the document of the token before it.
 __device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape, int token) {
-  const int t = token % shape.row_tokens;
+  const int t = token % shape.sequence_length;
   return starts[token] == t || (t > 0 && starts[token] == starts[token - 1]);
 }
 
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kListThreads)
 
 /// Returns whether a token before `uncovered` is a document of one token.
 __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts, int64_t token) {
-  const auto t = static_cast<int>(token % args.row_tokens);
+  const auto t = static_cast<int>(token % args.sequence_length);
   if (token >= *args.uncovered || starts[token] != t) return false;
-  return t + 1 == args.row_tokens || starts[token + 1] == t + 1;
+  return t + 1 == args.sequence_length || starts[token + 1] == t + 1;
 }
 
 constexpr int kSingleThreads = 128;
@@ -169,7 +169,7 @@ Launch single_launch(const Attention& a, cudaStream_t stream) {
 
 void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream) {
   const auto args = attention_args<Bf16>(a);
-  const DocumentShape shape{static_cast<int>(a.tokens), args.row_tokens,
+  const DocumentShape shape{static_cast<int>(a.tokens), args.sequence_length,
                             static_cast<int>(args.width), static_cast<int>(args.out_width)};
   launch({1, kListThreads, 0, stream}, fill_document_lists, a.starts, a.lowest, lists, shape);
 }

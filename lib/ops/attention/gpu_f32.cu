@@ -123,18 +123,18 @@ struct Query {
 };
 
 __device__ inline Query query_of(const Args& args, int row, int head, int at, bool backward) {
-  if (at >= args.row_tokens) return {};
-  const int64_t token = static_cast<int64_t>(row) * args.row_tokens + at,
+  if (at >= args.sequence_length) return {};
+  const int64_t token = static_cast<int64_t>(row) * args.sequence_length + at,
                 statistic = head * args.tokens + token;
   if (!backward) return {at, args.lowest[token], 0.0F, 0.0F};
   return {at, args.lowest[token], args.lse[statistic], args.delta[statistic]};
 }
 
 __device__ inline int rows_from(const Args& args, int first) {
-  return min(kTile, args.row_tokens - first);
+  return min(kTile, args.sequence_length - first);
 }
 __device__ inline int64_t token_at(const Args& args, int row, int t) {
-  return static_cast<int64_t>(row) * args.row_tokens + t;
+  return static_cast<int64_t>(row) * args.sequence_length + t;
 }
 /// Finds the first key tile that the query tile at `first` may need.
 __device__ inline int first_key(const Args& args, int row, int first) {
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   load_tile(args, v, args.value(own, kv_head), args.width, rows_from(args, first));
   Sums dk, dv;
   for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
-    for (int at = first; at < args.row_tokens; at += kTile) {
+    for (int at = first; at < args.sequence_length; at += kTile) {
       // The first visible key never decreases along a row, because `starts` never does. So no later
       // query sees these keys.
       if (first_key(args, row, at) >= first + kTile) break;
@@ -309,9 +309,10 @@ int shared_floats(int tiles, int head_size) {
 
 Launch attention_launch(const Args& args, int heads, int tiles, cudaStream_t stream) {
   const int floats = shared_floats(tiles, args.head_size);
-  return {dim3(static_cast<unsigned>(divide_up(args.row_tokens, kTile)),
-               static_cast<unsigned>(heads), static_cast<unsigned>(args.tokens / args.row_tokens)),
-          dim3(kSide, kSide), static_cast<size_t>(floats) * sizeof(float), stream};
+  return {
+      dim3(static_cast<unsigned>(divide_up(args.sequence_length, kTile)),
+           static_cast<unsigned>(heads), static_cast<unsigned>(args.tokens / args.sequence_length)),
+      dim3(kSide, kSide), static_cast<size_t>(floats) * sizeof(float), stream};
 }
 
 }  // namespace

@@ -249,8 +249,8 @@ struct TokenBlock {
 /// Returns the block of at most R tokens from the row's token `first` on.
 template <int R, class T>
 __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int first) {
-  return {first, static_cast<int64_t>(row) * args.row_tokens + first,
-          min(R, args.row_tokens - first)};
+  return {first, static_cast<int64_t>(row) * args.sequence_length + first,
+          min(R, args.sequence_length - first)};
 }
 
 /// TileMask says whether masks (causal, documents, window) hide all scores of a tile, none, or
@@ -268,7 +268,7 @@ struct WarpQueries {
 
   template <class T>
   __device__ WarpQueries(const AttentionArgs<T>& args, const TokenBlock& own, int warp_row)
-      : first(own.first + warp_row), last(-1), least(args.row_tokens), greatest(0) {
+      : first(own.first + warp_row), last(-1), least(args.sequence_length), greatest(0) {
     const int own_end = min(own.rows, (warp_row / kTile + 1) * kTile);
     if (warp_row < own.rows && !args.is_covered(own.token + own_end))
       last = own.first + min(own.rows, warp_row + kFragmentRows * G) - 1;
@@ -568,7 +568,7 @@ __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_blo
         block < args.blocks && args.first_block[row * args.blocks + block] <= key_block;
     const unsigned blind = ~__ballot_sync(0xffffffffU, sees);
     end += blind == 0 ? 32 : __ffs(static_cast<int>(blind)) - 1;
-    if (blind != 0) return min(end * kTile, args.row_tokens);
+    if (blind != 0) return min(end * kTile, args.sequence_length);
   }
 }
 
@@ -623,7 +623,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
       ++head;
     }
     if (head <= last_head) start_part(at ^ 1, head, first);
-    const int last_query = min(part + kQueries, args.row_tokens) - 1;
+    const int last_query = min(part + kQueries, args.sequence_length) - 1;
     const auto& of = numbers[at];
     if (last_query >= warp_key && of.lowest[0] <= last_warp_key) {
       const bool all = part >= last_warp_key && of.lowest[last_query - part] <= warp_key;
@@ -701,8 +701,9 @@ void with_narrow_type(DType dtype, Body body) {
 template <int D, class T>
 Launch attention_launch(const AttentionArgs<T>& args, int block_rows, int heads, int shared_rows,
                         cudaStream_t stream) {
-  const auto rows = static_cast<unsigned>(args.tokens / args.row_tokens);
-  return {dim3(blocks(divide_up(args.row_tokens, block_rows)), static_cast<unsigned>(heads), rows),
+  const auto rows = static_cast<unsigned>(args.tokens / args.sequence_length);
+  return {dim3(blocks(divide_up(args.sequence_length, block_rows)), static_cast<unsigned>(heads),
+               rows),
           kThreads, static_cast<size_t>(shared_rows) * D * sizeof(T), stream};
 }
 

@@ -8,12 +8,12 @@ namespace {
 // attends (the start of its document or of its window, whichever is later), and the first key block
 // that the query block needs. A token always attends to itself, whatever `starts` says.
 __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block,
-                            int row_tokens, int window, int query_blocks) {
+                            int sequence_length, int window, int query_blocks) {
   __shared__ int needed[kAttentionBlock];
   const int t = static_cast<int>(blockIdx.x % query_blocks * kAttentionBlock + threadIdx.x);
-  const int64_t n = static_cast<int64_t>(blockIdx.x / query_blocks) * row_tokens + t;
+  const int64_t n = static_cast<int64_t>(blockIdx.x / query_blocks) * sequence_length + t;
   needed[threadIdx.x] = t;
-  if (t < row_tokens) {
+  if (t < sequence_length) {
     const int from = max(starts[n], window > 0 ? t - window + 1 : 0);
     needed[threadIdx.x] = min(max(from, 0), t);
     lowest[n] = needed[threadIdx.x];
@@ -29,14 +29,15 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
 // elsewhere need no delta.
 template <class T, int V>
 __global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads,
-                           int head_size, int row_tokens, const int32_t* uncovered) {
+                           int head_size, int sequence_length, const int32_t* uncovered) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (item >= tokens * heads) return;
   if (uncovered != nullptr) {
-    const int64_t token = item / heads, row = token / row_tokens;
-    const auto t = static_cast<int>(token % row_tokens),
+    const int64_t token = item / heads, row = token / sequence_length;
+    const auto t = static_cast<int>(token % sequence_length),
                block = t / static_cast<int>(kAttentionBlock);
-    if (row * row_tokens + min((block + 1) * static_cast<int>(kAttentionBlock), row_tokens) <=
+    if (row * sequence_length +
+            min((block + 1) * static_cast<int>(kAttentionBlock), sequence_length) <=
         *uncovered)
       return;
   }
@@ -55,10 +56,10 @@ __global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens
 
 void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
   const AttentionAttrs& at = a.attrs;
-  const int64_t query_blocks = divide_up(at.row_tokens, kAttentionBlock);
-  launch({blocks(a.tokens / at.row_tokens * query_blocks), static_cast<unsigned>(kAttentionBlock),
-          0, stream},
-         find_lowest, a.starts, a.lowest, a.first_block, static_cast<int>(at.row_tokens),
+  const int64_t query_blocks = divide_up(at.sequence_length, kAttentionBlock);
+  launch({blocks(a.tokens / at.sequence_length * query_blocks),
+          static_cast<unsigned>(kAttentionBlock), 0, stream},
+         find_lowest, a.starts, a.lowest, a.first_block, static_cast<int>(at.sequence_length),
          static_cast<int>(at.window), static_cast<int>(query_blocks));
   if (a.da == nullptr) return;
   with_type(dtype, [&](auto type) {
@@ -71,7 +72,7 @@ void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
       launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream},
              find_delta<T, V>, static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta,
              a.tokens, static_cast<int>(at.query_heads), static_cast<int>(at.head_size),
-             static_cast<int>(at.row_tokens), a.uncovered);
+             static_cast<int>(at.sequence_length), a.uncovered);
     });
   });
 }

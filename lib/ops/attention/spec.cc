@@ -28,7 +28,7 @@ void attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 /// and a key block of which some pair is within the causal window. A row counts as one document,
 /// because only the batch says where documents start; rows of short documents cost less.
 double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
-  const int64_t block = kAttentionBlock, row = attrs.row_tokens;
+  const int64_t block = kAttentionBlock, row = attrs.sequence_length;
   double pairs = 0;
   for (int64_t first = 0; first < row; first += block) {
     const int64_t end = std::min(first + block, row);
@@ -108,7 +108,7 @@ void attention_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 ValueId ops::attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAttrs attrs) {
-  attrs.row_tokens = g.row_tokens();
+  attrs.sequence_length = g.sequence_length();
   const int64_t width = (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
   require(g.at(qkv).dims == Dims{g.tokens(), width}, "attention reads q, k and v of each token");
   require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");

@@ -21,13 +21,13 @@ int64_t key_block_classes(int64_t independent, int64_t blocks) {
 
 AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                        int64_t element_bytes, bool backward) {
-  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0,
+  require(attrs.sequence_length > 0 && tokens % attrs.sequence_length == 0,
           "the tokens of attention fill whole rows");
   constexpr int64_t kVector = 16;
   AttentionWorkspace w;
   w.padded_head = round_up(attrs.head_size, kVector);
-  w.batch_rows = tokens / attrs.row_tokens;
-  w.blocks = divide_up(attrs.row_tokens, kAttentionBlock);
+  w.batch_rows = tokens / attrs.sequence_length;
+  w.blocks = divide_up(attrs.sequence_length, kAttentionBlock);
   const int64_t tile_bytes = kAttentionBlock * w.padded_head * wide_bytes(element_bytes);
   const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
   const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;

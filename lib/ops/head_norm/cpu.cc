@@ -31,8 +31,8 @@ void head_norm(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const S* const x = qkv + n * row.width;
-      S* const y = out + n * row.width;
+      const S* const x = qkv + n * row.row_size;
+      S* const y = out + n * row.row_size;
       for (int64_t h = 0; h < row.normed_heads; ++h) {
         const int64_t at = h * row.head_size, statistic = n * row.normed_heads + h;
         vec.layer_norm(x + at, weight_of(row, wq, wk, h), nullptr, y + at, mean + statistic,
@@ -56,7 +56,7 @@ void head_norm_dgrad(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t token = n * row.width;
+      const int64_t token = n * row.row_size;
       for (int64_t h = 0; h < row.normed_heads; ++h) {
         const int64_t at = token + h * row.head_size, statistic = n * row.normed_heads + h;
         vec.layer_norm_dgrad(dy + at, qkv + at, mean + statistic, rstd + statistic,
@@ -78,20 +78,21 @@ void head_norm_wgrad(const OpCall& call) {
   auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
   // The weights in a partial sum have the same order as the heads in a row.
-  sum_row_blocks(tokens, row.values, partials, [&](int64_t first, int64_t rows, Compute<S>* sums) {
-    for (int64_t n = first; n < first + rows; ++n)
-      for (int64_t h = 0; h < row.normed_heads; ++h) {
-        const int64_t at = n * row.width + h * row.head_size;
-        const int64_t statistic = n * row.normed_heads + h;
-        vec.layer_norm_wgrad(dy + at, qkv + at, mean + statistic, rstd + statistic,
-                             sums + h * row.head_size, nullptr, 1, row.head_size);
-      }
-  });
+  sum_row_blocks(tokens, row.value_offset, partials,
+                 [&](int64_t first, int64_t rows, Compute<S>* sums) {
+                   for (int64_t n = first; n < first + rows; ++n)
+                     for (int64_t h = 0; h < row.normed_heads; ++h) {
+                       const int64_t at = n * row.row_size + h * row.head_size;
+                       const int64_t statistic = n * row.normed_heads + h;
+                       vec.layer_norm_wgrad(dy + at, qkv + at, mean + statistic, rstd + statistic,
+                                            sums + h * row.head_size, nullptr, 1, row.head_size);
+                     }
+                 });
   for (const size_t i : {size_t{0}, size_t{1}})
     call.with_gradient<S>(i, [&](auto* dw) {
-      const int64_t first = i == 0 ? 0 : row.keys;
-      const int64_t width = i == 0 ? row.keys : row.values - row.keys;
-      add_partials(partials + first, tokens, width, row.values, dw, call.accumulate());
+      const int64_t first = i == 0 ? 0 : row.key_offset;
+      const int64_t width = i == 0 ? row.key_offset : row.value_offset - row.key_offset;
+      add_partials(partials + first, tokens, width, row.value_offset, dw, call.accumulate());
     });
 }
 

@@ -19,13 +19,14 @@ void qk_norm(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const S* const x = qkv + n * row.width;
-      S* const y = out + n * row.width;
+      const S* const x = qkv + n * row.row_size;
+      S* const y = out + n * row.row_size;
       Stat<S>* const r = rstd + n * row.normed_heads;
       vec.rms_norm(x, nullptr, wq, nullptr, y, r, row.query_heads, row.head_size, attrs.epsilon,
                    attrs.weight_offset);
-      vec.rms_norm(x + row.keys, nullptr, wk, nullptr, y + row.keys, r + row.query_heads,
-                   row.key_heads, row.head_size, attrs.epsilon, attrs.weight_offset);
+      vec.rms_norm(x + row.key_offset, nullptr, wk, nullptr, y + row.key_offset,
+                   r + row.query_heads, row.kv_heads, row.head_size, attrs.epsilon,
+                   attrs.weight_offset);
       row.copy_values(x, y);
     }
   });
@@ -44,11 +45,11 @@ void qk_norm_dgrad(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t q = n * row.width, k = q + row.keys;
+      const int64_t q = n * row.row_size, k = q + row.key_offset;
       const Stat<S>* const r = rstd + n * row.normed_heads;
       vec.rms_norm_dgrad(dy + q, qkv + q, r, wq, nullptr, dqkv + q, row.query_heads, row.head_size,
                          attrs.weight_offset);
-      vec.rms_norm_dgrad(dy + k, qkv + k, r + row.query_heads, wk, nullptr, dqkv + k, row.key_heads,
+      vec.rms_norm_dgrad(dy + k, qkv + k, r + row.query_heads, wk, nullptr, dqkv + k, row.kv_heads,
                          row.head_size, attrs.weight_offset);
       row.copy_values(dy + q, dqkv + q);
     }
@@ -67,11 +68,11 @@ void qk_norm_wgrad(const OpCall& call) {
   sum_row_blocks(tokens, 2 * row.head_size, partials,
                  [&](int64_t first, int64_t rows, Compute<S>* sums) {
                    for (int64_t n = first; n < first + rows; ++n) {
-                     const int64_t q = n * row.width, k = q + row.keys;
+                     const int64_t q = n * row.row_size, k = q + row.key_offset;
                      const Stat<S>* const r = rstd + n * row.normed_heads;
                      vec.rms_norm_wgrad(dy + q, qkv + q, r, sums, row.query_heads, row.head_size);
                      vec.rms_norm_wgrad(dy + k, qkv + k, r + row.query_heads, sums + row.head_size,
-                                        row.key_heads, row.head_size);
+                                        row.kv_heads, row.head_size);
                    }
                  });
   for (const size_t i : {size_t{0}, size_t{1}})

@@ -24,7 +24,8 @@ struct NormedPart {
 struct NormedRow : QkvRow {
   explicit NormedRow(const WholeQkNormAttrs& attrs)
       : QkvRow(attrs.heads),
-        parts{part(0, keys, attrs.ranks), part(keys, values - keys, attrs.ranks)} {}
+        parts{part(0, key_offset, attrs.ranks),
+              part(key_offset, value_offset - key_offset, attrs.ranks)} {}
   static NormedPart part(int64_t first, int64_t count, int64_t ranks) {
     return {first, count, static_cast<double>(count * ranks)};
   }
@@ -46,7 +47,7 @@ void qk_dots(const OpCall& call) {
     for (int64_t n = begin; n < end; ++n)
       for (size_t i = 0; i < 2; ++i) {
         const NormedPart& part = row.parts[i];
-        const int64_t at = n * row.width + part.first;
+        const int64_t at = n * row.row_size + part.first;
         dots[2 * n + static_cast<int64_t>(i)] =
             static_cast<Stat<S>>(vec.weighted_dot(a + at, b + at, weights[i], part.count));
       }
@@ -65,8 +66,8 @@ void whole_qk_norm(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const S* const x = qkv + n * row.width;
-      S* const y = out + n * row.width;
+      const S* const x = qkv + n * row.row_size;
+      S* const y = out + n * row.row_size;
       for (size_t i = 0; i < 2; ++i) {
         const auto& [first, count, elements] = row.parts[i];
         const int64_t at = 2 * n + static_cast<int64_t>(i);
@@ -91,7 +92,7 @@ void whole_qk_norm_dgrad(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t token = n * row.width;
+      const int64_t token = n * row.row_size;
       for (size_t i = 0; i < 2; ++i) {
         const auto& [first, count, elements] = row.parts[i];
         const int64_t at = 2 * n + static_cast<int64_t>(i), x = token + first;
@@ -114,19 +115,21 @@ void whole_qk_norm_wgrad(const OpCall& call) {
   auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
   // The weights in a partial sum have the same order as the parts in a row.
-  sum_row_blocks(tokens, row.values, partials, [&](int64_t begin, int64_t rows, Compute<S>* sums) {
-    for (int64_t n = begin; n < begin + rows; ++n)
-      for (size_t i = 0; i < 2; ++i) {
-        const NormedPart& part = row.parts[i];
-        const int64_t x = n * row.width + part.first;
-        vec.rms_norm_wgrad(dy + x, qkv + x, rstd + 2 * n + static_cast<int64_t>(i),
-                           sums + part.first, 1, part.count);
-      }
-  });
+  sum_row_blocks(tokens, row.value_offset, partials,
+                 [&](int64_t begin, int64_t rows, Compute<S>* sums) {
+                   for (int64_t n = begin; n < begin + rows; ++n)
+                     for (size_t i = 0; i < 2; ++i) {
+                       const NormedPart& part = row.parts[i];
+                       const int64_t x = n * row.row_size + part.first;
+                       vec.rms_norm_wgrad(dy + x, qkv + x, rstd + 2 * n + static_cast<int64_t>(i),
+                                          sums + part.first, 1, part.count);
+                     }
+                 });
   for (size_t i = 0; i < 2; ++i)
     call.with_gradient<S>(i, [&](auto* dw) {
       const NormedPart& part = row.parts[i];
-      add_partials(partials + part.first, tokens, part.count, row.values, dw, call.accumulate());
+      add_partials(partials + part.first, tokens, part.count, row.value_offset, dw,
+                   call.accumulate());
     });
 }
 

@@ -49,7 +49,7 @@ class WaitingRank {
  public:
   WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_patience = 30s) {
     group_ = make_nccl_communicator({.name = "world",
-                                     .members = everyone(rendezvous.world()),
+                                     .members = everyone(rendezvous.world_size()),
                                      .rank = rendezvous.rank(),
                                      .timeout = 60s,
                                      .board = &rendezvous.board(),

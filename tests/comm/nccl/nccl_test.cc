@@ -26,7 +26,7 @@ struct GpuGroup {
   GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false,
            bool messages = false) {
     Communicator::Setup setup{.name = "world",
-                              .members = everyone(rendezvous.world()),
+                              .members = everyone(rendezvous.world_size()),
                               .rank = rendezvous.rank(),
                               .timeout = timeout,
                               .board = &rendezvous.board(),
@@ -116,7 +116,7 @@ void check_exchanges(GpuGroup& gpu, int rank, int ranks) {
 
 void check_collectives(Rendezvous& rendezvous, bool in_order) {
   GpuGroup gpu(rendezvous, 20s, in_order);
-  const int rank = rendezvous.rank(), ranks = rendezvous.world();
+  const int rank = rendezvous.rank(), ranks = rendezvous.world_size();
   for (const int64_t count : {int64_t{6}, int64_t{40'002}}) {
     std::vector<float> all = numbers(rank, count);
     const std::vector<float> expected = summed(ranks, count);

@@ -5,7 +5,7 @@
 #include "../emulated_gpu.h"
 #include "mesh_on_gpu.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Connects the groups of ranks on emulated GPUs by the emulated NCCL. `network` is borrowed.
 inline GroupOnGpu emulated_groups(EmulatedNetwork& network) {
@@ -17,4 +17,4 @@ inline GroupOnGpu emulated_groups(EmulatedNetwork& network) {
   };
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -7,7 +7,7 @@
 
 int main(int argc, char** argv) {
   try {
-    const auto gpu = ftrun::fixtures::open_gpu_under_test();
+    const auto gpu = ftrun::testing::open_gpu_under_test();
     std::cout << "on " << gpu->info().name << "\n";
   } catch (const ftrun::Error& error) {
     return ftrun::testing::exit_code_without_gpu(error);

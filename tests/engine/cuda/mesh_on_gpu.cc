@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 constexpr int64_t kMeshSteps = 2;
@@ -83,4 +83,4 @@ void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh
   }
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -7,7 +7,7 @@
 #include "comm/communicator.h"
 #include "engine/gpu.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// GroupOnGpu makes a rank's communicator on its GPU with the members of `like`, the host's group.
 using GroupOnGpu = std::function<std::unique_ptr<Communicator>(Gpu& gpu, const Communicator& like)>;
@@ -18,4 +18,4 @@ using GroupOnGpu = std::function<std::unique_ptr<Communicator>(Gpu& gpu, const C
 void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh,
                      const GroupOnGpu& connect);
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

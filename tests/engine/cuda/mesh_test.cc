@@ -12,24 +12,24 @@ namespace {
 
 TEST_CASE("cuda mesh: tensor ranks train the CPU's losses and weights, sharded and on tiers too") {
   set_kernel_threads(1);
-  fixtures::Mailbox mailbox;
-  const fixtures::GroupOnGpu staged = [&](Gpu& gpu, const Communicator& like) {
-    return std::make_unique<fixtures::StagedGroup>(gpu, mailbox, like);
+  testing::Mailbox mailbox;
+  const testing::GroupOnGpu staged = [&](Gpu& gpu, const Communicator& like) {
+    return std::make_unique<testing::StagedGroup>(gpu, mailbox, like);
   };
-  const ModelConfig model = fixtures::model_of_many_blocks();
+  const ModelConfig model = testing::model_of_many_blocks();
   for (const auto& [stage, device] : {std::pair(0, OffloadDevice::kNone),
                                       {1, OffloadDevice::kCpu},
                                       {2, OffloadDevice::kNvme},
                                       {3, OffloadDevice::kNone}}) {
-    Config config = fixtures::run_of_stage(stage);
-    fixtures::offload_to(config, device);
+    Config config = testing::run_of_stage(stage);
+    testing::offload_to(config, device);
     config.bf16.enabled = stage == 0;
-    fixtures::compare_on_mesh(config, model, {.tensor = 2, .micro_batches = 2}, staged);
+    testing::compare_on_mesh(config, model, {.tensor = 2, .micro_batches = 2}, staged);
   }
-  Config config = fixtures::run_of_stage(3);
+  Config config = testing::run_of_stage(3);
   config.parallel.sequence = false;
   config.recompute.policy = RecomputeLevel::kFull;
-  fixtures::compare_on_mesh(config, model, {.tensor = 2, .shards = 2, .micro_batches = 2}, staged);
+  testing::compare_on_mesh(config, model, {.tensor = 2, .shards = 2, .micro_batches = 2}, staged);
 }
 
 }  // namespace

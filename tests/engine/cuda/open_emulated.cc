@@ -1,7 +1,7 @@
 #include "../emulated_gpu.h"
 #include "gpu_under_test.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Combines the streams and memory of EmulatedGpu (tests/engine) with the kernels of the CUDA
 /// emulator (tests/kernels/cuda/emulator).
@@ -11,4 +11,4 @@ std::unique_ptr<Gpu> open_gpu_under_test(const GpuOptions& options,
       std::make_unique<EmulatedGpu>(EmulatorOptions{}, open_cuda_kernels(0, attention)), options);
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

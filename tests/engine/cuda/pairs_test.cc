@@ -12,8 +12,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::AxisValues;
-using fixtures::TrainingMesh;
+using testing::AxisValues;
+using testing::TrainingMesh;
 
 enum Axis { kMesh, kStage, kPrecision, kAdapter };
 
@@ -28,33 +28,33 @@ const std::vector<TrainingMesh>& meshes() {
 
 bool is_possible(const AxisValues& row) {
   // Stage 0 has no separate master weights that could be stored in 16 bits.
-  return row[kPrecision] != fixtures::kNarrowMasters || row[kStage] > 0;
+  return row[kPrecision] != testing::kNarrowMasters || row[kStage] > 0;
 }
 
 TEST_CASE(
     "cuda pairs: any two of mesh, stage, precision and adapter train the CPU's losses and "
     "weights") {
   set_kernel_threads(1);
-  for (const AxisValues& row : fixtures::covering_rows(
-           {static_cast<int>(meshes().size()), 4, fixtures::kPrecisions, fixtures::kAdapters},
+  for (const AxisValues& row : testing::covering_rows(
+           {static_cast<int>(meshes().size()), 4, testing::kPrecisions, testing::kAdapters},
            is_possible)) {
-    const auto precision = static_cast<fixtures::Precision>(row[kPrecision]);
-    const auto adapter = static_cast<fixtures::Adapter>(row[kAdapter]);
+    const auto precision = static_cast<testing::Precision>(row[kPrecision]);
+    const auto adapter = static_cast<testing::Adapter>(row[kAdapter]);
     INFO(name_of(precision) << ", " << name_of(adapter));
     const TrainingMesh& mesh = meshes()[static_cast<size_t>(row[kMesh])];
-    Config config = fixtures::run_of_stage(row[kStage]);
+    Config config = testing::run_of_stage(row[kStage]);
     config.parallel.schedule = PipelineSchedule::k1F1B;
     config.parallel.virtual_stages = 1;
     config.train_micro_batch_size_per_gpu = 1;
-    fixtures::set_precision(config, precision);
-    fixtures::set_adapter(config, adapter);
-    ModelConfig model = fixtures::small_model();
-    if (adapter == fixtures::kLoraOnNf4) {
-      model.hidden = model.feed_forward = fixtures::kNf4Block * mesh.tensor;
+    testing::set_precision(config, precision);
+    testing::set_adapter(config, adapter);
+    ModelConfig model = testing::small_model();
+    if (adapter == testing::kLoraOnNf4) {
+      model.hidden = model.feed_forward = testing::kNf4Block * mesh.tensor;
       model.head_size = model.hidden / model.query_heads;
     }
-    fixtures::EmulatedNetwork network;
-    fixtures::compare_on_mesh(config, model, mesh, fixtures::emulated_groups(network));
+    testing::EmulatedNetwork network;
+    testing::compare_on_mesh(config, model, mesh, testing::emulated_groups(network));
   }
 }
 

@@ -14,44 +14,44 @@
 namespace ftrun {
 namespace {
 
-using fixtures::EmulatedGpu;
-using fixtures::EmulatedNetwork;
+using testing::EmulatedGpu;
+using testing::EmulatedNetwork;
 
 TEST_CASE(
     "cuda mesh: stages of a pipeline train the CPU's losses and weights, with every "
     "schedule") {
   set_kernel_threads(1);
-  const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 4);
+  const ModelConfig model = testing::with_layers(testing::small_model(true), 4);
   for (const PipelineSchedule schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     INFO(name_of(schedule));
-    Config config = fixtures::run_of_stage(schedule == PipelineSchedule::kZbH1 ? 0 : 1);
+    Config config = testing::run_of_stage(schedule == PipelineSchedule::kZbH1 ? 0 : 1);
     config.bf16.enabled = schedule == PipelineSchedule::kGpipe;
     config.parallel.schedule = schedule;
     const bool two_parts =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
     config.parallel.virtual_stages = two_parts ? 2 : 1;
     EmulatedNetwork network;
-    fixtures::compare_on_mesh(
+    testing::compare_on_mesh(
         config, model, {.stages = 2, .micro_batches = schedule == PipelineSchedule::kGpipe ? 2 : 4},
-        fixtures::emulated_groups(network));
+        testing::emulated_groups(network));
   }
 }
 
 TEST_CASE("cuda mesh: tensor ranks and shards within stages train the CPU's losses and weights") {
   set_kernel_threads(1);
-  Config config = fixtures::run_of_stage(2);
+  Config config = testing::run_of_stage(2);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
   config.zero.overlap_comm = true;
-  const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 4);
-  for (const fixtures::TrainingMesh& mesh :
-       {fixtures::TrainingMesh{.tensor = 2, .stages = 2, .micro_batches = 2},
+  const ModelConfig model = testing::with_layers(testing::small_model(), 4);
+  for (const testing::TrainingMesh& mesh :
+       {testing::TrainingMesh{.tensor = 2, .stages = 2, .micro_batches = 2},
         {.shards = 2, .stages = 2, .micro_batches = 4},
         {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4}}) {
     EmulatedNetwork network;
-    fixtures::compare_on_mesh(config, model, mesh, fixtures::emulated_groups(network));
+    testing::compare_on_mesh(config, model, mesh, testing::emulated_groups(network));
   }
 }
 
@@ -59,13 +59,13 @@ TEST_CASE(
     "cuda: an operation whose result on a GPU differs from the CPU's ends the run before its first "
     "step") {
   set_kernel_threads(1);
-  Config config = fixtures::run_of_stage(0);
+  Config config = testing::run_of_stage(0);
   config.device = DeviceKind::kCuda;
   for (const OpKind kind : {OpKind::kLinear, OpKind::kAttentionDgrad, OpKind::kGatedActivation}) {
-    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
     dynamic_cast<EmulatedGpu&>(gpu->kernels()).corrupt_results_of(kind);
     try {
-      compare_kernels(config, fixtures::small_model(), 0, *gpu);
+      compare_kernels(config, testing::small_model(), 0, *gpu);
       FAIL("no error");
     } catch (const RankError& error) {
       REQUIRE(error.code() == ExitCode::kEnvironment);

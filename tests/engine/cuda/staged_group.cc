@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 namespace {
 
 /// Returns a name under which the links of two pairs of ranks, or two groups, never collide.
@@ -108,4 +108,4 @@ std::vector<PeerView> StagedGroup::view_peers() {
   return nothing_known;
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

@@ -13,7 +13,7 @@
 #include "comm/device_communicator.h"
 #include "engine/gpu.h"
 
-namespace ftrun::fixtures {
+namespace ftrun::testing {
 
 /// Mailbox is where ranks, which are threads of this process, leave messages for each other.
 class Mailbox {
@@ -72,4 +72,4 @@ class StagedGroup final : public DeviceCommunicator {
   std::vector<GpuBlock> blocks_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun::testing

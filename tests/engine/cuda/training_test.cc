@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using fixtures::RankRig;
+using testing::RankRig;
 
 constexpr int kSteps = 3;
 
@@ -46,8 +46,8 @@ std::map<std::string, DType> dtypes_of(const ModelState& state) {
 /// Requires that weights and states differ by at most `tolerance` times the largest value of their
 /// tensor.
 void require_close(const ModelState& here, const ModelState& there, double tolerance) {
-  const auto expected = fixtures::contents(here);
-  const auto found = fixtures::contents(there);
+  const auto expected = testing::contents(here);
+  const auto found = testing::contents(there);
   REQUIRE(found.size() == expected.size());
   const std::map<std::string, DType> dtypes = dtypes_of(there);
   for (const auto& [name, bytes] : expected) {
@@ -70,10 +70,10 @@ Config on_gpu(Config config) {
 }
 
 void compare(const Config& config, double loss_tolerance, double state_tolerance) {
-  fixtures::SingleRank single_rank;
-  const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-  RankRig here(config, fixtures::small_model(), *single_rank.group);
-  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*single_rank.group),
+  testing::SingleRank single_rank;
+  const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
+  RankRig here(config, testing::small_model(), *single_rank.group);
+  RankRig there(on_gpu(config), testing::small_model(), RankGroups::of_one(*single_rank.group),
                 gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
@@ -99,8 +99,8 @@ TEST_CASE(
   for (const auto& [stage, device] :
        {std::pair(0, kNone), {1, kNvme}, {2, kCpu}, {3, kNone}, {3, kCpu}, {3, kNvme}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(fixtures::run_of_stage(stage));
-    fixtures::offload_to(config, device);
+    Config config = comparable(testing::run_of_stage(stage));
+    testing::offload_to(config, device);
     config.zero.overlap_comm = true;
     compare(config, 1e-5, 1e-4);
   }
@@ -110,9 +110,9 @@ TEST_CASE("cuda: training in bf16 gives the CPU's losses and weights within bf16
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(fixtures::run_of_stage(stage));
+    Config config = comparable(testing::run_of_stage(stage));
     config.bf16.enabled = true;
-    fixtures::offload_to(config, device);
+    testing::offload_to(config, device);
     compare(config, 5e-3, 5e-2);
   }
 }
@@ -121,9 +121,9 @@ TEST_CASE("cuda: training in fp16 gives the CPU's losses and weights within fp16
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(fixtures::run_of_stage(stage));
+    Config config = comparable(testing::run_of_stage(stage));
     config.fp16.enabled = true;
-    fixtures::offload_to(config, device);
+    testing::offload_to(config, device);
     compare(config, 2e-3, 2e-2);
   }
 }
@@ -132,10 +132,10 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(fixtures::run_of_stage(stage));
+    Config config = comparable(testing::run_of_stage(stage));
     config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
     config.bf16.bf16_master_weights_and_grads = stage == 1;
-    fixtures::offload_to(config, device);
+    testing::offload_to(config, device);
     compare(config, 5e-3, 5e-2);
   }
 }
@@ -143,7 +143,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
 TEST_CASE("cuda: adapters with magnitudes (DoRA) train the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
-    Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
+    Config config = comparable(testing::with_dropout(testing::run_of_stage(2)));
     config.adapter.use_dora = true;
     config.bf16.enabled = bf16;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
@@ -154,14 +154,14 @@ TEST_CASE(
     "cuda: training in bf16 on rows of documents, with cuDNN if present, gives the CPU's losses "
     "and weights") {
   set_kernel_threads(1);
-  fixtures::SingleRank single_rank;
-  Config config = comparable(fixtures::run_of_stage(0));
+  testing::SingleRank single_rank;
+  Config config = comparable(testing::run_of_stage(0));
   config.bf16.enabled = true;
   config.data.sequence_length = 16;
-  ModelConfig model = fixtures::small_model();
+  ModelConfig model = testing::small_model();
   model.head_size = 128;
   const std::unique_ptr<Gpu> gpu =
-      fixtures::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
+      testing::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
   RankRig here(config, model, *single_rank.group);
   RankRig there(on_gpu(config), model, RankGroups::of_one(*single_rank.group), gpu.get());
   for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
@@ -184,7 +184,7 @@ TEST_CASE(
 TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
-    Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
+    Config config = comparable(testing::with_dropout(testing::run_of_stage(2)));
     config.bf16.enabled = bf16;
     config.recompute.policy = RecomputeLevel::kFull;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
@@ -193,14 +193,14 @@ TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
 
 TEST_CASE("cuda: recompute and activations kept on the host change no bit of a GPU's results") {
   set_kernel_threads(1);
-  fixtures::SingleRank single_rank;
+  testing::SingleRank single_rank;
   const auto trained = [&](const std::function<void(Config&)>& change) {
-    Config config = on_gpu(fixtures::run_of_stage(2));
+    Config config = on_gpu(testing::run_of_stage(2));
     change(config);
-    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*single_rank.group), gpu.get());
+    const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
+    RankRig rig(config, testing::small_model(), RankGroups::of_one(*single_rank.group), gpu.get());
     for (int64_t step = 1; step <= kSteps; ++step) rig.train(step);
-    return fixtures::contents(rig.state);
+    return testing::contents(rig.state);
   };
   const auto expected = trained([](Config&) {});
   REQUIRE(trained([](Config&) {}) == expected);
@@ -214,12 +214,12 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
 TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on a small model") {
   set_kernel_threads(1);
   const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
-    Config config = on_gpu(fixtures::run_of_stage(0));
-    ModelConfig model = fixtures::small_model();
+    Config config = on_gpu(testing::run_of_stage(0));
+    ModelConfig model = testing::small_model();
     change(config, model);
-    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
     const ComparedKernels found = compare_kernels(config, model, 0, *gpu);
-    INFO(found.operation << ", off by " << found.largest_difference);
+    INFO(found.worst_operation << ", off by " << found.largest_difference);
     REQUIRE(found.operations > 30);
     REQUIRE(found.largest_difference > 0);
     return found;
@@ -241,12 +241,12 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
   });
   compared([](Config& c, ModelConfig& m) {
     c.bf16.enabled = true;
-    fixtures::without_norm_weights(m);
+    testing::without_norm_weights(m);
   });
   const ComparedKernels plain =
-      compared([](Config& c, ModelConfig&) { c = on_gpu(fixtures::with_dropout(c)); });
+      compared([](Config& c, ModelConfig&) { c = on_gpu(testing::with_dropout(c)); });
   const ComparedKernels dora = compared([](Config& c, ModelConfig&) {
-    c = on_gpu(fixtures::with_dropout(c));
+    c = on_gpu(testing::with_dropout(c));
     c.adapter.use_dora = true;
     c.bf16.enabled = true;
     c.quantization.type = QuantizationType::kNf4;
@@ -256,19 +256,19 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
 
 TEST_CASE("cuda: a step that is not finite changes nothing, and its first such value is located") {
   set_kernel_threads(1);
-  fixtures::SingleRank single_rank;
-  const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-  RankRig rig(on_gpu(fixtures::small_run()), fixtures::small_model(),
+  testing::SingleRank single_rank;
+  const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
+  RankRig rig(on_gpu(testing::small_run()), testing::small_model(),
               RankGroups::of_one(*single_rank.group), gpu.get());
   rig.train(1);
-  const auto before = fixtures::contents(rig.state);
+  const auto before = testing::contents(rig.state);
   StepRun run = rig.prepared(2);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
   REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text,
                Catch::StartsWith("backward layer 3 mb 0 (head): "));
-  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(testing::contents(rig.state) == before);
   REQUIRE(rig.train(2).result.finite);
 }
 

@@ -18,12 +18,12 @@ namespace {
 class WithCudnn {
  public:
   explicit WithCudnn(bool documents = false)
-      : before_(test::gpu()),
+      : before_(testing::gpu()),
         gpu_(open_cuda_kernels(before_.info().index,
                                {.cudnn = CudnnUse::kAlways, .documents = documents})) {
-    test::set_gpu(gpu_.get());
+    testing::set_gpu(gpu_.get());
   }
-  ~WithCudnn() { test::set_gpu(&before_); }
+  ~WithCudnn() { testing::set_gpu(&before_); }
   DeviceKernels* operator->() { return gpu_.get(); }
 
  private:
@@ -31,14 +31,14 @@ class WithCudnn {
   std::unique_ptr<DeviceKernels> gpu_;
 };
 
-constexpr test::DTypes kNarrow{DType::kBF16, DType::kBF16};
+constexpr testing::DTypes kNarrow{DType::kBF16, DType::kBF16};
 
-double error_of(const test::OperationCase& c) {
-  const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow),
-                                 expected = test::run_on_cpu(c, kNarrow);
+double error_of(const testing::OperationCase& c) {
+  const std::vector<testing::Array> actual = testing::run_on_gpu(c, kNarrow),
+                                    expected = testing::run_on_cpu(c, kNarrow);
   double worst = 0;
   for (size_t i = 0; i < actual.size(); ++i)
-    worst = std::max(worst, test::relative_error(actual[i], expected[i]));
+    worst = std::max(worst, testing::relative_error(actual[i], expected[i]));
   return worst;
 }
 
@@ -53,9 +53,9 @@ TEST_CASE(
                                                        {{3, 1, 8, 20, 0.3, 5}, 2},
                                                        {{1, 1, 24, 2, 0.3, 0}, 1},
                                                        {{2, 1, 64, 70, 0.1, 0}, 1}}) {
-    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window,
+    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.sequence_length, attrs.window,
             rows);
-    const test::AttentionCases cases = test::attention_of_documents(attrs, rows);
+    const testing::AttentionCases cases = testing::attention_of_documents(attrs, rows);
     REQUIRE(error_of(cases.forward) < 1e-2);
     REQUIRE(error_of(cases.backward) < 2e-2);
   }
@@ -88,8 +88,9 @@ TEST_CASE(
     "documents than places") {
   WithCudnn gpu(true);
   for (const DocumentCase& c : kDocuments) {
-    const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
-    CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
+    const testing::AttentionCases cases =
+        testing::attention_of_documents(c.attrs, c.rows, c.lengths);
+    CAPTURE(c.attrs.query_heads, c.attrs.sequence_length, c.attrs.window, c.rows, c.lengths);
     CHECK(error_of(cases.forward) < 1e-2);
     CHECK(error_of(cases.backward) < 2e-2);
   }
@@ -101,8 +102,8 @@ TEST_CASE(
 TEST_CASE("cuda: starts that are not those of documents are left to our kernels") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs{2, 1, 8, 24, 0.3, 0};
-  test::AttentionCases cases = test::attention_of_documents(attrs, 1, {12});
-  for (test::OperationCase* c : {&cases.forward, &cases.backward}) c->in.back().ints[18] = 5;
+  testing::AttentionCases cases = testing::attention_of_documents(attrs, 1, {12});
+  for (testing::OperationCase* c : {&cases.forward, &cases.backward}) c->in.back().ints[18] = 5;
   REQUIRE(error_of(cases.forward) < 1e-2);
   REQUIRE(error_of(cases.backward) < 3e-2);
 }
@@ -114,15 +115,17 @@ TEST_CASE("cuda: cuDNN's attention of large documents is near our kernels', and 
                                  {{8, 2, 128, 4096, 0.1, 0}, 1, {512, 300, 1, 1, 2500, 17}},
                                  {{4, 4, 128, 1024, 0.1, 100}, 2, {300, 20, 500}},
                                  {{2, 2, 64, 1024, 0.1, 0}, 1, {3, 2}}}) {
-    const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
-    CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
-    for (const test::OperationCase* each : {&cases.forward, &cases.backward}) {
-      const std::vector<test::Array> own = test::run_on_gpu(*each, kNarrow);
+    const testing::AttentionCases cases =
+        testing::attention_of_documents(c.attrs, c.rows, c.lengths);
+    CAPTURE(c.attrs.query_heads, c.attrs.sequence_length, c.attrs.window, c.rows, c.lengths);
+    for (const testing::OperationCase* each : {&cases.forward, &cases.backward}) {
+      const std::vector<testing::Array> own = testing::run_on_gpu(*each, kNarrow);
       WithCudnn gpu(true);
-      const std::vector<test::Array> theirs = test::run_on_gpu(*each, kNarrow);
-      for (size_t i = 0; i < own.size(); ++i) CHECK(test::relative_error(theirs[i], own[i]) < 2e-2);
-      const auto bits = test::bits_on_gpu(*each, kNarrow);
-      for (int again = 0; again < 3; ++again) CHECK((test::bits_on_gpu(*each, kNarrow) == bits));
+      const std::vector<testing::Array> theirs = testing::run_on_gpu(*each, kNarrow);
+      for (size_t i = 0; i < own.size(); ++i)
+        CHECK(testing::relative_error(theirs[i], own[i]) < 2e-2);
+      const auto bits = testing::bits_on_gpu(*each, kNarrow);
+      for (int again = 0; again < 3; ++again) CHECK((testing::bits_on_gpu(*each, kNarrow) == bits));
     }
   }
 }

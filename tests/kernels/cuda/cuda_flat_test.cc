@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 Array floats(int64_t count, uint64_t seed) {
@@ -579,4 +579,4 @@ TEST_CASE("cuda: too large an allocation says what was asked for and what is fre
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

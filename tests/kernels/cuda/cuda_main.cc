@@ -14,6 +14,6 @@ int main(int argc, char** argv) {
     return ftrun::testing::exit_code_without_gpu(error);
   }
   std::cout << "on " << kernels->info().name << "\n";
-  ftrun::test::set_gpu(kernels.get());
+  ftrun::testing::set_gpu(kernels.get());
   return ftrun::testing::run_test_cases(argc, argv);
 }

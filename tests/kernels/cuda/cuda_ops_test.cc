@@ -21,7 +21,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 namespace {
 
 using Dims = std::vector<int64_t>;
@@ -535,10 +535,10 @@ struct AttentionCase {
   std::vector<int64_t> documents;
 };
 
-AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
-                     int64_t window = 0, double softcap = 0) {
+AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size,
+                     int64_t sequence_length, int64_t window = 0, double softcap = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
-  return {query_heads, kv_heads, head_size, row_tokens, scale, window, softcap};
+  return {query_heads, kv_heads, head_size, sequence_length, scale, window, softcap};
 }
 
 const std::vector<AttentionCase> kAttentionCases{
@@ -561,7 +561,7 @@ const std::vector<AttentionCase> kAttentionCases{
 std::vector<int32_t> starts_of(const AttentionCase& c) {
   std::vector<int32_t> starts;
   for (int64_t row = 0; row < c.rows; ++row)
-    for (int64_t t = 0; t < c.attrs.row_tokens; ++t) {
+    for (int64_t t = 0; t < c.attrs.sequence_length; ++t) {
       int64_t start = 0;
       for (const int64_t document : c.documents)
         if (document + row <= t) start = document == 0 ? 0 : document + row;
@@ -574,7 +574,7 @@ std::vector<int32_t> starts_of(const AttentionCase& c) {
 /// inputs.
 std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) {
   const AttentionAttrs& a = c.attrs;
-  const int64_t tokens = c.rows * a.row_tokens;
+  const int64_t tokens = c.rows * a.sequence_length;
   const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size},
       out{tokens, a.query_heads * a.head_size};
   const Operand starts = Operand::tokens(starts_of(c));
@@ -620,7 +620,8 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
 
 TEST_CASE("cuda: attention with grouped heads, windows and packed documents agrees with the CPU") {
   for (const AttentionCase& c : kAttentionCases) {
-    CAPTURE(c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens, c.attrs.window, c.rows);
+    CAPTURE(c.attrs.query_heads, c.attrs.head_size, c.attrs.sequence_length, c.attrs.window,
+            c.rows);
     const auto [forward, backward] = attention_cases(c);
     require_agreement(forward);
     require_agreement(backward, 2e-2);
@@ -980,4 +981,4 @@ TEST_CASE("cuda: what the kernels cannot do is refused by name") {
 }
 
 }  // namespace
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

@@ -11,7 +11,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 namespace {
 
@@ -268,14 +268,14 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
 
 namespace {
 
-std::vector<int32_t> starts_of_documents(int64_t rows, int64_t row_tokens,
+std::vector<int32_t> starts_of_documents(int64_t rows, int64_t sequence_length,
                                          const std::vector<int64_t>& lengths) {
   std::vector<int32_t> starts;
   size_t next = 0;
   for (int64_t row = 0; row < rows; ++row)
-    for (int64_t start = 0; start < row_tokens;) {
-      const int64_t length = lengths.empty() ? row_tokens : lengths[next++ % lengths.size()];
-      const int64_t end = std::min(start + length, row_tokens);
+    for (int64_t start = 0; start < sequence_length;) {
+      const int64_t length = lengths.empty() ? sequence_length : lengths[next++ % lengths.size()];
+      const int64_t end = std::min(start + length, sequence_length);
       starts.insert(starts.end(), static_cast<size_t>(end - start), static_cast<int32_t>(start));
       start = end;
     }
@@ -286,13 +286,13 @@ std::vector<int32_t> starts_of_documents(int64_t rows, int64_t row_tokens,
 
 AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows,
                                       const std::vector<int64_t>& lengths) {
-  const int64_t tokens = rows * a.row_tokens;
+  const int64_t tokens = rows * a.sequence_length;
   const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size},
       out{tokens, a.query_heads * a.head_size};
   const auto given = [](const Dims& dims, int seed) {
     return Operand::activation(random_array(dims, seed));
   };
-  const Operand starts = Operand::tokens(starts_of_documents(rows, a.row_tokens, lengths));
+  const Operand starts = Operand::tokens(starts_of_documents(rows, a.sequence_length, lengths));
   OperationCase forward{OpKind::kAttention,
                         a,
                         {given(qkv, 1), starts},
@@ -321,4 +321,4 @@ void require_agreement(const OperationCase& c, double bf16_tolerance) {
   }
 }
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

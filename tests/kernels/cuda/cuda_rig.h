@@ -9,7 +9,7 @@
 #include "ops/attention/attention.h"
 #include "rig.h"
 
-namespace ftrun::test {
+namespace ftrun::testing {
 
 /// Returns the GPU under test, opened once by main().
 DeviceKernels& gpu();
@@ -136,4 +136,4 @@ inline constexpr int64_t kLayer = 5, kFirstToken = 70'000;
 /// `bf16_tolerance`.
 void require_agreement(const OperationCase& c, double bf16_tolerance = 1e-2);
 
-}  // namespace ftrun::test
+}  // namespace ftrun::testing

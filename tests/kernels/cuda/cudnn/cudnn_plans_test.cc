@@ -78,13 +78,13 @@ EngineCount engines_of(const Device& device, const AttentionAttrs& attrs, const 
 size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows,
                        bool backward) {
   const CudnnPart part{
-      .sequences = rows, .max_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
-  return engines_of(device, attrs, part, rows * attrs.row_tokens, backward).engines;
+      .sequences = rows, .max_tokens = attrs.sequence_length, .kv_heads = attrs.kv_heads};
+  return engines_of(device, attrs, part, rows * attrs.sequence_length, backward).engines;
 }
 
-AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t sequence_length,
                      int64_t window = 0) {
-  return {heads, kv_heads, head_size, row_tokens, 0.1, window};
+  return {heads, kv_heads, head_size, sequence_length, 0.1, window};
 }
 
 TEST_CASE(
@@ -97,14 +97,14 @@ TEST_CASE(
           shape(2, 1, 8, 2), shape(8, 4, 256, 4096), shape(32, 8, 128, 32768)})
       for (const int64_t rows : {1, 2})
         for (const bool documents : {false, true}) {
-          const int64_t tokens = rows * attrs.row_tokens;
+          const int64_t tokens = rows * attrs.sequence_length;
           if (documents && rows == 1) continue;  // the graphs have the same operations
           if (!cuda::cudnn_supports(info_of(device), attrs, DType::kBF16, tokens, documents))
             continue;
           for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents))
             for (const bool backward : {false, true}) {
               CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size,
-                      attrs.row_tokens, attrs.window, rows, documents, part.sequences,
+                      attrs.sequence_length, attrs.window, rows, documents, part.sequences,
                       part.max_tokens, part.kv_heads, backward);
               const EngineCount found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
@@ -127,8 +127,9 @@ TEST_CASE(
                                          {shape(32, 8, 128, 8192), 2, 1, 2},
                                          {shape(32, 8, 128, 32768), 1, 1, 1},
                                          {shape(4, 2, 64, 8191), 3, 3, 2}}) {
-    CAPTURE(c.attrs.row_tokens, c.rows);
-    const std::vector<CudnnPart> parts = cudnn_parts(c.attrs, c.rows * c.attrs.row_tokens, false);
+    CAPTURE(c.attrs.sequence_length, c.rows);
+    const std::vector<CudnnPart> parts =
+        cudnn_parts(c.attrs, c.rows * c.attrs.sequence_length, false);
     REQUIRE(parts.size() == 1);
     REQUIRE(parts[0].sequences == c.sequences);
     REQUIRE(parts[0].kv_heads == c.kv_heads);

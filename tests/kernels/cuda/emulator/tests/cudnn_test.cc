@@ -24,7 +24,7 @@ namespace {
 using emulator::cudnn;
 
 constexpr int kNondeterministic = 4, kNotSupported = 3000;
-const test::DTypes kNarrow{DType::kBF16, DType::kBF16};
+const testing::DTypes kNarrow{DType::kBF16, DType::kBF16};
 
 /// Restores the settings of the emulated cuDNN at the end of a test.
 struct RestoredCudnn {
@@ -36,11 +36,12 @@ struct RestoredCudnn {
 class WithCudnn {
  public:
   explicit WithCudnn(bool documents = false, CudnnUse use = CudnnUse::kAlways)
-      : before_(test::gpu()), gpu_(open_cuda_kernels(0, {.cudnn = use, .documents = documents})) {
-    test::set_gpu(gpu_.get());
+      : before_(testing::gpu()),
+        gpu_(open_cuda_kernels(0, {.cudnn = use, .documents = documents})) {
+    testing::set_gpu(gpu_.get());
     cudnn().ran.clear();
   }
-  ~WithCudnn() { test::set_gpu(&before_); }
+  ~WithCudnn() { testing::set_gpu(&before_); }
   DeviceKernels* operator->() { return gpu_.get(); }
 
  private:
@@ -49,17 +50,17 @@ class WithCudnn {
   std::unique_ptr<DeviceKernels> gpu_;
 };
 
-AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t sequence_length,
                         int64_t window = 0) {
-  return {heads, kv_heads, head_size, row_tokens, 0.3, window};
+  return {heads, kv_heads, head_size, sequence_length, 0.3, window};
 }
 
-double error_of(const test::OperationCase& c) {
-  const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow),
-                                 expected = test::run_on_cpu(c, kNarrow);
+double error_of(const testing::OperationCase& c) {
+  const std::vector<testing::Array> actual = testing::run_on_gpu(c, kNarrow),
+                                    expected = testing::run_on_cpu(c, kNarrow);
   double worst = 0;
   for (size_t i = 0; i < actual.size(); ++i)
-    worst = std::max(worst, test::relative_error(actual[i], expected[i]));
+    worst = std::max(worst, testing::relative_error(actual[i], expected[i]));
   return worst;
 }
 
@@ -97,12 +98,12 @@ TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
                                      int64_t{1} << 21, true));
   REQUIRE_FALSE(cuda::cudnn_supports({.compute_major = 9, .memory_bytes = int64_t{2} << 30},
                                      attrs_of(8, 2, 128, 4096), DType::kBF16, 4096, false));
-  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 2, 16, 24), 1);
+  const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 2, 16, 24), 1);
   {
     WithCudnn gpu;
-    test::run_on_gpu(cases.forward, test::kDTypes[0]);
+    testing::run_on_gpu(cases.forward, testing::kDTypes[0]);
     REQUIRE(cudnn().ran.empty());
-    test::run_on_gpu(cases.forward, kNarrow);
+    testing::run_on_gpu(cases.forward, kNarrow);
     REQUIRE_FALSE(cudnn().ran.empty());
   }
 }
@@ -110,7 +111,7 @@ TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
 TEST_CASE(
     "cudnn: kWhereMeasured uses it on a GPU where it was measured, and our kernels where it "
     "cannot") {
-  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
+  const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
     WithCudnn gpu(false, CudnnUse::kWhereMeasured);
     REQUIRE(error_of(cases.forward) < 1e-2);
@@ -129,7 +130,8 @@ TEST_CASE(
   }
   for (const auto& [head_size, computes] : {std::pair(64, "own"), {128, "cudnn 9.19.0"}}) {
     WithCudnn gpu(true, CudnnUse::kWhereMeasured);
-    REQUIRE(error_of(test::attention_of_documents(attrs_of(1, 1, head_size, 9), 1).forward) < 1e-2);
+    REQUIRE(error_of(testing::attention_of_documents(attrs_of(1, 1, head_size, 9), 1).forward) <
+            1e-2);
     REQUIRE(gpu->library_use().in_use == computes);
   }
   const RestoredCudnn restored;
@@ -151,7 +153,7 @@ TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our ke
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
   const auto products = [&](const std::vector<int64_t>& lengths) {
     cudnn().ran.clear();
-    REQUIRE(error_of(test::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
+    REQUIRE(error_of(testing::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
     return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
   };
   // A graph has two products. Rows of 24 tokens need one graph, with four slots for documents; rows
@@ -204,7 +206,7 @@ class HostAttention {
   /// Returns bf16 numbers between -1 and 1.
   static std::vector<uint16_t> bits(int64_t count, int seed) {
     const std::vector<std::byte> bytes =
-        test::to_bytes(test::random_array({count}, seed), DType::kBF16);
+        testing::to_bytes(testing::random_array({count}, seed), DType::kBF16);
     std::vector<uint16_t> made(count);
     std::memcpy(made.data(), bytes.data(), bytes.size());
     return made;
@@ -251,7 +253,7 @@ TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits")
 
 TEST_CASE("cudnn: the first engine that repeats its bits and has a plan is used") {
   WithCudnn gpu;
-  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
+  const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   cudnn().engines = {{{0, kNondeterministic}}, {{0}, kNotSupported}, {{0, 1}}, {}};
   REQUIRE(error_of(cases.backward) < 2e-2);
   REQUIRE(cudnn().engine == 2);
@@ -259,10 +261,10 @@ TEST_CASE("cudnn: the first engine that repeats its bits and has a plan is used"
 
 TEST_CASE("cudnn: attention without such an engine is refused before the run") {
   WithCudnn gpu;
-  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
+  const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   const auto refused = [&](std::vector<emulator::Engine> engines) {
     cudnn().engines = std::move(engines);
-    return refusal([&] { test::run_on_gpu(cases.backward, kNarrow); });
+    return refusal([&] { testing::run_on_gpu(cases.backward, kNarrow); });
   };
   REQUIRE(
       refused({{{kNondeterministic}}}) ==
@@ -278,18 +280,19 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and freed
   const RestoredCudnn restored;
   {
     WithCudnn gpu;
-    const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1),
-                               others = test::attention_of_documents(attrs_of(2, 1, 8, 10), 1);
-    test::run_on_gpu(cases.forward, kNarrow);
+    const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1),
+                                  others =
+                                      testing::attention_of_documents(attrs_of(2, 1, 8, 10), 1);
+    testing::run_on_gpu(cases.forward, kNarrow);
     const int64_t made = cudnn().descriptors;
-    test::run_on_gpu(cases.forward, kNarrow);
+    testing::run_on_gpu(cases.forward, kNarrow);
     REQUIRE(cudnn().descriptors == made);
-    test::run_on_gpu(others.forward, kNarrow);
+    testing::run_on_gpu(others.forward, kNarrow);
     REQUIRE(cudnn().descriptors == 2 * made);
     // A plan that needs a larger workspace gets a new one. The first plans keep theirs, because
     // recorded steps may hold its address.
     cudnn().workspace_bytes = 1 << 20;
-    test::run_on_gpu(cases.backward, kNarrow);
+    testing::run_on_gpu(cases.backward, kNarrow);
     cudnn().workspace_bytes = 4096;
     REQUIRE(error_of(cases.forward) < 1e-2);
     REQUIRE(cudnn().handles == 1);
@@ -298,7 +301,7 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and freed
 }
 
 TEST_CASE("cudnn: a version that is too old and a run that fails are reported") {
-  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
+  const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
     const RestoredCudnn restored;
     cudnn().version = 91002;
@@ -310,7 +313,7 @@ TEST_CASE("cudnn: a version that is too old and a run that fails are reported") 
   REQUIRE(open_cuda_kernels(0)->library_use().chosen == "own");
   WithCudnn gpu;
   cudnn().execution = kNotSupported;
-  REQUIRE_THAT(refusal([&] { test::run_on_gpu(cases.forward, kNarrow); }),
+  REQUIRE_THAT(refusal([&] { testing::run_on_gpu(cases.forward, kNarrow); }),
                Catch::StartsWith(
                    "attention failed: cuDNN reported NOT_SUPPORTED: the emulator was told to"));
 }

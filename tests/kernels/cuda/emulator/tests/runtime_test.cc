@@ -121,20 +121,20 @@ TEST_CASE("cuda runtime: events that no host waits for interrupt no host") {
   REQUIRE(emulator::runtime().event_flags == cudaEventDefault);
 }
 
-test::Operand given(test::Array array) {
-  return test::Operand::activation(std::move(array));
+testing::Operand given(testing::Array array) {
+  return testing::Operand::activation(std::move(array));
 }
 
 /// Returns how many kernels compute the gradients of a norm of 9 rows.
 int64_t norm_launches(int64_t width, bool together) {
-  test::Array rstd = test::random_array({9}, 1);
-  const std::vector<test::Operand> in{
-      given(test::random_array({9, width}, 2)), given(test::random_array({9, width}, 3)),
-      test::Operand::floats(rstd), given(test::random_array({width}, 4))};
+  testing::Array rstd = testing::random_array({9}, 1);
+  const std::vector<testing::Operand> in{
+      given(testing::random_array({9, width}, 2)), given(testing::random_array({9, width}, 3)),
+      testing::Operand::floats(rstd), given(testing::random_array({width}, 4))};
   const RestoredRuntime restored;
   emulator::runtime().launches = 0;
-  test::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together,
-                           test::Operand::gradient({width}));
+  testing::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together,
+                              testing::Operand::gradient({width}));
   return emulator::runtime().launches;
 }
 
@@ -155,36 +155,36 @@ TEST_CASE(
     "vocabulary") {
   std::vector<int32_t> labels;
   for (int32_t n = 0; n < 128; ++n) labels.push_back(n % 5 == 0 ? -100 : n);
-  const test::OperationCase c{
+  const testing::OperationCase c{
       OpKind::kLinearCrossEntropy,
       CrossEntropyAttrs{true, 64},
-      {given(test::random_array({128, 64}, 1)), given(test::random_array({133, 64}, 2)),
-       test::Operand::tokens(labels)},
-      {test::Operand::loss(0.0, 0.0), test::Operand::out({128, 64}),
-       test::Operand::gradient(std::vector<int64_t>{133, 64})}};
+      {given(testing::random_array({128, 64}, 1)), given(testing::random_array({133, 64}, 2)),
+       testing::Operand::tokens(labels)},
+      {testing::Operand::loss(0.0, 0.0), testing::Operand::out({128, 64}),
+       testing::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
-  for (const test::DTypes dtypes : test::kDTypes) {
+  for (const testing::DTypes dtypes : testing::kDTypes) {
     emulator::runtime().unaligned_products = emulator::runtime().odd_products = 0;
-    test::run_on_gpu(c, dtypes);
+    testing::run_on_gpu(c, dtypes);
     REQUIRE(emulator::runtime().unaligned_products == 0);
     REQUIRE(emulator::runtime().odd_products == 0);
   }
 }
 
 /// Returns the gradient of an embedding table of 40 rows, where row 7 occurs most often.
-test::OperationCase hot_row_case(int64_t width) {
+testing::OperationCase hot_row_case(int64_t width) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 3000; ++i) tokens.push_back(i % 5 == 0 ? i % 40 : 7);
   const auto count = static_cast<int64_t>(tokens.size());
   return {OpKind::kEmbedWgrad,
           NoAttrs{},
-          {test::Operand::tokens(tokens), given(test::random_array({count, width}, 2))},
-          {test::Operand::gradient(std::vector<int64_t>{40, width})}};
+          {testing::Operand::tokens(tokens), given(testing::random_array({count, width}, 2))},
+          {testing::Operand::gradient(std::vector<int64_t>{40, width})}};
 }
 
 /// Sums a column of row 7 in the kernel's order: for each list of tokens that a block collects, in
 /// parts of kEmbedPart.
-float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
+float hot_sum(const testing::OperationCase& c, int64_t width, int64_t column) {
   constexpr int kFoundAtATime = 2048 - 256;  // 256 tokens more still fit in a list of 2048
   std::vector<std::vector<float>> lists(1);
   int found = 0;
@@ -214,13 +214,13 @@ TEST_CASE(
   const RestoredRuntime restored;
   for (const int64_t width : {3, 8}) {
     CAPTURE(width);
-    const test::OperationCase c = hot_row_case(width);
+    const testing::OperationCase c = hot_row_case(width);
     emulator::runtime().last_block_first = false;
     emulator::runtime().launches = 0;
-    const auto bits = test::bits_on_gpu(c, test::kDTypes[0]);
+    const auto bits = testing::bits_on_gpu(c, testing::kDTypes[0]);
     REQUIRE(emulator::runtime().launches == 3);
     emulator::runtime().last_block_first = true;
-    REQUIRE(test::bits_on_gpu(c, test::kDTypes[0]) == bits);
+    REQUIRE(testing::bits_on_gpu(c, testing::kDTypes[0]) == bits);
     const auto* const found = reinterpret_cast<const float*>(bits[0].data());
     for (int64_t column = 0; column < width; ++column)
       REQUIRE(found[7 * width + column] == hot_sum(c, width, column));

@@ -1,4 +1,4 @@
-#include "plan_answer.h"
+#include "plan_json.h"
 
 #include <string>
 
