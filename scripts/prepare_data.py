@@ -272,7 +272,7 @@ def refuse_empty(options, writers, tally, fitter):
         if writer.tokens == 0:
             raise UserError(f"--validation-every {options.validation_every} leaves no document for "
                             "validation; use a smaller number")
-        if writer.untrained == len(writer.lengths):
+        if writer.documents_without_labels == len(writer.lengths):
             raise UserError(f"no token of the {split} documents is trained on:{by_file}")
 
 
@@ -331,8 +331,8 @@ def prepare(options):
     if bad_documents.number:
         print(bad_documents.summary())
     for split, writer in writers.items():
-        print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
-              f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
+        print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} samples, "
+              f"{100 * writer.trained_tokens / writer.tokens:.1f}% trained on ({dtype})")
         print(lengths_text(writer))
     print(report.terminal_text(tally, fitter, sys.stdout.isatty()))
     print(f"{prefixes['train']}.html: this report as an HTML page")
@@ -344,11 +344,11 @@ def lengths_text(writer):
     out with the packings `documents` and `none`."""
     lengths = np.array(writer.lengths)
     longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in SEQUENCE_LENGTHS)
-    text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
+    text = (f"  samples of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
             f"too long for one sequence: {longer}")
-    if writer.untrained:
-        text += (f"\n  warning: {writer.untrained} of {lengths.size} documents have no token that "
-                 "is trained on; unless packing is concat, they are left out")
+    if writer.documents_without_labels:
+        text += (f"\n  warning: {writer.documents_without_labels} of {lengths.size} samples have "
+                 "no token that is trained on; unless packing is concat, they are left out")
     return text
 
 

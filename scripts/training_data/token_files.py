@@ -100,11 +100,11 @@ def remove_stale(out, folder):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         raise UserError(f"{out}: another prepare_data.py is writing there; wait for it") from None
-    # Another program made the folder, or it was made this moment, or the file system has no locks.
-    # In these cases it is not known whether the folder is in use.
     except OSError:
+        # Another program made the folder, or it was made this moment, or the file system has no
+        # locks. In these cases it is not known whether the folder is in use.
         return
-    # The lock file is closed before, because a network file system keeps an open file, and the
+    # The lock file is closed first, because a network file system keeps an open file, and the
     # folder with it.
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -119,8 +119,8 @@ class SplitWriter:
     def __init__(self, folder, prefix, dtype):
         self.prefix, self.dtype = prefix, dtype
         self.staged_prefix = os.path.join(folder, os.path.basename(prefix))
-        self.lengths, self.trained, self.tokens = [], 0, 0
-        self.untrained = 0  # documents without a label that counts
+        self.lengths, self.trained_tokens, self.tokens = [], 0, 0
+        self.documents_without_labels = 0  # no token of them is trained on
         self.conversations = 0  # documents that are chats, or prompts with their answers
         self.min_id, self.max_id = None, -1
         self.longest_conversation = 0  # tokens
@@ -141,8 +141,8 @@ class SplitWriter:
         self.bin.write(ids.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes())
         self.lengths.append(ids.size)
         self.tokens += int(ids.size)
-        self.trained += int(trained.sum())
-        self.untrained += not trained[1:].any()
+        self.trained_tokens += int(trained.sum())
+        self.documents_without_labels += not trained[1:].any()
         low, high = int(ids.min()), int(ids.max())
         self.min_id = low if self.min_id is None else min(self.min_id, low)
         self.max_id = max(self.max_id, high)
@@ -166,15 +166,15 @@ class SplitWriter:
         self._write_index()
         for file in (self.bin, self.mask):
             close_synced(file)
-        masked = self.trained < self.tokens
+        masked = self.trained_tokens < self.tokens
         parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
         files = [file_record(role, self.staged_prefix + extension) for role, extension in parts]
         self.sidecar = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
-                     "documents": len(self.lengths), "conversations": self.conversations,
-                     "trained_tokens": self.trained,
-                     "min_id": self.min_id or 0, "max_id": self.max_id,
-                     "longest_conversation": self.longest_conversation,
-                     **facts, "files": files, "fingerprint": fingerprint(files)}
+                        "documents": len(self.lengths), "conversations": self.conversations,
+                        "trained_tokens": self.trained_tokens,
+                        "min_id": self.min_id or 0, "max_id": self.max_id,
+                        "longest_conversation": self.longest_conversation,
+                        **facts, "files": files, "fingerprint": fingerprint(files)}
         if self.page:
             self.sidecar["report"] = self.page
 

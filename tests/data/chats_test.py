@@ -393,9 +393,9 @@ class Shapes(Case):
     def test_every_shape_is_found_in_every_row_and_told(self):
         out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
         self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
-        self.assertIn("c.jsonl: 4 chats (messages) and 3 chats (prompt and completion) and 2 chats "
-                      "(conversations) and 1 chat (instruction and output) and 1 chat (prompt "
-                      "and response) and 1 document (text); ", out)
+        self.assertIn("c.jsonl: 4 chats (messages), 3 chats (prompt and completion), 2 chats "
+                      "(conversations), 1 chat (instruction and output), 1 chat (prompt and "
+                      "response), 1 document (text); ", out)
 
     def test_prompts_that_are_messages_are_not_trained_on(self):
         prompt = [user("x"), assistant("y"), user("p")]
