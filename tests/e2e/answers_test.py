@@ -26,14 +26,15 @@ with tempfile.TemporaryDirectory() as scratch:
     job.run("run", train={"steps": 1}, checkpoint={"every": 1})
 
     def answer(*arguments, code=0):
-        done = must(ftrun(*arguments, "--json"), code)
-        said = json.loads(done.stdout)
-        validator.validate(said)
-        assert said["exit_code"] == code and said["command"] in ("", arguments[0]), said
-        assert ("result" in said) == (code == 0)
+        result = must(ftrun(*arguments, "--json"), code)
+        envelope = json.loads(result.stdout)
+        validator.validate(envelope)
+        assert envelope["exit_code"] == code and envelope["command"] in ("", arguments[0]), envelope
+        assert ("result" in envelope) == (code == 0)
         assert (code == 0
-                or said["error"]["message"].splitlines()[0] in done.stderr), (said, done.stderr)
-        return said.get("result") or said["error"]
+                or envelope["error"]["message"].splitlines()[0] in result.stderr), (
+            envelope, result.stderr)
+        return envelope.get("result") or envelope["error"]
 
     @case
     def the_schema_is_one_and_refuses_what_it_does_not_know():
@@ -63,9 +64,9 @@ with tempfile.TemporaryDirectory() as scratch:
         table = answer("plan", "--table", "--params", "1B", "--gpus", "2")["table"]
         assert [(row["zero_stage"], row["gpus"]) for row in table["rows"]] == [
             (stage, 2) for stage in range(4)], table
-        again = answer("check", "--config", job.config("run"))
+        later_check = answer("check", "--config", job.config("run"))
         assert (any("a run without --resume would not start" in warning
-                    for warning in again["warnings"])), again["warnings"]
+                    for warning in later_check["warnings"])), later_check["warnings"]
 
     @case
     def a_plan_has_its_time_and_a_search_its_layouts():

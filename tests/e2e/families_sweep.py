@@ -130,9 +130,9 @@ def run_lora(folder, out, changes, ranks=1):
     value = config_of(folder, out, ranks, changes | {"adapter": str(folder / "adapter")})
     value["threads"] = 1
     must(ftrun("--config", write_config(out.parent, value, f"{out.name}.json"), "--nproc", ranks))
-    found = steps(out)
-    assert len(found) == reference.SETTINGS["steps"], len(found)
-    return [m["loss"] for m in found], [m["grad_norm"] for m in found]
+    lines = steps(out)
+    assert len(lines) == reference.SETTINGS["steps"], len(lines)
+    return [m["loss"] for m in lines], [m["grad_norm"] for m in lines]
 
 
 def adapter_tensors(out):

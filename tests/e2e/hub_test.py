@@ -55,8 +55,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def an_adapter_names_its_base_and_is_merged_and_resumed_by_names():
         by_name("acme/small@main", "lora", adapter=LORA, checkpoint={"every": 1})
         folder = job.out("lora") / "export" / "adapter"
-        said = json.loads((folder / "adapter_config.json").read_text())
-        assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", "main"), said
+        adapter_config = json.loads((folder / "adapter_config.json").read_text())
+        assert adapter_config["base_model_name_or_path"] == "acme/small", adapter_config
+        assert adapter_config["revision"] == "main", adapter_config
         publish("acme/tuned", folder, FIRST)
         by_name("acme/small", "more", adapter="acme/tuned")
         must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder",
@@ -80,9 +81,9 @@ with tempfile.TemporaryDirectory() as scratch:
             assert manifest(job.out("lora"))["model"]["commit"] == FIRST
             # adapter_config.json names the commit that the adapter fits, because the name now leads
             # to another one.
-            said = json.loads((folder / "adapter_config.json").read_text())
-            assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", FIRST), (
-                said)
+            adapter_config = json.loads((folder / "adapter_config.json").read_text())
+            assert adapter_config["base_model_name_or_path"] == "acme/small", adapter_config
+            assert adapter_config["revision"] == FIRST, adapter_config
             (small / "snapshots" / FIRST).rename(scratch / "gone")
             gone = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA,
                            checkpoint={"every": 1})
@@ -150,9 +151,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_folder_of_the_name_wins_and_is_told():
         place = scratch / "place"
         shutil.copytree(job.model, place / "acme" / "small")
-        told = by_name("acme/small", "folder", cwd=place)
+        result = by_name("acme/small", "folder", cwd=place)
         assert ("the folder acme/small is read; the Hugging Face cache holds a model of that name "
-                "too" in told.stderr), told.stderr
+                "too" in result.stderr), result.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
         shutil.rmtree(place / "acme" / "small")
         for make, words in (((place / "acme" / "small").mkdir, "acme/small: has no config.json\n"),
@@ -217,9 +218,9 @@ with tempfile.TemporaryDirectory() as scratch:
             return subprocess.run([sys.executable, SOURCE / "scripts" / "prepare_data.py", *words],
                                   env=environment(variables),
                                   capture_output=True, text=True)
-        done = prepare("--tokenizer", "acme/tokens", "--out", scratch / "prepared", "acme/texts")
-        assert (done.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
-                in done.stdout), done.stdout + done.stderr
+        result = prepare("--tokenizer", "acme/tokens", "--out", scratch / "prepared", "acme/texts")
+        assert (result.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
+                in result.stdout), result.stdout + result.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
         gone = prepare("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
         assert (gone.returncode == 4 and "hf download acme/nothing --repo-type dataset --revision "

@@ -25,10 +25,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def nproc_sets_the_number_of_ranks():
-        done = job.run("nproc", "--nproc", 2, **FEW)
-        assert ("2 ranks: --nproc 2\n" in done.stderr
-                and "[rank 0] step 4/4" in done.stdout), done.stderr
-        assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
+        result = job.run("nproc", "--nproc", 2, **FEW)
+        assert ("2 ranks: --nproc 2\n" in result.stderr
+                and "[rank 0] step 4/4" in result.stdout), result.stderr
+        assert "[rank 1]" not in result.stdout + result.stderr, "a rank repeats what rank 0 says"
 
     @waiting_case
     def the_mesh_or_the_batch_sets_the_number_of_ranks():
@@ -151,12 +151,12 @@ with tempfile.TemporaryDirectory() as scratch:
                 found |= {target[8:-1] for target in targets if target.startswith("socket:[")}
             return found
 
-        listening, here = set(), f"0100007F:{port:04X}"
+        listening, address = set(), f"0100007F:{port:04X}"
         disturber = threading.Thread(target=disturb)
         disturber.start()
         try:
             # Rank 0 waits for rank 1, which connects among all these strangers.
-            await_that(lambda: tries[0] > 10 and here in listening,
+            await_that(lambda: tries[0] > 10 and address in listening,
                        "strangers came to the rendezvous", ranks[0])
             ranks.append(join(1))
             for running in ranks:
@@ -166,7 +166,7 @@ with tempfile.TemporaryDirectory() as scratch:
             disturber.join()
         require_same_run(job.out("nproc"), job.out("strangers"))
         assert tries[0] > 10, tries
-        assert (here in listening
+        assert (address in listening
                 and not any(at.startswith("00000000:") for at in list(listening))), listening
 
     @waiting_case

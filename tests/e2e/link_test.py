@@ -95,8 +95,8 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
 
     @case
     def slow_link_is_no_failure_and_its_time_is_told():
-        said = "\n".join(rank.text() for rank in ended(apart))
-        assert "warning" not in said and " is slow" not in said, said
+        output = "\n".join(rank.text() for rank in ended(apart))
+        assert "warning" not in output and " is slow" not in output, output
         for slow, quick in zip(steps(job.out("slow")), steps(job.out("here")), strict=True):
             assert slow["loss"] == quick["loss"], (slow, quick)
             assert slow["exposed_communication_seconds"] > 0.8 * slow["step_seconds"], slow

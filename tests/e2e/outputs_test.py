@@ -100,19 +100,19 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_run_prints_its_progress():
-        done = job.run("run", **FULL)
-        lines = done.stdout.splitlines()
+        result = job.run("run", **FULL)
+        lines = result.stdout.splitlines()
         for start in ("validation on 10 of 12 sequences (train.evaluation.samples)",
                       "step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
                       f"exported {job.out('run')}/export/model", "memory of rank 0",
                       "step  training loss",
                       "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
             assert any(line.startswith(start) for line in lines), (
-                f"no line {start!r}:\n{done.stdout}")
+                f"no line {start!r}:\n{result.stdout}")
         # Each decision is printed once, on stderr.
-        assert done.stderr.count("default: scheduler = constant") == 1, done.stderr
+        assert result.stderr.count("default: scheduler = constant") == 1, result.stderr
         assert (len([line for line in lines if line.startswith("step ") and "/6  loss" in line])
-                == 6), done.stdout
+                == 6), result.stdout
 
     @case
     def closed_descriptors_do_not_affect_the_run():
@@ -126,10 +126,10 @@ with tempfile.TemporaryDirectory() as scratch:
                 name = f"closed-{closed.count('-')}{closed[0] == '<'}-{ranks}"
                 command = ["sh", "-c", f'exec "$@" {closed}', "sh", BINARY, "--config",
                            job.config(name, **few), "--nproc", ranks]
-                done = subprocess.run(list(map(str, command)), capture_output=True, text=True,
-                                      env=environment(), timeout=TIMEOUT)
-                assert (done.returncode == 0 and (" >&-" not in f" {closed}"
-                                                  or done.stdout == "")), (closed, ranks, done)
+                result = subprocess.run(list(map(str, command)), capture_output=True, text=True,
+                                        env=environment(), timeout=TIMEOUT)
+                assert result.returncode == 0, (closed, ranks, result)
+                assert " >&-" not in f" {closed}" or result.stdout == "", (closed, ranks, result)
                 assert [m["step"] for m in metrics(job.out(name))] == [1, 2, 3], (closed, ranks)
                 assert ([line.split(" ")[0]
                          for line in (job.out(name) / ".lock").read_text().splitlines()] == lock), (
@@ -297,9 +297,9 @@ with tempfile.TemporaryDirectory() as scratch:
         ends = [os.wait4(rank.pid, 0) for rank in ranks]
         assert [status for _, status, _ in ends] == [0, 0], ends
         largest = max(usage.ru_maxrss for _, _, usage in ends) * 1024
-        told = manifest(job.out("largest"))["counters"]["peak_resident_bytes"]
+        recorded = manifest(job.out("largest"))["counters"]["peak_resident_bytes"]
         # The kernel counts in batches of pages that each CPU keeps for a while.
-        assert 0.9 * largest <= told <= largest + 2**20, (told, largest)
+        assert 0.9 * largest <= recorded <= largest + 2**20, (recorded, largest)
 
     @case
     def fingerprint_follows_the_content():
@@ -503,9 +503,9 @@ with tempfile.TemporaryDirectory() as scratch:
             must(ftrun("convert", job.out("fp16"), "--out", job.scratch / target, "--dtype", dtype))
         trained = load_file(job.scratch / "fp16-as-fp32/model.safetensors")
         for folder in (written, job.scratch / "fp16-as-fp16"):
-            found = load_file(folder / "model.safetensors")
-            assert {weight.dtype for weight in found.values()} == {np.dtype(np.float16)}
-            assert same_tensors(found,
+            tensors = load_file(folder / "model.safetensors")
+            assert {weight.dtype for weight in tensors.values()} == {np.dtype(np.float16)}
+            assert same_tensors(tensors,
                                 {name: weight.astype(np.float16)
                                  for name, weight in trained.items()})
             assert (folder / "additional_chat_templates/tools.jinja").read_text() == "{{ tools }}"
@@ -533,8 +533,8 @@ with tempfile.TemporaryDirectory() as scratch:
                     "not be noticed\n")
         config = job.config("lacking", train={"steps": 4}, checkpoint={"every": 2})
         for arguments in ((), ("--resume", "auto", "--set", "train.steps=6")):
-            done = must(ftrun("--config", config, "--nproc", 2, *arguments, wrapper=wrapper))
-            assert done.stderr.count(unlocked) == 1, done.stderr
+            result = must(ftrun("--config", config, "--nproc", 2, *arguments, wrapper=wrapper))
+            assert result.stderr.count(unlocked) == 1, result.stderr
         plain = job.config("not-lacking", train={"steps": 6}, checkpoint={"every": 2})
         must(ftrun("--config", plain, "--nproc", 2))
         assert checkpoints(job.out("lacking")) == checkpoints(job.out("not-lacking"))

@@ -86,9 +86,9 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("explicit", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
         assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008",
                                                     "step-00000012"]
-        again = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW,
-                        checkpoint={"every": 4, "keep_last": 0})
-        assert "step-00000004" in again.stdout and "step 5/12" in again.stdout, again.stdout
+        resumed = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW,
+                          checkpoint={"every": 4, "keep_last": 0})
+        assert "step-00000004" in resumed.stdout and "step 5/12" in resumed.stdout, resumed.stdout
         require_same_run(job.out("straight-adamw-1"), job.out("explicit"))
 
     @case
@@ -154,9 +154,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def finished_run_resumed_does_nothing_and_says_so():
-        again = job.run("longer", "--resume", "auto",
-                        **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
-        assert "nothing is left to train: step 8 of 8" in again.stdout, again.stdout
+        resumed = job.run("longer", "--resume", "auto",
+                          **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
+        assert "nothing is left to train: step 8 of 8" in resumed.stdout, resumed.stdout
         assert len(steps(job.out("longer"))) == 8
 
     @case
@@ -224,9 +224,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not (out / "run.json").exists(), "a refused resume changed the run"
         on_two = job.run("lost", "--nproc", 2, "--resume", "auto", code=2, **changed)
         assert "  config.train.seed: was 42, is now 7\n" in on_two.stderr, on_two.stderr
-        again = job.run("lost", "--resume", "auto", **EIGHT)
+        resumed = job.run("lost", "--resume", "auto", **EIGHT)
         assert ("notice: the resumed run has another config.train.steps: was 4, is now 8"
-                in again.stderr), again.stderr
+                in resumed.stderr), resumed.stderr
         assert manifest(out)["start"] == f"{out}/checkpoints/step-00000004"
         straight = job.run("eight-straight", **EIGHT)
         assert manifest(job.out("eight-straight"))["start"] == "the model's weights", (
@@ -299,9 +299,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 running.kill_all()
             if not list(job.out("early").glob("checkpoints/step-????????")):
                 break
-        again = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
+        resumed = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
         assert ("no checkpoint was saved yet: training starts from the beginning"
-                in again.stdout), again.stdout
+                in resumed.stdout), resumed.stdout
         require_same_run(job.out("straight-adamw-1"), job.out("early"))
 
     @case

@@ -88,13 +88,13 @@ def require_order(root, calls):
     pointers = renames(r"/latest\.tmp-\w+", "/latest")
     for step, (pointed, pointer) in enumerate(pointers, 1):
         name = f"/step-{step:08}"
-        [(moved, made)] = renames(rf"{name}\.tmp-\w+", name)
+        [(moved, staged)] = renames(rf"{name}\.tmp-\w+", name)
         files = {call.path for call in below if call.name in WRITES
-                 and call.path.startswith(f"{made}/")}
+                 and call.path.startswith(f"{staged}/")}
         assert (sorted(pathlib.PurePath(file).suffix for file in files)
                 == [".json", ".safetensors"]), files
-        assert last(SYNCS, made, moved) > max(synced(file, moved) for file in files), (
-            f"{made} is not on the disk before its name")
+        assert last(SYNCS, staged, moved) > max(synced(file, moved) for file in files), (
+            f"{staged} is not on the disk before its name")
         assert moved < last(SYNCS, "", pointed), f"the name {name} is not on the disk before latest"
         assert moved < synced(pointer, pointed), f"latest does not follow {name}"
         for gone, _ in renames(f"/step-{step - 2:08}", rf"/step-{step - 2:08}\.tmp-\w+"):
@@ -120,9 +120,9 @@ def kill_and_go_on(name, number, background):
         f"{calls[-1]}")
     try:
         require_same_run(job.out("straight"), job.out(name))
-        there = checkpoints(job.out(name))
-        assert (there[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one
-                                                         for one in there)), there
+        names = checkpoints(job.out(name))
+        assert (names[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one
+                                                         for one in names)), names
         must(ftrun("verify", job.out(name)))
     except AssertionError as error:
         raise AssertionError(f"killed at {calls[-1]}") from error

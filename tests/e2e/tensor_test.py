@@ -200,10 +200,10 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def two_runs_of_one_folder():
         running = started("busy", **MESHES["tensor-2"])
-        again = must(ftrun("--config",
-                           job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
-        assert (again.stderr.count(f"output_dir {job.out('busy')}: another run is using it "
-                                   "(process ") == 1), again.stderr
+        repeated = must(ftrun("--config",
+                              job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
+        assert (repeated.stderr.count(f"output_dir {job.out('busy')}: another run is using it "
+                                      "(process ") == 1), repeated.stderr
         running.kill(signal.SIGTERM)
         running.wait(143)
 

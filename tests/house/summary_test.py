@@ -21,10 +21,11 @@ def summary(folder, budgets, *entries):
     (folder / "results.xml").write_text(f"<testsuite>{''.join(entries)}</testsuite>")
     (folder / "budgets.tsv").write_text("# seconds\n"
                                         + "".join(f"{name}\t{s}\n" for name, s in budgets.items()))
-    done = subprocess.run([sys.executable, SUMMARY, folder / "results.xml", folder / "budgets.tsv"],
-                          capture_output=True, text=True)
-    assert not done.stderr, done.stderr
-    return done.returncode, done.stdout
+    result = subprocess.run([sys.executable, SUMMARY, folder / "results.xml",
+                             folder / "budgets.tsv"],
+                            capture_output=True, text=True)
+    assert not result.stderr, result.stderr
+    return result.returncode, result.stdout
 
 
 def main(folder):

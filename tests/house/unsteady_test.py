@@ -45,9 +45,9 @@ def environment():
 
 
 def run_unsteady(*arguments):
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
+    result = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
     assert list(scratch.iterdir()) == [], list(scratch.iterdir())
-    return done.returncode, done.stdout.splitlines(), done.stderr
+    return result.returncode, result.stdout.splitlines(), result.stderr
 
 
 def results(*arguments):
