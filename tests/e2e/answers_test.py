@@ -159,7 +159,8 @@ with tempfile.TemporaryDirectory() as scratch:
         docs = SOURCE / "docs" / "models.md"
         if os.environ.get("FTRUN_UPDATE_GOLDENS"):
             docs.write_text(written)
-        assert docs.read_text() == written, "ftrun schema --models > docs/models.md writes it"
+        assert docs.read_text() == written, (
+            "docs/models.md is outdated; ftrun schema --models > docs/models.md writes it")
         for family in json.loads(must(ftrun("schema", "--support")).stdout)["families"]:
             assert f"| {family['model_type']} | {family['architecture']} |" in written, family
         # README shows the first table of this page between two marks.
@@ -170,6 +171,7 @@ with tempfile.TemporaryDirectory() as scratch:
         if os.environ.get("FTRUN_UPDATE_GOLDENS"):
             shown = f"\n{table}\n"
             readme.write_text(before + TABLE_BEGINS + shown + TABLE_ENDS + after)
-        assert shown == f"\n{table}\n", "FTRUN_UPDATE_GOLDENS=1 writes README's table of models"
+        assert shown == f"\n{table}\n", (
+            "README's table of models is outdated; FTRUN_UPDATE_GOLDENS=1 writes it")
 
     run_cases()

@@ -254,7 +254,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          large, re.M), large
 
     @case
-    def warm_up_that_is_longer_than_the_epochs_is_told_once_the_data_are_counted():
+    def warm_up_that_is_longer_than_the_epochs_is_reported_once_the_data_are_counted():
         config = job.config("warm-up",
                             scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 100_000}})
         run = must(ftrun("--config", config, "--set", "train.epochs=1"))
@@ -442,7 +442,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 data={"train": str(root / "none.bin")})
 
     @case
-    def data_refused_on_several_ranks_is_told_once():
+    def data_refused_on_several_ranks_is_reported_once():
         config = job.config("nodata-2", **FEW, data={"train": str(root / "none.bin")})
         run = must(ftrun("--config", config, "--nproc", 2), 4)
         assert run.stderr.count("none.bin: no such file") == 1, run.stderr
@@ -723,7 +723,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return saved, path
 
     @case
-    def damaged_checkpoint_is_passed_over_aloud():
+    def damaged_checkpoint_is_passed_over_with_an_error():
         saved, path = damaged("damaged")
         resumed = job.run("damaged", "--resume", "auto", train={"steps": 8}, **saved)
         assert f"error: checkpoint step-00000004 is passed over: {path}: " in resumed.stderr, (
@@ -784,7 +784,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                 "machine with more memory\n"), run.stderr
 
     @case
-    def an_address_space_that_is_too_small_is_told_wherever_it_ends():
+    def an_address_space_that_is_too_small_is_reported_wherever_it_ends():
         for ranks in (1, 2):
             codes = set()
             for mib in range(160, 760, 60):

@@ -125,7 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "is 2\n" in running.text()), running.text()[-3000:]
 
     @waiting_case
-    def the_last_data_rank_stays_which_is_told_once():
+    def the_last_data_rank_stays_which_is_reported_once():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000},
                           # no checkpoint before the kill, however late it is
@@ -165,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "writing the run folder: rank 0:" in text), text
 
     @waiting_case
-    def min_ranks_without_effect_is_told_with_the_reason():
+    def min_ranks_without_effect_is_reported_with_the_reason():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 1},
                           "elastic": {"min_ranks": 1}}

@@ -203,13 +203,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert manifest(out)["exit_reason"] == manifest(straight)["exit_reason"]
 
     @case
-    def a_best_checkpoint_that_is_gone_is_told():
+    def a_best_checkpoint_that_is_missing_is_reported():
         wish = settings(total=6, checkpoint=KEEP | {"every": 0}, **FAST)
         job.run("gone", **wish)
         out = job.out("gone")
         folder = out / "checkpoints" / best(out)["checkpoint"]
         if folder.name == "step-00000006":
-            raise AssertionError("the best is the last one: this case needs another")
+            raise AssertionError(
+                "the best evaluation is the last one; this case needs an earlier one")
         folder.rename(out / "elsewhere")
         resumed = job.run("gone", "--resume", "auto",
                           **settings(total=8, checkpoint=KEEP | {"every": 0}, **FAST))

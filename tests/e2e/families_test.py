@@ -116,7 +116,7 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
     assert (output.count("factor rotates all sequences of the run\n") == bool(rotated_by)
             and rotated_by in output), output
     lines = steps(out)
-    assert len(lines) == s["steps"], f"{len(lines)} steps"
+    assert len(lines) == s["steps"], f"{len(lines)} steps were trained, expected {s['steps']}"
     loss = near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
     norm = near("gradient norm", [m["grad_norm"] for m in lines], reference["grad_norms"], 5e-5)
     check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)

@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return result
 
     @case
-    def a_run_that_has_ended_is_sent_whole():
+    def a_run_that_has_ended_is_sent_completely():
         text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN",
                                                    memory={"parameters": 64}) + evaluation(
                                                        2, 3.0) + line(3, loss="NaN", tokens=0) \
@@ -176,7 +176,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert calls_of("live")[-1] == ["finish", [], {"exit_code": 1}]
 
     @case
-    def a_missing_client_and_a_missing_run_are_told():
+    def a_missing_client_and_a_missing_run_are_reported():
         empty = scratch / "empty"
         empty.mkdir()
         folder = run_folder("none", line(1))

@@ -148,7 +148,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert all(word in stderr for word in words), stderr
 
     @case
-    def a_folder_of_the_name_wins_and_is_told():
+    def a_folder_of_the_name_takes_precedence_and_is_reported():
         place = scratch / "place"
         shutil.copytree(job.model, place / "acme" / "small")
         result = by_name("acme/small", "folder", cwd=place)
@@ -169,16 +169,16 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def nodes_whose_caches_hold_other_weights_are_refused():
-        other = scratch / "other-hub"
-        shutil.copytree(cache, other, symlinks=True)
-        weights = other / "models--acme--small" / "blobs" / f"{FIRST[:8]}-model.safetensors"
+        other_cache = scratch / "other-hub"
+        shutil.copytree(cache, other_cache, symlinks=True)
+        weights = other_cache / "models--acme--small" / "blobs" / f"{FIRST[:8]}-model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
         config, port = job.config("nodes", model={"path": "acme/small"},
                                   train={"steps": 2}), str(free_port())
         nodes = [start("--config", config, env={"HF_HUB_CACHE": str(folder), "RANK": str(rank),
                                                 "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                                 "MASTER_PORT": port})
-                 for rank, folder in enumerate((cache, other))]
+                 for rank, folder in enumerate((cache, other_cache))]
         for node in nodes:
             node.wait(2)
         assert any("model.path model.safetensors is " in node.text() for node in nodes), (

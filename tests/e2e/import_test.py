@@ -54,7 +54,7 @@ def refusal(*arguments, code=4):
     out = pathlib.Path(arguments[arguments.index("--out") + 1])
     before = sorted(out.parent.iterdir())
     text = import_checkpoint(*arguments, code=code).stderr
-    assert sorted(out.parent.iterdir()) == before, "a refused import left something"
+    assert sorted(out.parent.iterdir()) == before, "a refused import left files behind"
     return text
 
 
@@ -94,8 +94,8 @@ def state_hashes(folder):
 
 def require_equal_states(found, expected):
     assert set(found) == set(expected), f"other states: {sorted(set(found) ^ set(expected))[:6]}"
-    other = [name for name in expected if found[name] != expected[name]]
-    assert not other, f"{len(other)} states differ: {other[:6]}"
+    differing = [name for name in expected if found[name] != expected[name]]
+    assert not differing, f"{len(differing)} states differ: {differing[:6]}"
 
 
 def migrate(scratch, name, checkpoint, expected, *arguments):
@@ -183,7 +183,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # ---- what DeepSpeed wrote ----
 
     @case
-    def deepspeed_goes_on_in_ftrun():
+    def deepspeed_checkpoints_continue_in_ftrun():
         for folder in fixtures:
             expected = expected_of(folder.name)
             run, message = migrate(scratch, folder.name, folder / "checkpoint", expected)
@@ -325,7 +325,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # ---- DCP ----
 
     @case
-    def dcp_goes_on_in_ftrun():
+    def dcp_checkpoints_continue_in_ftrun():
         folder = scratch / "dcp"
         folder.mkdir()
         subprocess.run([sys.executable, GIVEN / "make_dcp.py", folder], check=True,
@@ -463,14 +463,14 @@ with tempfile.TemporaryDirectory() as scratch:
         says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
              "a persistent id does not name a tensor storage")
         says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
-        assert not marker.exists(), "something of a pickle ran"
+        assert not marker.exists(), "code hidden in a pickle was run"
 
     @case
     def endless_nesting_is_not_unfolded():
         nested = ()
         for _ in range(100):
             nested = (nested, nested)
-        assert printable(nested) == "a tuple", "2^100 leaves in a message"
+        assert printable(nested) == "a tuple", "a nested tuple is not shortened"
 
     @case
     def sizes_and_names_of_a_zip_are_checked():

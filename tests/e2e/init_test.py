@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
         trained("here.yaml")
 
     @case
-    def names_of_files_and_machines_stay_what_they_are():
+    def names_of_files_and_machines_are_not_changed():
         path = job.scratch / "named.yaml"
         path.write_text(two_cores("1 GB").replace(
             "machine: two", 'machine: "two\\noutput_dir: elsewhere"'))
@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as scratch:
         full = json.loads(must(ftrun("plan", "--search", "--config", job.scratch / "here.yaml",
                                      "--machine", machine("1 GB"), "--json",
                                      cwd=job.scratch)).stdout)["result"]["search"]["layouts"]
-        assert full, "all weights fit there"
+        assert full, "no layout is found that trains all weights in this memory"
         # A small model's adapter is almost as large as the model, so in the end only the base can
         # shrink.
         kinds, last = [], None
@@ -106,7 +106,7 @@ with tempfile.TemporaryDirectory() as scratch:
         order = ["all weights", "a LoRA adapter", "a LoRA adapter on a base"]
         assert (kinds[0] == "all weights" and len(kinds) > 1
                 and [kind for kind in order if kind in kinds] == kinds), kinds
-        assert last, "some memory is too small for all ways to train"
+        assert last, "init found a way to train in every memory, even the smallest"
 
     @case
     def mistakes_are_reported_before_a_file_is_written():

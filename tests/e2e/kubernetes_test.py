@@ -141,7 +141,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return "Count"
 
     @case
-    def two_pods_train_are_stopped_and_go_on():
+    def two_pods_train_are_stopped_and_continue():
         changes = {"train": {"steps": 300, "weight_decay_exempt": "none"},
                    "train_micro_batch_size_per_gpu": 1}
         must(ftrun("--config", job.config("straight", **changes), "--nproc", 2))
@@ -151,8 +151,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for each in pods:
             each.wait(75)
         assert action_of(75) == "Ignore"
-        again = start_pods(job.config("pods", **changes))
-        for each in again:
+        resumed_pods = start_pods(job.config("pods", **changes))
+        for each in resumed_pods:
             each.wait(0)
         assert manifest(job.out("pods"))["exit_code"] == 0
         require_same_run(job.out("straight"), job.out("pods"))

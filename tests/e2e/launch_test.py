@@ -96,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} "
                     "within 5.0s: rank 0 has not published its address yet"
                     ) in second.text(), second.text()
-        assert not job.out("port").exists(), "a run that never met made its folder"
+        assert not job.out("port").exists(), "a run whose ranks never met made its output folder"
 
     @waiting_case
     def a_rank_that_never_joins_is_named():
@@ -141,15 +141,15 @@ with tempfile.TemporaryDirectory() as scratch:
                                  if line.split()[3] == "0A" and line.split()[9] in own_sockets())
 
         def own_sockets():
-            found = set()
+            inodes = set()
             for running in list(ranks):
                 folder = pathlib.Path(f"/proc/{running.process.pid}/fd")
                 try:
                     targets = [os.readlink(entry) for entry in folder.iterdir()]
                 except OSError:
                     continue
-                found |= {target[8:-1] for target in targets if target.startswith("socket:[")}
-            return found
+                inodes |= {target[8:-1] for target in targets if target.startswith("socket:[")}
+            return inodes
 
         listening, address = set(), f"0100007F:{port:04X}"
         disturber = threading.Thread(target=disturb)

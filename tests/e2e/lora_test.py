@@ -278,15 +278,15 @@ with tempfile.TemporaryDirectory() as scratch:
         checkpoint of an adapter can be neither resumed nor merged with it."""
         base = load_file(job.model / "model.safetensors")
         name = "merged-run"  # from the previous case
-        other = scratch / "other-base"
-        shutil.copytree(job.model, other)
+        other_base = scratch / "other-base"
+        shutil.copytree(job.model, other_base)
         base["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
-        save_file(base, other / "model.safetensors", metadata={"format": "pt"})
+        save_file(base, other_base / "model.safetensors", metadata={"format": "pt"})
         settings = job.settings(1) | {
-            "model": {"path": str(other)}, "train": {"steps": 9},
+            "model": {"path": str(other_base)}, "train": {"steps": 9},
             "adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
             "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}
-        for process in (ftrun("convert", job.out(name), "--merge", "--model", other, "--out",
+        for process in (ftrun("convert", job.out(name), "--merge", "--model", other_base, "--out",
                               scratch / "never"),
                         ftrun("--config", job.config(name, **settings), "--resume", "auto")):
             assert (process.returncode == 4

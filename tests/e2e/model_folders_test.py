@@ -132,7 +132,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     "while it is loaded") in message, message
 
     @case
-    def adapters_beside_and_in_the_place_of_a_model_are_told():
+    def adapters_beside_and_in_the_place_of_a_model_are_reported():
         folder = scratch / "both"
         shutil.copytree(job.model, folder)
         (folder / "adapter_config.json").write_text('{"peft_type": "LORA", '

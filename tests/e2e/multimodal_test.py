@@ -298,7 +298,7 @@ with tempfile.TemporaryDirectory() as scratch:
                {"target_modules": ["model.language_model.layers.0.self_attn.q_proj", "o_proj"]})
 
     @case
-    def modules_of_other_parts_are_told_as_peft_chooses_them():
+    def modules_of_other_parts_are_reported_as_peft_chooses_them():
         named = set()
         for kind, folder in (("Gemma3", "whole"), ("Mistral3", "mistral"), ("Mistral3", "new")):
             model = open_whole(scratch / folder, kind)
@@ -350,7 +350,7 @@ with tempfile.TemporaryDirectory() as scratch:
                   r".*layers\.7\..*", "fc1")
 
     @case
-    def exclusions_are_taken_told_and_refused_by_what_they_change_in_peft():
+    def exclusions_are_accepted_reported_and_refused_by_what_they_change_in_peft():
         paths = [name for name, _ in open_whole(scratch / "whole").named_modules() if name]
         targets = ["q_proj", "v_proj"]
 
@@ -358,31 +358,34 @@ with tempfile.TemporaryDirectory() as scratch:
             rule = peft.LoraConfig(target_modules=targets, exclude_modules=exclude or None)
             return {path for path in paths if check_target_module_exists(rule, path)}
 
-        told_of = set()
+        kinds_met = set()
         for exclude in EXCLUSIONS:
             entries = exclude if isinstance(exclude, list) else [exclude]
-            unknown = {one for one in entries
-                       if select([one] if isinstance(exclude, list) else one, paths) == set(paths)}
-            idle = {one for one in entries
-                    if select(exclude) == select([other for other in entries if other != one])}
+            unknown = {
+                entry for entry in entries
+                if select([entry] if isinstance(exclude, list) else entry, paths) == set(paths)}
+            without_effect = {
+                entry for entry in entries
+                if select(exclude) == select([kept for kept in entries if kept != entry])}
             result = ftrun("check", "--config", settings("out-excluded", "whole", adapter={
                 "type": "lora", "r": 4, "target_modules": targets, "exclude_modules": exclude}))
             notices = re.findall(
                 r'exclude_modules "([^"]+)": (changes nothing|no module|matches the)',
                 result.stdout + result.stderr)
             must(result, 2 if unknown else 0)
-            wanted = unknown or idle
+            wanted = unknown or without_effect
             assert {entry for entry, _ in notices} == wanted, (exclude, notices)
             assert len(notices) == len(wanted), (exclude, notices)
             assert all((what == "changes nothing") == (not unknown) for _, what in notices), notices
-            told_of |= {"unknown"} if unknown else {"idle"} if idle else {"used"}
+            kinds_met.add("unknown" if unknown else "without effect" if without_effect
+                          else "used")
             if "fcl" in unknown:
                 assert '"fcl": no module has this name (did you mean "fc1"?)' in result.stderr, (
                     result.stderr)
-        assert told_of == {"unknown", "idle", "used"}
+        assert kinds_met == {"unknown", "without effect", "used"}
 
     @case
-    def other_parts_are_told_by_a_run_and_not_without_weights():
+    def other_parts_are_reported_by_a_run_and_not_without_weights():
         adapter = {"type": "lora", "r": 4, "target_modules": ["q_proj"]}
         result = train("out-noticed", "whole", adapter=adapter)
         output = result.stderr + result.stdout

@@ -253,11 +253,13 @@ with tempfile.TemporaryDirectory() as scratch:
                     out / "DeepSpeedJobName" / f"Train_Samples_{name}.csv").read_text().splitlines()
                 assert ([row.split(",")[0] for row in rows]
                         == ["step", *(str(m["samples"]) for m in steps(out))]), rows
-            found = [key for path in sorted((out / "tensorboard").iterdir())
-                     for key in events(path)]
-            assert len(found) == len(set(found)), "no scalar of a step is there twice"
-            assert [step for tag, step in found if tag == "train/loss"] == [1, 2, 3, 4, 5, 6], found
-            assert [step for tag, step in found if tag == "validation/loss"] == [0, 2, 4, 6], found
+            scalars = [key for path in sorted((out / "tensorboard").iterdir())
+                       for key in events(path)]
+            assert len(scalars) == len(set(scalars)), "a scalar of a step was written twice"
+            assert [step for tag, step in scalars if tag == "train/loss"] == [1, 2, 3, 4, 5, 6], (
+                scalars)
+            assert [step for tag, step in scalars if tag == "validation/loss"] == [0, 2, 4, 6], (
+                scalars)
 
     @case
     def manifest_tells_what_ran():
@@ -305,15 +307,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def fingerprint_follows_the_content():
         moved = job.scratch / "moved.bin"
         moved.write_bytes(job.data.read_bytes())
-        other = tiny_data(job.scratch / "other.bin", seed=9)
+        other_data = tiny_data(job.scratch / "other.bin", seed=9)
         few = {"train": {"steps": 2}}
         job.run("moved", **few, data={"train": str(moved), "token_dtype": "uint16"})
-        job.run("other", **few, data={"train": str(other), "token_dtype": "uint16"})
+        job.run("other", **few, data={"train": str(other_data), "token_dtype": "uint16"})
         prints = [manifest(job.out(name))["data"]["train"]["fingerprint"]
                   for name in ("run", "moved", "other")]
         assert prints[0] == prints[1] != prints[2], prints
         # Other data under the old name are noticed at each resume, and nothing of them is recorded.
-        moved.write_bytes(other.read_bytes())
+        moved.write_bytes(other_data.read_bytes())
         for ranks, background in ((1, True), (1, False), (2, True)):
             config = job.config("moved", train={"steps": 400},
                                 data={"train": str(moved), "token_dtype": "uint16"},
@@ -416,11 +418,12 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def convert_wants_the_model_of_the_run():
         step = job.out("run") / "checkpoints" / "step-00000006"
-        other = tiny_model(job.scratch / "other-model", num_hidden_layers=3, intermediate_size=64)
+        other_model = tiny_model(job.scratch / "other-model", num_hidden_layers=3,
+                                 intermediate_size=64)
         target = job.scratch / "converted-wrong"
-        refused = must(ftrun("convert", step, "--model", other, "--out", target), 4).stderr
+        refused = must(ftrun("convert", step, "--model", other_model, "--out", target), 4).stderr
         assert (refused.startswith(f"ftrun: {step}: its weights are not those of "
-                                   f"{other}/config.json:\n")), refused
+                                   f"{other_model}/config.json:\n")), refused
         assert ("  tensor model.layers.0.mlp.gate_proj.weight has shape [48, 32]; expected [64, "
                 "32]\n" in refused), refused
         assert ("  tensor model.layers.2.input_layernorm.weight is missing; expected shape [32]\n"
@@ -485,9 +488,9 @@ with tempfile.TemporaryDirectory() as scratch:
         (target / "tokenizer_config.json").write_text("mine")
         convert_refused(target, f"{target}: is not replaced: since ftrun wrote it, "
                                 f"tokenizer_config.json was changed{remedy}")
-        other = tiny_model(job.scratch / "a-model-of-mine")
-        convert_refused(other, f"{other}: is not replaced: it holds no ftrun-output.json, so ftrun "
-                               f"did not write it{remedy}")
+        user_model = tiny_model(job.scratch / "a-model-of-mine")
+        convert_refused(user_model, f"{user_model}: is not replaced: it holds no "
+                                    f"ftrun-output.json, so ftrun did not write it{remedy}")
 
     @case
     def a_model_in_fp16_comes_back_in_fp16():

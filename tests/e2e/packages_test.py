@@ -133,7 +133,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
             run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
 
     @case
-    def an_image_is_built_by_the_tool_that_is_there():
+    def an_image_is_built_by_the_installed_tool():
         tools = scratch / "tools"
         tools.mkdir()
         for name in ("bash", "dirname", "sed"):

@@ -44,9 +44,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stages_train_as_one_process():
-        one = trained("one", **ONE)
+        one_process = trained("one", **ONE)
         for name, mesh in MESHES.items():
-            job.trains_as_one_process(name, mesh, one)
+            job.trains_as_one_process(name, mesh, one_process)
 
     @case
     def the_sample_of_text_is_the_same():

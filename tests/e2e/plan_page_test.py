@@ -97,10 +97,11 @@ with tempfile.TemporaryDirectory() as scratch:
         data = data_of(page)
         assert data["search"]["layouts"] == answer["layouts"]
         assert abs(data["seconds"] - answer["layouts"][0]["seconds"]) < 1e-9
-        choices = {one["choice"]: one for one in data["search"]["why_not"]}
-        assert choices == {one["choice"]: one for one in answer["why_not"]}
-        bounded = [one for one in choices.values() if "seconds" in one]
-        assert bounded and all(one["at_least"]["seconds"] <= one["seconds"] for one in bounded)
+        choices = {choice["choice"]: choice for choice in data["search"]["why_not"]}
+        assert choices == {choice["choice"]: choice for choice in answer["why_not"]}
+        bounded = [choice for choice in choices.values() if "seconds" in choice]
+        assert bounded and all(choice["at_least"]["seconds"] <= choice["seconds"]
+                               for choice in bounded)
         assert data["search"]["lines"][0].startswith("search: "), data["search"]["lines"]
         assert data["ranks"][0]["memory"][0]["limit"] > 0
 

@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert counts["all"] == counts["tried"] == counts["legal"] + counts["refused"], counts
         assert 0 < counts["planned"], counts
         assert counts["planned"] + counts["pruned"] == counts["legal"], counts
-        assert all(one["seconds"] >= best["seconds"] for one in answer["layouts"]), (
+        assert all(layout["seconds"] >= best["seconds"] for layout in answer["layouts"]), (
             answer["layouts"])
         repeated = json.loads(must(ftrun("plan", "--config", found, "--machine", machine,
                                          "--json")).stdout)["result"]
@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "--out FILE writes the first one as a config\n" in stdout, stdout
 
     @case
-    def memory_that_is_too_small_is_told_with_what_is_short():
+    def memory_that_is_too_small_is_reported_with_what_is_missing():
         config = job.config("small", **settings)
         stderr = search(config, "--device-memory", "1KiB", code=5).stderr
         assert re.search(r"none of \d+ layouts fits on 2 cores \(two\): the nearest needs "
@@ -112,7 +112,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 search(config, "--device-memory", whole * part // 12, "--nodes", nodes,
                        "--seconds", SOME_TIME)
                 return
-        raise AssertionError("no memory is enough for several nodes alone")
+        raise AssertionError("no tried memory was too small for one node and enough for several")
 
     @case
     def files_of_users_are_not_overwritten():
@@ -123,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 and thesis.read_text() == "mine"), stderr
 
     @case
-    def a_place_that_cannot_be_written_to_is_told_before_the_search():
+    def a_place_that_cannot_be_written_to_is_reported_before_the_search():
         config = job.config("place", **settings)
         file = job.scratch / "file"
         file.write_text("")

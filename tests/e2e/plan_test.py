@@ -193,7 +193,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          "  remedy: write parallel.pipeline, the number of stages\n"), alone
 
     @case
-    def few_micro_batches_are_told_of_with_what_they_cost():
+    def few_micro_batches_are_reported_with_what_they_cost():
         model = tiny_model(scratch / "four-layers", tiny_weights(layers=4), num_hidden_layers=4)
 
         def checked(*arguments, code=0, **parallel):

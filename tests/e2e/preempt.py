@@ -193,7 +193,7 @@ class Contract:
             return False
         what = f"{kind}, {phase}, {number.name}: exit {code} after {took:.1f} s"
         what += f"\n{running.text()[-3000:]}"
-        assert took <= IN_TIME, f"not in {IN_TIME} s: {what}"
+        assert took <= IN_TIME, f"the run did not end within {IN_TIME} s: {what}"
         if code == -number:
             # Before training begins, the kernel ends the process, as docs/errors.md says; but ftrun
             # handles SIGUSR1 from its first line on.

@@ -221,7 +221,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert not (scratch / "never-merged").exists()
 
     @case
-    def an_adapter_that_says_nothing_is_told_by_an_option():
+    def the_base_of_an_adapter_without_a_record_is_given_by_an_option():
         folder = scratch / "nf4-one" / "export" / "adapter"
         shown = must(ftrun("inspect", folder)).stdout
         assert ('{"type":"nf4","double":true,"block":64}' in shown and "lora_A.weight" in shown

@@ -32,8 +32,8 @@ def await_end(agent, code=None):
 
 
 def require_each_step_once(out, last=STEPS):
-    found = [line["step"] for line in steps(out)]
-    assert found == list(range(1, last + 1)), f"steps doubled or missing: {found}"
+    step_numbers = [line["step"] for line in steps(out)]
+    assert step_numbers == list(range(1, last + 1)), f"steps doubled or missing: {step_numbers}"
 
 
 with tempfile.TemporaryDirectory() as scratch:

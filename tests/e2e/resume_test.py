@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert restart["to_step"] in (5, 10) and restart["from_step"] >= restart["to_step"], restart
 
     @case
-    def nothing_starts_over_where_checkpoints_are_gone():
+    def no_run_starts_over_where_checkpoints_are_missing():
         out = job.out("gone")
         job.run("gone", **FEW)
         lines = (out / "metrics.jsonl").read_text()
@@ -160,7 +160,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(steps(job.out("longer"))) == 8
 
     @case
-    def a_step_of_a_run_that_is_not_there_makes_no_folder():
+    def resuming_a_step_of_a_run_that_does_not_exist_makes_no_folder():
         for ranks in (1, 2):
             refused = job.run("lnoger", "--resume", 5, "--nproc", ranks, code=2, **FEW)
             assert (f"output_dir {job.out('lnoger')} contains no run to resume "
@@ -243,14 +243,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("/step-00000004/checkpoint.json: this is not the run that was started there; "
                 "1 thing differs:\n"
                 "  data.train.fingerprint: was ") in refused.stderr, refused.stderr
-        other = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
-        (other / "note").write_text("")
-        config = json.loads((other / "config.json").read_text())
-        (other / "config.json").write_text(json.dumps(config
-                                                      | {"architectures": config["architectures"],
-                                                         "note": 1}))
+        other_model = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
+        (other_model / "note").write_text("")
+        config = json.loads((other_model / "config.json").read_text())
+        (other_model / "config.json").write_text(json.dumps(
+            config | {"architectures": config["architectures"], "note": 1}))
         refused = job.run("swapped", "--resume", "auto", code=2,
-                          **EIGHT | {"model": {"path": str(other)}, "data": meta})
+                          **EIGHT | {"model": {"path": str(other_model)}, "data": meta})
         assert "\n  model.fingerprint: was " in refused.stderr, refused.stderr
 
     @case
@@ -266,7 +265,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(path.read_text()) == 100
 
     @case
-    def resume_in_a_folder_without_a_run_is_told_loudly():
+    def resume_in_a_folder_without_a_run_is_reported_as_a_warning():
         typo = job.run("damgaed", "--resume", "auto", **EIGHT | {"train": {"steps": 1}})
         out = job.out("damgaed")
         assert (f"warning: --resume auto: output_dir {out} held no run: training starts "
@@ -277,7 +276,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                           "output_dir"), manifest(out)["start"]
 
     @case
-    def step_that_is_not_there_is_refused():
+    def step_without_a_checkpoint_is_refused():
         refused = job.run("explicit", "--resume", "3", code=4, **FEW, optimizer=ADAMW)
         assert refused.stderr.endswith(
             f"ftrun: {job.out('explicit')}/checkpoints: holds no checkpoint of step 3\n"

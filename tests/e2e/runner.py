@@ -564,7 +564,8 @@ def same_tensors(one, other):
 def require_same_run(a, b):
     """Asserts that two runs have the same metrics, bit by bit, and the same exported weights."""
     first, second = numbers(a), numbers(b)
-    assert len(first) == len(second), f"{len(first)} and {len(second)} lines"
+    assert len(first) == len(second), (
+        f"the runs have {len(first)} and {len(second)} lines of metrics")
     for x, y in zip(first, second):
         assert x == y, f"metrics differ:\n{x}\n{y}"
     assert weights_hash(a) == weights_hash(b), "the exported weights differ"

@@ -238,10 +238,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def exports_are_the_same_on_every_layout():
-        one = exported(job.out("fp32"))
+        expected = exported(job.out("fp32"))
         moved = exported(job.out("on-2x2"))
-        assert one.keys() == moved.keys() == load_file(job.model / "model.safetensors").keys()
-        for name, weights in one.items():
+        assert expected.keys() == moved.keys() == load_file(job.model / "model.safetensors").keys()
+        for name, weights in expected.items():
             assert (weights.shape == moved[name].shape
                     and np.abs(weights - moved[name]).max() < 1e-5), name
 

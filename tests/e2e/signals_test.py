@@ -225,7 +225,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
             running.kill(number)  # it is stopped, so both signals are pending
         assert running.wait() in (130, 143)
-        assert checkpoints(job.out("second-single")) == [], "it took the time to save"
+        assert checkpoints(job.out("second-single")) == [], (
+            "the run saved a checkpoint after the second signal")
 
     @waiting_case
     def signal_to_the_child_and_then_to_its_group_is_one():
