@@ -124,7 +124,7 @@ A cell is compared with one process by these bounds:
 | key biases after the last step | ‖Δw‖ ≤ {BOUNDS["key bias"]:.0e} ‖w‖ |
 
 The bound of key biases is wider. A key bias adds nearly the same amount to all scores of a query
-(exactly the same if there were no rotation), so its gradient is almost zero. AdamW normalizes the
+(exactly the same if there were no RoPE), so its gradient is almost zero. AdamW normalizes the
 gradient and takes full steps, even if the gradient is only rounding error.
 
 {count_within_first(cells)} of the {len(cells)} cells that were run are within these four bounds;
