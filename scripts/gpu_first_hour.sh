@@ -5,11 +5,11 @@
 #     builds, strips and packs what the GPU machine needs (default: build/gpu_pack)
 #
 #   scripts/gpu_first_hour.sh run [OPTION...]
-#     runs the steps on the GPU machine, from the pack or from a checkout:
+#     runs the steps on the GPU machine, from that package or from a checkout:
 #     --pack FOLDER      the packed folder
 #                        (default: the folder that contains this script, else build/gpu_pack)
 #     --results FOLDER   receives verdicts, logs and figures; a step that already has a verdict
-#                        there is not repeated (default: gpu_results beside the pack)
+#                        there is not repeated (default: gpu_results beside the package)
 #     --only REGEX       runs only the steps whose names match
 #     --again            repeats steps that already have a verdict
 #     --minutes N        stops after N minutes: starts no further step and cuts the running one
@@ -28,8 +28,9 @@
 #   no GPU
 #   absent    the machine lacks a tool that the step needs
 #
-# The machine needs a driver, LibTorch with its CUDA libraries, and the pack. compute-sanitizer, ncu
-# and python3 are used if they exist. RESULTS.tar.gz holds all logs and is written after each step.
+# The machine needs a driver, LibTorch with its CUDA libraries, and the package. compute-sanitizer,
+# ncu and python3 are used if they exist. RESULTS.tar.gz holds all logs and is written after each
+# step.
 # The script exits with 1 if a step failed, with 77 if no step found a GPU, otherwise with 0.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)

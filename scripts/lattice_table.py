@@ -18,7 +18,7 @@ TIMES, FRESH_BOUND = 3, 1e-5
 
 
 def format_number(text):
-    """Returns a format_number with two digits."""
+    """Returns a number as text with two digits."""
     return f"{float(text):.1e}" if float(text) else "0"
 
 
@@ -89,20 +89,20 @@ def main():
     path = parser.parse_args().results
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
-    planned = dict(zip(("complete", "covering"), map(int, re.findall(r"\d+", lines[0]))))
+    planned = dict(zip(("complete", "pairwise"), map(int, re.findall(r"\d+", lines[0]))))
     cells = list(csv.DictReader(lines[1:], delimiter="\t"))
     axes = [name for name in cells[0] if name not in ("part", "|", "within", "worst", "seconds",
                                                       *BOUNDS, *ERRORS, *FRESH)]
     day = datetime.date.fromtimestamp(os.path.getmtime(path))
     seconds = sum(float(cell["seconds"]) for cell in cells)
-    print(f"""# The lattice: every layout against one process
+    print(f"""# Layouts compared with one process
 
-Every layout of ranks must train like one process. Look here whether a combination of settings was
-compared with one process, and how closely the two agreed. `scripts/lattice.sh` trains a model of 8
-layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on each layout of up to 8
-ranks, and compares it with one process that trains the same global batch. Ranks are threads with
-the communicators of real ones. The script wrote this page on {day}
-({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes in all cells together).
+Every layout of ranks must train like one process. Look here to see whether a combination of
+settings was compared with one process, and how closely the two agreed. `scripts/lattice.sh` trains
+a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on each
+layout of up to 8 ranks, and compares it with one process that trains the same global batch. Ranks
+are threads with the communicators of real ones. The script wrote this page on {day}
+({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes for all cells).
 
 A *cell* is one layout with its other settings. There are two sets of cells:
 
@@ -111,7 +111,7 @@ A *cell* is one layout with its other settings. There are two sets of cells:
   schedule. The model is a llama with untied embeddings; a step has 12 micro-batches. At stage 0
   nothing is sharded, so dp_shard would do the same as dp_replicate and is left out. Without a
   pipeline there is no schedule;
-* *covering*: any two values of all axes occur together in some cell. The axes include the model's
+* *pairwise*: every pair of values of two axes occurs in some cell. The axes include the model's
   family, recompute, the tier of the state and accumulation.
 
 A cell is compared with one process by these bounds:
@@ -124,15 +124,15 @@ A cell is compared with one process by these bounds:
 | key biases after the last step | ‖Δw‖ ≤ {BOUNDS["key bias"]:.0e} ‖w‖ |
 
 The bound of key biases is wider. A key bias adds nearly the same amount to all scores of a query
-(exactly the same if there were no rotation), so its gradient is almost zero. AdamW normalizes the
+(exactly the same if there were no RoPE), so its gradient is almost zero. AdamW normalizes the
 gradient and takes full steps, even if the gradient is only rounding error.
 
-By these bounds {count_within_first(cells)} of the {len(cells)} cells that were run are within
-bounds; with the following rule {count_within(cells)} are. The rule was added on 2026-11-24, after a
+{count_within_first(cells)} of the {len(cells)} cells that were run are within these four bounds;
+with a rule for gradient norms {count_within(cells)} are. The rule was added on 2026-11-24, after a
 run of 2026-11-22 in which five of 323 cells exceeded the bound of the gradient norm. The tables
-below count both.
+below have a column for each count.
 
-By the rule, a gradient norm beyond its bound counts as within bounds if both of these hold:
+By this rule, a gradient norm beyond its bound counts as within bounds if both of these hold:
 
 * its error against fp64 is at most {TIMES} times one process's own error. For the first step
   that is its error in that step or in the median step, whichever is larger; for later steps it is

@@ -204,7 +204,7 @@ def write_tokenizer(gguf, folder):
     tokens = gguf.field("tokenizer.ggml.tokens")
     settings = {f"{name}_token": tokens[i] for name, i in gguf.special_ids().items()}
     settings.update(tokenizer_class="PreTrainedTokenizerFast",
-                    model_max_length=gguf.count("context_length"),
+                    model_max_length=gguf.int_setting("context_length"),
                     clean_up_tokenization_spaces=False)
     template = gguf.field("tokenizer.chat_template")
     if template:

@@ -11,7 +11,7 @@
 #   image   ftrun:VERSION, a container image, built by buildah, podman or docker (the first that is
 #           installed), which receives each OPTION
 #
-# All four contain the same files. A tree, wheel or .deb needs glibc and libstdc++ at least as new
+# All four contain the same files. A tarball, wheel or .deb needs glibc and libstdc++ at least as new
 # as those of the build machine, and no other system library. `ftrun --version` prints where it
 # found LibTorch.
 #

@@ -331,7 +331,7 @@ def prepare(options):
     if bad_documents.number:
         print(bad_documents.summary())
     for split, writer in writers.items():
-        print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
+        print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} samples, "
               f"{100 * writer.trained_tokens / writer.tokens:.1f}% trained on ({dtype})")
         print(lengths_text(writer))
     print(report.terminal_text(tally, fitter, sys.stdout.isatty()))
@@ -344,10 +344,10 @@ def lengths_text(writer):
     out with the packings `documents` and `none`."""
     lengths = np.array(writer.lengths)
     longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in SEQUENCE_LENGTHS)
-    text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
+    text = (f"  samples of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
             f"too long for one sequence: {longer}")
     if writer.documents_without_labels:
-        text += (f"\n  warning: {writer.documents_without_labels} of {lengths.size} documents have "
+        text += (f"\n  warning: {writer.documents_without_labels} of {lengths.size} samples have "
                  "no token that is trained on; unless packing is concat, they are left out")
     return text
 

@@ -30,31 +30,31 @@ TIMEOUT = 2  # seconds, comm.timeout of a run
 
 def run_in_one_process(cases, seed):
     """Runs the cases of tests/comm/hang_test.cc; returns whether they passed."""
-    done = subprocess.run([SOURCE / "build/release/bin/test_comm", "-s", "--filenames-as-tags",
-                           "[#hang_test]"],
-                          capture_output=True, text=True,
-                          env={**os.environ, "FTRUN_HANG_CASES": str(cases),
-                               "FTRUN_HANG_SEED": str(seed)})
-    lines = [line.strip() for line in done.stdout.splitlines() if ":=" in line]
+    completed = subprocess.run([SOURCE / "build/release/bin/test_comm", "-s", "--filenames-as-tags",
+                                "[#hang_test]"],
+                               capture_output=True, text=True,
+                               env={**os.environ, "FTRUN_HANG_CASES": str(cases),
+                                    "FTRUN_HANG_SEED": str(seed)})
+    lines = [line.strip() for line in completed.stdout.splitlines() if ":=" in line]
     print(f"in one process: {'; '.join(lines[:2])}", flush=True)
-    if done.returncode != 0:
-        print(done.stdout[-3000:])
-    return done.returncode == 0
+    if completed.returncode != 0:
+        print(completed.stdout[-3000:])
+    return completed.returncode == 0
 
 
-def run_with_stopped_process(job, number, chance):
+def run_with_stopped_process(job, number, rng):
     """Stops a random process of a run. Returns whether run.json names its rank, and the seconds
     until the run ended."""
     from runner import manifest, start
-    victim = chance.randrange(4)
+    victim = rng.randrange(4)
     name = f"stopped-{number}"
-    backend = chance.choice(("auto", "gloo"))
+    backend = rng.choice(("auto", "gloo"))
     running = start("--config", job.config(name, train={"steps": 100000},
                                            comm={"timeout": TIMEOUT, "backend": backend},
                                            parallel={"data": 2, "tensor": 2}), "--restarts", 0)
     running.await_line("step 2/")
     ranks = running.ranks()
-    time.sleep(chance.random() * 0.5)
+    time.sleep(rng.random() * 0.5)
     running.kill(signal.SIGSTOP, ranks[victim])
     begin = time.monotonic()
     running.wait(6)
@@ -76,12 +76,12 @@ def main():
     stopped = options.cases // 5
     passed = run_in_one_process(options.cases - stopped, options.seed)
     from runner import Job, tiny_model, tiny_weights
-    chance = random.Random(options.seed)
+    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212),
                            vocab_size=212)
         job = Job(scratch, model)
-        results = [run_with_stopped_process(job, number, chance) for number in range(stopped)]
+        results = [run_with_stopped_process(job, number, rng) for number in range(stopped)]
     named = sum(is_named for is_named, _ in results)
     times = sorted(seconds for _, seconds in results)
     print(f"stopped processes: {named} of {stopped} named; from the stop to the end of the run "

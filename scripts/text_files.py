@@ -86,7 +86,7 @@ def check_encoding(path, head, encoding):
         return
     name, codec = detected
     marked = marked_encoding(head) is not None
-    # without a mark Python assumes the byte order of the machine
+    # Without a byte order mark Python assumes the byte order of the machine
     by_machine = expected == name.lower() and not marked and codec.endswith("-be")
     if family(encoding) == name and expected in (name.lower(), f"{name.lower()}-sig",
                                                  codec) and not by_machine:
@@ -94,8 +94,8 @@ def check_encoding(path, head, encoding):
     order = {"-le": "little-endian, ", "-be": "big-endian, "}.get(codec[-3:], "")
     remedy = (f"leave out --encoding {encoding}" if name == "UTF-8"
               else f"give --encoding {name.lower() if marked else codec}")
-    raise UserError(f"{path}: is {name} ({order}{'by its mark' if marked else 'without a mark'}), "
-                    f"expected {encoding}; {remedy}")
+    evidence = "by its byte order mark" if marked else "without a byte order mark"
+    raise UserError(f"{path}: is {name} ({order}{evidence}), expected {encoding}; {remedy}")
 
 
 def is_utf8(head):
@@ -119,10 +119,10 @@ def read_text(path):
     refuse_pointer(path, raw)
     wide = wide_encoding(raw[:HEAD_BYTES])
     if wide:
-        raise UserError(f"{path}: is {wide[0]}, expected UTF-8; write it in UTF-8, such as with: "
+        raise UserError(f"{path}: is {wide[0]}, expected UTF-8; convert it to UTF-8, for example: "
                         f"iconv -f {wide[1].upper()} -t UTF-8 OLD > NEW")
     try:
         return decode_text(raw, "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}: byte {error.start} is not UTF-8; write the file in UTF-8") from None
+            f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None

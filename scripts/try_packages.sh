@@ -12,11 +12,11 @@
 # It tries four packages. All of them train the same small random model, and the metrics and weights
 # of each run must equal those of the first run bit for bit.
 #
-#   wheel   pip installs it, with LibTorch, into a virtual environment in the suite's smallest root;
-#           two ranks train
+#   wheel   pip installs it, with LibTorch, into a virtual environment in a minimal root file system
+#           of the suite; two ranks train
 #   deb     dpkg installs it in the same root; two ranks train as user 1000 on a read-only root
 #           without a network, with 16 MB of /dev/shm
-#   GPU     the pack of scripts/gpu_first_hour.sh, tried if a CUDA compiler built its kernels: it
+#   GPU     the package of scripts/gpu_first_hour.sh, tried if a CUDA compiler built its kernels: it
 #           starts in the same root as user 1000, finds all libraries, and each step reports that
 #           there is no GPU
 #   image   buildah or podman builds it once, on a base made by debootstrap if docker.io cannot be
@@ -39,24 +39,24 @@ fi
 command -v debootstrap >/dev/null || skip 'no debootstrap (apt-get install debootstrap)'
 unshare -mn true 2>/dev/null || skip 'this machine allows no namespaces of mounts and networks'
 if [ "${FTRUN_TRY_MOUNTS:-}" != own ]; then exec env FTRUN_TRY_MOUNTS=own unshare -m scripts/try_packages.sh "$@"; fi
-place=''
+base_folder=''
 if [ "${1:-}" = --keep ]; then
   mkdir -p "${2:?--keep needs a folder}"
-  place=$(cd "$2" && pwd -P)
+  base_folder=$(cd "$2" && pwd -P)
   kept=yes
   shift 2
 fi
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
-place=${place:-$(mktemp -d)}
-work=$place/work
-containers=$place/containers
+base_folder=${base_folder:-$(mktemp -d)}
+work=$base_folder/work
+containers=$base_folder/containers
 storage=(--root "$containers/root" --runroot "$containers/run")
 group=/ftrun-try-$$  # the control group of the containers
-tool=$(basename "$(command -v buildah || command -v podman || true)")
-way=''      # how the image is run: podman or chroot
-running=''  # the process of a run in the background
-first=''    # the run that all others are compared with
+builder=$(basename "$(command -v buildah || command -v podman || true)")
+image_runner=''  # how the image is run: podman or chroot
+running=''       # the process of a run in the background
+first=''         # the run that all others are compared with
 certificates=/etc/ssl/certs/ca-certificates.crt
 train=(--config config.json --nproc 2)
 
@@ -81,7 +81,7 @@ remove_containers() {
 
 finish() {
   remove_containers
-  [ -n "${kept:-}" ] || rm -rf --one-file-system -- "$place"
+  [ -n "${kept:-}" ] || rm -rf --one-file-system -- "$base_folder"
 }
 trap finish EXIT
 
@@ -115,10 +115,10 @@ bare_root() {
   touch "$root.made"
 }
 
-# inside ROOT MODE COMMAND...: runs a command in a root file system, in the folder /work, which is
+# run_in_root ROOT MODE COMMAND...: runs a command in a root file system, in the folder /work, which is
 # $work. Its mounts disappear when it ends. MODE writable: as root. MODE read-only: as user 1000 on
 # a read-only root, with only the loopback network.
-inside() {
+run_in_root() {
   local namespaces=-m
   [ "$2" = writable ] || namespaces=-mn
   unshare "$namespaces" bash -euc '
@@ -139,15 +139,16 @@ fcntl.ioctl(socket.socket(), SIOCSIFFLAGS, struct.pack(\"16sh14x\", b\"lo\", IFF
     mkdir -m 1777 "$root/dev/shm"
     mount --bind "$work" "$root/work"
     echo $$ >"$work/pid"
-    exec chroot --userspec="$user" "$root" env -C /work HOME=/tmp "$@"' inside "$work" "$@"
+    exec chroot --userspec="$user" "$root" env -C /work HOME=/tmp "$@"' run_in_root "$work" "$@"
 }
 
-wheel() {
-  local suite=$1 root=$place/$1
+# try_wheel SUITE: installs the wheel with pip, and trains.
+try_wheel() {
+  local suite=$1 root=$base_folder/$1
   say "$suite: pip install of the wheel"
   cp /etc/resolv.conf "$root/etc/"
   [ ! -e "$certificates" ] || cp -L "$certificates" "$root/packages/ca.crt"
-  inside "$root" writable bash -euc '
+  run_in_root "$root" writable bash -euc '
     unset PIP_FIND_LINKS  # a folder of the host, which is not visible here
     # All four are set, because in older versions of pip the variables of its HTTP library take
     # precedence.
@@ -159,26 +160,27 @@ wheel() {
       /opt/v/bin/pip install -q --no-cache-dir /packages/*.whl
     fi
     /opt/v/bin/ftrun --version'
-  inside "$root" writable /opt/v/bin/ftrun "${train[@]}" --set "output_dir=wheel-$suite" | tail -n 3
+  run_in_root "$root" writable /opt/v/bin/ftrun "${train[@]}" --set "output_dir=wheel-$suite" | tail -n 3
   compare_with_first "wheel-$suite"
 }
 
-deb() {
-  local suite=$1 root=$place/$1
+# try_deb SUITE: installs the .deb, and trains without root on a read-only root.
+try_deb() {
+  local suite=$1 root=$base_folder/$1
   say "$suite: the .deb without root, on a read-only root"
   chroot "$root" bash -euc 'dpkg -i /packages/*.deb >/dev/null && ln -sfn /opt/v/lib/python3*/site-packages/torch /usr/lib/ftrun/torch'
-  inside "$root" read-only ftrun "${train[@]}" --set "output_dir=deb-$suite" | tail -n 3
+  run_in_root "$root" read-only ftrun "${train[@]}" --set "output_dir=deb-$suite" | tail -n 3
   compare_with_first "deb-$suite"
 }
 
-# gpu_pack SUITE: runs the pack of scripts/gpu_first_hour.sh as far as possible without a GPU.
-gpu_pack() {
+# try_gpu_package SUITE: runs the package of scripts/gpu_first_hour.sh as far as possible without a GPU.
+try_gpu_package() {
   local suite=$1 results=$work/gpu-$1 code=0 step
-  say "$suite: the pack for the first hour on a GPU"
-  inside "$place/$suite" read-only bash -c 'exec gpu_pack/scripts/gpu_first_hour.sh run --results "$1" \
+  say "$suite: the package for the first hour on a GPU"
+  run_in_root "$base_folder/$suite" read-only bash -c 'exec gpu_pack/scripts/gpu_first_hour.sh run --results "$1" \
     --torch "$(echo /opt/v/lib/python3*/site-packages/torch)" --only "^(start|kernels|trainings|nccl-one-rank|timings)$"' \
-    gpu_pack "gpu-$suite" >"$place/gpu-$suite.log" 2>&1 || code=$?
-  [ "$code" -eq 77 ] || die "the pack ended with exit code $code, expected 77: $(tail -n 5 "$place/gpu-$suite.log")"
+    gpu_pack "gpu-$suite" >"$base_folder/gpu-$suite.log" 2>&1 || code=$?
+  [ "$code" -eq 77 ] || die "the package ended with exit code $code, expected 77: $(tail -n 5 "$base_folder/gpu-$suite.log")"
   grep -q '^all libraries found$' "$results/start.log" || die "libraries are missing: $(cat "$results/start.log")"
   for step in start kernels trainings nccl-one-rank timings; do
     grep -q '"verdict": "no GPU"' "$results/$step.json" || die "$step: $(cat "$results/$step.json")"
@@ -208,12 +210,12 @@ CONF
 make_base() {
   local release recipe=$containers/base/Containerfile
   mkdir "$containers/base"
-  if timeout 120 "$tool" pull "${storage[@]}" docker.io/library/debian:12 >"$containers/pull.log" 2>&1; then
+  if timeout 120 "$builder" pull "${storage[@]}" docker.io/library/debian:12 >"$containers/pull.log" 2>&1; then
     say 'image: on the base of docker.io'
   else
     say "image: on a base of debootstrap's (docker.io: $(tail -n 1 "$containers/pull.log" | sed "s|.*: ||"))"
-    bare_root "$place/base" bookworm
-    tar -C "$place/base" --one-file-system --numeric-owner -cf "$containers/base/root.tar" .
+    bare_root "$base_folder/base" bookworm
+    tar -C "$base_folder/base" --one-file-system --numeric-owner -cf "$containers/base/root.tar" .
   fi
   [ ! -e "$certificates" ] || cp -L "$certificates" "$containers/base/ca.crt"
   for release in 12 12-slim; do
@@ -223,7 +225,7 @@ make_base() {
       printf 'FROM docker.io/library/debian:%s\n' "$release" >"$recipe"
     fi
     [ ! -e "$certificates" ] || printf 'COPY ca.crt /ca.crt\nENV PIP_CERT=/ca.crt SSL_CERT_FILE=/ca.crt\n' >>"$recipe"
-    "$tool" build "${storage[@]}" -t "docker.io/library/debian:$release" -f "$recipe" "$containers/base" >"$containers/base.log" 2>&1 ||
+    "$builder" build "${storage[@]}" -t "docker.io/library/debian:$release" -f "$recipe" "$containers/base" >"$containers/base.log" 2>&1 ||
       die "the base could not be made: $(tail -n 3 "$containers/base.log")"
   done
 }
@@ -236,11 +238,11 @@ in_podman() {
     --read-only --shm-size 16m --network none -v "$work:/work" "$@"
 }
 
-# train_image ARGUMENT...: runs the image's ftrun in the way that choose_way selected.
+# train_image ARGUMENT...: runs the image's ftrun with the runner that choose_image_runner selected.
 train_image() {
-  case $way in
+  case $image_runner in
     podman) in_podman ftrun:trial "$@" ;;
-    chroot) inside "$containers/files" read-only /opt/ftrun/bin/ftrun "$@" ;;
+    chroot) run_in_root "$containers/files" read-only /opt/ftrun/bin/ftrun "$@" ;;
   esac
 }
 
@@ -248,7 +250,7 @@ train_image() {
 # schedulers do (docs/errors.md).
 stop_image() {
   local pid
-  case $way in
+  case $image_runner in
     podman) podman "${storage[@]}" stop --time 30 trial >/dev/null ;;
     chroot)
       pid=$(cat "$work/pid")
@@ -259,22 +261,22 @@ stop_image() {
   esac
 }
 
-# choose_way: finds out how the image can be run here.
-choose_way() {
-  way=podman
+# choose_image_runner: finds out how the image can be run here.
+choose_image_runner() {
+  image_runner=podman
   if ! command -v podman >/dev/null; then
-    way=chroot
+    image_runner=chroot
     say 'image: run in a root of its own, as there is no podman (apt-get install podman runc)'
   elif ! in_podman docker.io/library/debian:12 true >"$containers/podman.log" 2>&1; then
-    way=chroot
+    image_runner=chroot
     say "image: run in a root of its own, as podman may start no container: $(tail -n 1 "$containers/podman.log")"
   fi
 }
 
-# lay_files: puts the files of the image where train_image expects them.
-lay_files() {
+# link_image_files: links the files of the image to the folder in which train_image expects them.
+link_image_files() {
   local made
-  case $tool in
+  case $builder in
     buildah) made=$(buildah mount "${storage[@]}" "$(buildah from "${storage[@]}" --pull-never ftrun:trial)") ;;
     podman) made=$(podman "${storage[@]}" mount "$(podman "${storage[@]}" create ftrun:trial)") ;;
   esac
@@ -286,19 +288,19 @@ lay_files() {
 # resumes it.
 stop_and_resume() {
   local out=$work/stopped code=0 begin next seen
-  train_image "${train[@]}" --set output_dir=stopped --set train.steps=1000000 >"$place/stopped.log" 2>&1 &
+  train_image "${train[@]}" --set output_dir=stopped --set train.steps=1000000 >"$base_folder/stopped.log" 2>&1 &
   running=$!
   for _ in {1..600}; do
     seen=$(grep -c '"loss"' "$out/metrics.jsonl" 2>/dev/null || true)
     [ "${seen:-0}" -lt 3 ] || break
-    kill -0 "$running" || die "the run ended before the stop signal: $(tail -n 3 "$place/stopped.log")"
+    kill -0 "$running" || die "the run ended before the stop signal: $(tail -n 3 "$base_folder/stopped.log")"
     sleep 0.5
   done
   begin=$SECONDS
   stop_image
   wait "$running" || code=$?
   running=''
-  [ "$code" -eq 143 ] || die "the run ended with exit code $code after the stop signal, expected 143: $(tail -n 3 "$place/stopped.log")"
+  [ "$code" -eq 143 ] || die "the run ended with exit code $code after the stop signal, expected 143: $(tail -n 3 "$base_folder/stopped.log")"
   next=$(python_of_tests '
 import sys
 from runner import checkpoints, manifest, steps
@@ -311,18 +313,19 @@ print(done + 1)' "$out")
   train_image "${train[@]}" --set output_dir=stopped --set "train.steps=$next" --resume auto | tail -n 3
 }
 
-image() {
+# try_image: builds the image, trains in it, and stops and resumes a run.
+try_image() {
   local options=(--pull=never --network host -t ftrun:trial)
   mkdir -p "$containers/tmp" "$containers/network"
   hide_state
   make_base
-  choose_way
-  [ "$way" = podman ] || options+=(--isolation chroot)
-  say "image: $tool builds it (10 minutes and more)"
-  scripts/package.sh image -- "${storage[@]}" "${options[@]}" >"$place/image.log" 2>&1 ||
-    die "the image could not be built: $(tail -n 20 "$place/image.log")"
-  [ "$way" = podman ] || lay_files
-  say "image: run by $way without root and network, on a read-only root"
+  choose_image_runner
+  [ "$image_runner" = podman ] || options+=(--isolation chroot)
+  say "image: $builder builds it (10 minutes and more)"
+  scripts/package.sh image -- "${storage[@]}" "${options[@]}" >"$base_folder/image.log" 2>&1 ||
+    die "the image could not be built: $(tail -n 20 "$base_folder/image.log")"
+  [ "$image_runner" = podman ] || link_image_files
+  say "image: run by $image_runner without root and network, on a read-only root"
   train_image --version
   train_image "${train[@]}" --set output_dir=image | tail -n 3
   compare_with_first image
@@ -330,8 +333,8 @@ image() {
   remove_containers
 }
 
-scripts/package.sh wheel --out "$place/packages"
-FTRUN_BUILT=done scripts/package.sh deb --out "$place/packages"
+scripts/package.sh wheel --out "$base_folder/packages"
+FTRUN_BUILT=done scripts/package.sh deb --out "$base_folder/packages"
 rm -rf -- "$work"
 mkdir "$work"
 python_of_tests '
@@ -342,19 +345,19 @@ tiny_model(work / "model")
 tiny_data(work / "train.bin")
 write_config(work, config("model", "train.bin", "run", train={"steps": 3}, train_micro_batch_size_per_gpu=1))' "$work"
 chown -R 1000:1000 "$work"
-has_gpu_pack=no
+has_gpu_package=no
 if [ -e build/all-gpus/lib/libftrun_cuda.so ]; then
-  has_gpu_pack=yes
-  scripts/gpu_first_hour.sh pack "$work/gpu_pack" >"$place/gpu_pack.log" 2>&1 || die "no pack: $(tail -n 5 "$place/gpu_pack.log")"
+  has_gpu_package=yes
+  scripts/gpu_first_hour.sh pack "$work/gpu_pack" >"$base_folder/gpu_pack.log" 2>&1 || die "the package for GPUs could not be made: $(tail -n 5 "$base_folder/gpu_pack.log")"
 fi
 for suite in "${suites[@]}"; do
-  bare_root "$place/$suite" "$suite" python3-venv,ca-certificates,libstdc++6
-  mkdir -p "$place/$suite/work"
-  cp -r "$place/packages" "$place/$suite/"
-  wheel "$suite"
-  deb "$suite"
-  [ "$has_gpu_pack" = no ] || gpu_pack "$suite"
+  bare_root "$base_folder/$suite" "$suite" python3-venv,ca-certificates,libstdc++6
+  mkdir -p "$base_folder/$suite/work"
+  cp -r "$base_folder/packages" "$base_folder/$suite/"
+  try_wheel "$suite"
+  try_deb "$suite"
+  [ "$has_gpu_package" = no ] || try_gpu_package "$suite"
 done
-[ -n "$tool" ] || skip 'the image alone: neither buildah nor podman is here (apt-get install buildah podman runc)'
-image
+[ -n "$builder" ] || skip 'the image alone: neither buildah nor podman is here (apt-get install buildah podman runc)'
+try_image
 say 'all ran'

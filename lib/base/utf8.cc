@@ -101,7 +101,7 @@ void refuse_wide_encoding(std::string_view text, const std::string& where) {
   if (name.empty()) return;
   const std::string tool = cat(name.substr(0, 6), name.find("little") != name.npos ? "LE" : "BE");
   throw Error(ExitCode::kBadInput, cat(where, ": is ", name, ", expected UTF-8"),
-              cat("write it in UTF-8, such as with: iconv -f ", tool, " -t UTF-8 OLD > NEW"));
+              cat("convert it to UTF-8, for example: iconv -f ", tool, " -t UTF-8 OLD > NEW"));
 }
 
 std::string escape_not_utf8(std::string_view text) {

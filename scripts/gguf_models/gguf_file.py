@@ -71,7 +71,7 @@ class GgufFile:
         self.stored_names = {tensor.name for tensor in self.reader.tensors}
         self.choices = [choice for choice in family.choices
                         if f"blk.0.{choice.marker}.weight" in self.stored_names]
-        modules = family.module_names(self.count("block_count"), self.choices)
+        modules = family.module_names(self.int_setting("block_count"), self.choices)
         self.by_hf_name = {}
         for tensor in self.reader.tensors:
             if tensor.name != ROPE_FACTORS:
@@ -100,12 +100,13 @@ class GgufFile:
             value = value[0]
         return shortest(value) if isinstance(value, float) else value
 
-    def count(self, name):
+    def int_setting(self, name):
         """Returns a setting that is a whole number."""
         return int(self.setting(name))
 
     def _read_shape(self):
-        heads, hidden = self.count("attention.head_count"), self.count("embedding_length")
+        heads = self.int_setting("attention.head_count")
+        hidden = self.int_setting("embedding_length")
         size = int(self.setting("attention.key_length", hidden // heads))
         kv_heads = int(self.setting("attention.head_count_kv", heads))
         if int(self.setting("attention.value_length", size)) != size:
@@ -119,7 +120,7 @@ class GgufFile:
     def config(self):
         """Returns the content of config.json, without the dtype of the tensors."""
         family, shape = self.family, self.model_shape
-        layers = self.count("block_count")
+        layers = self.int_setting("block_count")
         config = {"architectures": [family.hf_class], "model_type": family.model_type,
                   "vocab_size": self.shape(self.by_hf_name[f"{family.embedding}.weight"])[0]}
         defaults = DEFAULTS | {"attention.head_count_kv": shape.kv_heads}
@@ -163,17 +164,18 @@ class GgufFile:
         for key in self.reader.fields:
             name = key.removeprefix(prefix)
             if name != key and name not in self.keys_read | IGNORED and not self._is_neutral(name):
-                raise UserError(f"{self.path}: the setting {key} ({shown(self.field(key))}) is not "
-                                f"supported in a {self.family.model_type} model; {FOLDER_REMEDY}")
+                raise UserError(f"{self.path}: the setting {key} ({shortened(self.field(key))}) is "
+                                f"not supported in a {self.family.model_type} model; "
+                                f"{FOLDER_REMEDY}")
 
     def _is_neutral(self, name):
         value = self.field(f"{self.architecture}.{name}")
         if name.startswith("rope.") and self.family.learned_positions:
             return True
-        if name == "attention.sliding_window" and value >= self.count("context_length"):
+        if name == "attention.sliding_window" and value >= self.int_setting("context_length"):
             return True
         if name == "attention.sliding_window_pattern":  # a period, or one flag per layer
-            types = windowed_layers(self.family, self.count("block_count")
+            types = windowed_layers(self.family, self.int_setting("block_count")
                                     ) if self.family.window_period else []
             return value in (self.family.window_period, [each != "full_attention"
                                                          for each in types])
@@ -269,7 +271,7 @@ class GgufFile:
         return self.model_shape.convert(tensor.name, values, False)
 
 
-def shown(value):
+def shortened(value):
     """Returns a setting's value for an error, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -92,26 +92,27 @@ def refuse_label(record, read, location):
     not learn it."""
     if record.has("good"):
         if as_bool(record.get("good")) is False:
-            raise BadDocument(f'{location}: "{record.key("good")}" is {shown(record.get("good"))}: '
-                              'its answer must not be imitated')
+            raise BadDocument(f'{location}: "{record.key("good")}" is '
+                              f'{shortened(record.get("good"))}: its answer must not be imitated')
         read.unread.append(record.key("good"))
     if not record.has("label"):
         return
     key, value = record.key("label"), record.get("label")
     if isinstance(read, Text):
-        raise BadDocument(f'{location}: "{key}" is {shown(value)}; a record with "text" cannot '
+        raise BadDocument(f'{location}: "{key}" is {shortened(value)}; a record with "text" cannot '
                           'have a label, because the whole text is trained on regardless of it; '
                           'write "prompt" and "completion" if the model should learn the label, '
                           f"or ignore it with --ignore-fields {key}")
     if as_bool(value) is False:
-        raise BadDocument(f'{location}: "{key}" is {shown(value)}: its answer must not be imitated')
+        raise BadDocument(f'{location}: "{key}" is {shortened(value)}: its answer must not be '
+                          "imitated")
     if as_bool(value) is None:
-        raise BadDocument(f'{location}: "{key}" is {shown(value)}, expected true (an answer to '
+        raise BadDocument(f'{location}: "{key}" is {shortened(value)}, expected true (an answer to '
                           'imitate) or false; correct it, or ignore it '
                           f"with --ignore-fields {key}")
 
 
-def shown(value, max_length=60):
+def shortened(value, max_length=60):
     """Returns a value as JSON for a message, shortened to `max_length` characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= max_length else text[:max_length] + "…"
@@ -372,16 +373,16 @@ def trains(fields, role, number, location):
         key, value = fields.key(meaning), fields.get(meaning)
         field_value = as_bool(value)
         if field_value is None or value in (-1, "-1"):
-            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, but a '
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shortened(value)}, but a '
                               'message is either trained on or not; write '
                               + ("1 or 0" if meaning == "weight" else "true or false"))
         if is_trained is not None and is_trained != field_value:
-            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, which '
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shortened(value)}, which '
                               f'contradicts "{fields.key("weight")}"; remove one of them')
         is_trained = field_value
         if is_trained and meaning == "train" and role != "assistant":
-            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, but its '
-                              f'role is {role}, and only messages of the assistant are trained '
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shortened(value)}, but '
+                              f'its role is {role}, and only messages of the assistant are trained '
                               "on; to train on everything, use --train-on all")
     return is_trained
 

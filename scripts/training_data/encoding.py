@@ -262,7 +262,7 @@ def refuse_unreadable(path):
     refuse_pointer(path, head)
     if marked_encoding(head) or wide_encoding(head):
         name = (wide_encoding(head) or marked_encoding(head))[0]
-        raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; write it in UTF-8"
+        raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; convert it to UTF-8"
                                        if name != "UTF-8" else
                                        "begins with the byte order mark of UTF-8, which "
                                        "transformers reads as text; write the file without it"))

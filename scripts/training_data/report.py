@@ -64,7 +64,7 @@ class Tally:
 
     def counts_by_file(self):
         """Returns a line of counts for each file."""
-        return [f"{path}: {' and '.join(shape_counts(c)) or 'no document'}; {c.samples} samples, "
+        return [f"{path}: {', '.join(shape_counts(c)) or 'no document'}; {c.samples} samples, "
                 f"{c.tokens} tokens, {c.trained} trained on" for path, c in self.files.items()]
 
     def warnings(self):

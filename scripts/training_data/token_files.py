@@ -119,8 +119,8 @@ class SplitWriter:
     def __init__(self, folder, prefix, dtype):
         self.prefix, self.dtype = prefix, dtype
         self.staged_prefix = os.path.join(folder, os.path.basename(prefix))
-        self.lengths, self.tokens, self.trained_tokens = [], 0, 0
-        self.documents_without_labels = 0  # none of their labels counts
+        self.lengths, self.trained_tokens, self.tokens = [], 0, 0
+        self.documents_without_labels = 0  # no token of them is trained on
         self.conversations = 0  # documents that are chats, or prompts with their answers
         self.min_id, self.max_id = None, -1
         self.longest_conversation = 0  # tokens

@@ -59,11 +59,11 @@ def make_inputs(folder, configs):
 def measure(command, folder):
     """Returns wall-clock and CPU milliseconds of a process, which must succeed."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        sys.exit(f"exit {done.returncode}: {' '.join(map(str, command))}\n"
-                 f"{(done.stdout + done.stderr)[-2000:]}")
+    if result.returncode:
+        sys.exit(f"exit {result.returncode}: {' '.join(map(str, command))}\n"
+                 f"{(result.stdout + result.stderr)[-2000:]}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return 1000 * wall, 1000 * cpu
 

@@ -65,13 +65,13 @@ def train(args, name, steps, every, background=True, resume=False):
         "gradient_accumulation_steps": args.accumulation,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "export": {"enabled": False},
         "checkpoint": {"every": every, "keep_last": 2, "background": background}}))
-    done = subprocess.run([args.binary, "--config", file,
-                           *(["--resume", "auto"] if resume else [])], capture_output=True,
-                          text=True)
-    if done.returncode:
-        sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+    result = subprocess.run([args.binary, "--config", file,
+                             *(["--resume", "auto"] if resume else [])], capture_output=True,
+                            text=True)
+    if result.returncode:
+        sys.exit(result.stdout[-2000:] + result.stderr[-2000:])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
-    return done.stdout, lines, json.loads((out / "run.json").read_text())
+    return result.stdout, lines, json.loads((out / "run.json").read_text())
 
 
 def parse_saves(text):

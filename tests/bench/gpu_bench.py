@@ -83,13 +83,13 @@ def run(args, scratch, settings):
     file = pathlib.Path(scratch) / "config.json"
     file.write_text(json.dumps(config(args, out)))
     words = [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run([str(args.binary), "--config", str(file), *words], capture_output=True,
-                          text=True)
-    if done.returncode != 0:
-        return None, done.stderr.strip().splitlines()[-2:]
+    result = subprocess.run([str(args.binary), "--config", str(file), *words], capture_output=True,
+                            text=True)
+    if result.returncode != 0:
+        return None, result.stderr.strip().splitlines()[-2:]
     manifest = json.loads((out / "run.json").read_text())
     steps = [json.loads(line) for line in open(out / "metrics.jsonl")]
-    return (done.stdout + done.stderr, manifest, steps), ""
+    return (result.stdout + result.stderr, manifest, steps), ""
 
 
 def hidden(printed):

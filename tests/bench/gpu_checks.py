@@ -80,10 +80,10 @@ class Runs:
         file.write_text(json.dumps(config(*self.model(shape), out, device, steps, sequence,
                                           **more)))
         options = ["--resume", "auto"] if resume else []
-        done = subprocess.run([str(self.args.binary), "--config", str(file), *options],
-                              capture_output=True, text=True,
-                              env={**os.environ, **(environment or {})})
-        return done, out
+        result = subprocess.run([str(self.args.binary), "--config", str(file), *options],
+                                capture_output=True, text=True,
+                                env={**os.environ, **(environment or {})})
+        return result, out
 
     def losses(self, *args, **more):
         """Returns the losses of a run, which must succeed; the arguments are those of run()."""

@@ -22,13 +22,13 @@ HEADS = {"8B": (32, 8, 128), "135M": (9, 3, 64)}
 
 def run_own_kernels(args):
     """Returns the results of gpu_kernel_bench, one dictionary for each case."""
-    done = subprocess.run([str(args.binary), "--only", args.only, "--attention", args.attention],
-                          capture_output=True,
-                          text=True)
-    if done.returncode != 0:
-        print((done.stdout + done.stderr).strip())
-        sys.exit(done.returncode)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = subprocess.run([str(args.binary), "--only", args.only, "--attention", args.attention],
+                            capture_output=True,
+                            text=True)
+    if result.returncode != 0:
+        print((result.stdout + result.stderr).strip())
+        sys.exit(result.returncode)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def milliseconds(torch, body, calls=5, rounds=5):

@@ -77,9 +77,9 @@ def run_ftrun(args, adapter, quantized=False, dora=False):
         config["bf16"] = {"enabled": True}
     file = args.scratch / "run.json"
     file.write_text(json.dumps(config))
-    done = subprocess.run([args.binary, "--config", file], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+    result = subprocess.run([args.binary, "--config", file], capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(result.stdout[-2000:] + result.stderr[-2000:])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     lines = [line for line in lines if "loss" in line and "evaluation" not in line]
     memory = json.loads((out / "run.json").read_text())["memory"]["process"]
@@ -90,11 +90,11 @@ def run_ftrun(args, adapter, quantized=False, dora=False):
 
 def run_peer(args):
     """Trains with PEFT; returns times, losses and peak memory."""
-    done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens),
-                           str(args.steps), str(args.threads), ",".join(ALL),
-                           "dora" if args.dora else "lora"],
-                          capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    result = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens),
+                             str(args.steps), str(args.threads), ",".join(ALL),
+                             "dora" if args.dora else "lora"],
+                            capture_output=True, text=True, check=True)
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def main():

@@ -70,7 +70,7 @@ def configs(scratch):
 
     # One rank.
     yield named("1 rank", layout())
-    yield named("1 rank, 1 row", layout(rows=1))
+    yield named("1 rank, 1 sequence", layout(rows=1))
     yield named("1 rank, 4 micro-batches", layout(accumulation=4))
     yield named("1 rank, bf16", layout(**bf16))
     yield named("1 rank, fp16", layout(**fp16))

@@ -108,10 +108,10 @@ def plan(binary, row, stack, micro_batch, parts):
                    "--nodes", str(nodes), "--device-memory", "1000GB"]
         for key, value in settings(row, micro_batch, parts).items():
             command += ["--set", f"{key}={value}"]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        return None, done.stderr
-    result = json.loads(done.stdout)["result"]
+        completed = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if completed.returncode != 0:
+        return None, completed.stderr
+    result = json.loads(completed.stdout)["result"]
     return (result, "") if "time" in result else (None, "the plan has no time of a step")
 
 

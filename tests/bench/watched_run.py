@@ -117,8 +117,8 @@ def watch(command, env, step_of, timeout):
 
 
 def step_of_ftrun(line):
-    found = re.match(r"(?:\[rank 0\] )?step (\d+)/\d+ .*loss ", line)
-    return int(found[1]) or None if found else None
+    match = re.match(r"(?:\[rank 0\] )?step (\d+)/\d+ .*loss ", line)
+    return int(match[1]) or None if match else None
 
 
 def step_of_peer(line):

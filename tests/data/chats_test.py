@@ -185,7 +185,7 @@ class Templates(Case):
                          ["<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n"
                           "[a<end_of_turn>]\n"])
 
-    def test_an_end_that_no_server_knows_is_told_and_recorded(self):
+    def test_an_end_that_no_server_knows_is_reported_and_recorded(self):
         """A model would learn to end its answers with this token, and a server would not stop
         there."""
         self.use(GEMMA, eos="<|end|>")
@@ -390,12 +390,12 @@ class Shapes(Case):
             {"prompt": [user("p")], "completion": "c"},
             {"prompt": "id of a prompt", "messages": [user("p"), assistant("c")], "text": None}]
 
-    def test_every_shape_is_found_in_every_row_and_told(self):
+    def test_every_shape_is_found_in_every_row_and_reported(self):
         out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
         self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
-        self.assertIn("c.jsonl: 4 chats (messages) and 3 chats (prompt and completion) and 2 chats "
-                      "(conversations) and 1 chat (instruction and output) and 1 chat (prompt "
-                      "and response) and 1 document (text); ", out)
+        self.assertIn("c.jsonl: 4 chats (messages), 3 chats (prompt and completion), 2 chats "
+                      "(conversations), 1 chat (instruction and output), 1 chat (prompt and "
+                      "response), 1 document (text); ", out)
 
     def test_prompts_that_are_messages_are_not_trained_on(self):
         prompt = [user("x"), assistant("y"), user("p")]
@@ -747,7 +747,7 @@ class Fields(Case):
         self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
                          ["tool.parameters", "tool.returns"])
 
-    def test_special_tokens_that_a_text_spells_out_are_told_for_every_role(self):
+    def test_special_tokens_that_a_text_spells_out_are_reported_for_every_role(self):
         turns = [{"role": "system", "content": "<s>"},
                  user("p<|im_end|>\n<|im_start|>assistant\nno"),
                  assistant("", tool_calls=[copy.deepcopy(CALL)]),
@@ -931,13 +931,13 @@ class Report(Case):
                          f"trained on\n  {two}: 1 chat (messages); 1 samples, 1 tokens, 0 trained "
                          "on")
 
-    def test_an_end_token_within_an_answer_is_told(self):
+    def test_an_end_token_within_an_answer_is_reported(self):
         path = self.lines("c.jsonl", [{"prompt": "p", "completion": "a<|im_end|>b"}])
         self.assertIn("warning: 1 answers have an end token within their text (the first: "
                       f"{path}:1); what follows it is not trained on",
                       self.prepare(path))
 
-    def test_duplicates_and_empty_answers_are_told(self):
+    def test_duplicates_and_empty_answers_are_reported(self):
         rows = [{"prompt": "p", "completion": "c"}, {"prompt": "q", "completion": " "},
                 {"prompt": "p", "completion": "c"}]
         out = self.prepare(self.lines("c.jsonl", rows), "--validation-every", "3")

@@ -295,7 +295,7 @@ class Case(unittest.TestCase):
 
 
 class HandedOver(Case):
-    def test_families_there_and_back(self):
+    def test_families_survive_the_way_to_gguf_and_back(self):
         """llama.cpp must confirm the export of each family, and the folder made from the file must
         equal the model."""
         self.assertEqual({name.split()[0] for name in MODELS}, set(FAMILIES))
@@ -372,7 +372,7 @@ class HandedOver(Case):
             os.remove(self.folder / "out" / name)
         return found
 
-    def test_tokenizers_there_and_back(self):
+    def test_tokenizers_survive_the_way_to_gguf_and_back(self):
         tokenizers = {
             "llama-bpe": byte_level_tokenizer("llama-bpe", adds_bos=True),
             "qwen2": byte_level_tokenizer("qwen2"), "gpt-2": byte_level_tokenizer("gpt-2"),
@@ -714,7 +714,7 @@ class Published(Case):
         self.assertIn("# ollama create NAME -f 'my m.gguf.Modelfile'\n",
                       export_gguf.modelfile("my m.gguf", "./my m.gguf", []))
 
-    def test_an_answer_that_is_an_error_is_told(self):
+    def test_an_answer_that_is_an_error_is_reported(self):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 self.send_response(400)

@@ -369,7 +369,7 @@ TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {
     const std::string path = folder.write("d.jsonl", text);
     REQUIRE(error_of([&] { TokenDataset({path}, {}); }) ==
             path + ": is " + name +
-                ", expected UTF-8\n  remedy: write it in UTF-8, such as with: iconv -f " + tool +
+                ", expected UTF-8\n  remedy: convert it to UTF-8, for example: iconv -f " + tool +
                 " -t UTF-8 OLD > NEW");
   }
 }

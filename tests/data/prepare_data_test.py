@@ -298,9 +298,9 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.prepare(path), f"{self.out}: up to date (train)\n")
         self.assertEqual(os.stat(self.out + "/train.bin").st_mtime_ns, before)
         self.write("a.txt", "hello, world")
-        self.assertIn("13 tokens in 1 documents", self.prepare(path))
+        self.assertIn("13 tokens in 1 samples", self.prepare(path))
         os.remove(self.out + "/train.bin")
-        self.assertIn("13 tokens in 1 documents", self.prepare(path))
+        self.assertIn("13 tokens in 1 samples", self.prepare(path))
         self.assertEqual(len(read_pair(self.out + "/train")[0][0]), 13)
 
     def test_the_record_of_the_inputs_is_small_however_many_there_are(self):
@@ -688,11 +688,11 @@ class PrepareData(unittest.TestCase):
         lines = [{"prompt": "p", "completion": "c" * n}
                  for n in (600, 1)] + [{"prompt": "pp", "completion": ""}]
         out = self.prepare(self.write("c.jsonl", "\n".join(map(json.dumps, lines))), "--plain")
-        self.assertIn("  documents of 3 to 602 tokens, mean 203; too long for one sequence: 33.3% "
+        self.assertIn("  samples of 3 to 602 tokens, mean 203; too long for one sequence: 33.3% "
                       "at 512, 0.0% at 1024, 0.0% at 2048, 0.0% at 4096\n", out)
         self.assertNotIn("are left out", out)
         out = self.prepare(self.write("d.jsonl", '{"text": "ab"}\n{"text": ""}'))
-        self.assertIn("  warning: 1 of 2 documents have no token that is trained on; unless "
+        self.assertIn("  warning: 1 of 2 samples have no token that is trained on; unless "
                       "packing is concat, they are left out\n", out)
 
     def test_usage_is_explained(self):
@@ -752,12 +752,13 @@ class PrepareData(unittest.TestCase):
                              "model, put its chat_template.jinja into this one, or use prompt and "
                              "completion\n"))
 
-    WIDE = (("utf-16", b"\xff\xfe", "utf-16-le", "UTF-16 (little-endian, by its mark)"),
-            ("utf-16", b"\xfe\xff", "utf-16-be", "UTF-16 (big-endian, by its mark)"),
-            ("utf-16-le", b"", "utf-16-le", "UTF-16 (little-endian, without a mark)"),
-            ("utf-16-be", b"", "utf-16-be", "UTF-16 (big-endian, without a mark)"),
-            ("utf-32", b"\xff\xfe\0\0", "utf-32-le", "UTF-32 (little-endian, by its mark)"),
-            ("utf-32-be", b"", "utf-32-be", "UTF-32 (big-endian, without a mark)"))
+    WIDE = (("utf-16", b"\xff\xfe", "utf-16-le", "UTF-16 (little-endian, by its byte order mark)"),
+            ("utf-16", b"\xfe\xff", "utf-16-be", "UTF-16 (big-endian, by its byte order mark)"),
+            ("utf-16-le", b"", "utf-16-le", "UTF-16 (little-endian, without a byte order mark)"),
+            ("utf-16-be", b"", "utf-16-be", "UTF-16 (big-endian, without a byte order mark)"),
+            ("utf-32", b"\xff\xfe\0\0", "utf-32-le",
+             "UTF-32 (little-endian, by its byte order mark)"),
+            ("utf-32-be", b"", "utf-32-be", "UTF-32 (big-endian, without a byte order mark)"))
 
     def test_texts_in_utf_16_and_utf_32_are_named_and_read_in_every_format(self):
         row = '{"text": "Hej å ü"}'
@@ -809,12 +810,12 @@ class PrepareData(unittest.TestCase):
         self.assertEqual([list(ids[:-1]) for ids, _ in read_pair(self.out + "/train")], [one] * 3)
         shutil.rmtree(self.out)
         for content, encoding, message in (
-                (b"\xef\xbb\xbfab", "latin-1", "is UTF-8 (by its mark), expected latin-1; leave "
-                                               "out --encoding latin-1"),
-                (b"\xff\xfea\0", "utf-16-be", "is UTF-16 (little-endian, by its mark), expected "
-                                              "utf-16-be; give --encoding utf-16"),
-                (b"\0a\0b", "utf-16", "is UTF-16 (big-endian, without a mark), expected utf-16; "
-                                      "give --encoding utf-16-be"),
+                (b"\xef\xbb\xbfab", "latin-1", "is UTF-8 (by its byte order mark), expected "
+                                               "latin-1; leave out --encoding latin-1"),
+                (b"\xff\xfea\0", "utf-16-be", "is UTF-16 (little-endian, by its byte order "
+                                              "mark), expected utf-16-be; give --encoding utf-16"),
+                (b"\0a\0b", "utf-16", "is UTF-16 (big-endian, without a byte order mark), "
+                                      "expected utf-16; give --encoding utf-16-be"),
                 (b"abcd", "utf-16", "is UTF-8 or ASCII, not UTF-16; leave out --encoding "
                                     "utf-16"),
                 (b"\x80\x81\xfe", "shift-jis", "byte 0 is not shift-jis; name the file's encoding "
@@ -846,7 +847,7 @@ class PrepareData(unittest.TestCase):
     def test_texts_of_the_model_are_utf_8_without_a_mark(self):
         good = self.write("a.jsonl", '{"prompt": "p", "completion": "c"}')
         for content, message in ((TEMPLATE.encode("utf-16"),
-                                  "is UTF-16, expected UTF-8; write it in UTF-8"),
+                                  "is UTF-16, expected UTF-8; convert it to UTF-8"),
                                  (b"\xef\xbb\xbf" + TEMPLATE.encode(),
                                   "begins with the byte order mark of UTF-8, which transformers "
                                   "reads as text; write the file without it")):

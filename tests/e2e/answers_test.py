@@ -26,14 +26,15 @@ with tempfile.TemporaryDirectory() as scratch:
     job.run("run", train={"steps": 1}, checkpoint={"every": 1})
 
     def answer(*arguments, code=0):
-        done = must(ftrun(*arguments, "--json"), code)
-        said = json.loads(done.stdout)
-        validator.validate(said)
-        assert said["exit_code"] == code and said["command"] in ("", arguments[0]), said
-        assert ("result" in said) == (code == 0)
+        result = must(ftrun(*arguments, "--json"), code)
+        envelope = json.loads(result.stdout)
+        validator.validate(envelope)
+        assert envelope["exit_code"] == code and envelope["command"] in ("", arguments[0]), envelope
+        assert ("result" in envelope) == (code == 0)
         assert (code == 0
-                or said["error"]["message"].splitlines()[0] in done.stderr), (said, done.stderr)
-        return said.get("result") or said["error"]
+                or envelope["error"]["message"].splitlines()[0] in result.stderr), (
+            envelope, result.stderr)
+        return envelope.get("result") or envelope["error"]
 
     @case
     def the_schema_is_one_and_refuses_what_it_does_not_know():
@@ -63,9 +64,9 @@ with tempfile.TemporaryDirectory() as scratch:
         table = answer("plan", "--table", "--params", "1B", "--gpus", "2")["table"]
         assert [(row["zero_stage"], row["gpus"]) for row in table["rows"]] == [
             (stage, 2) for stage in range(4)], table
-        again = answer("check", "--config", job.config("run"))
+        later_check = answer("check", "--config", job.config("run"))
         assert (any("a run without --resume would not start" in warning
-                    for warning in again["warnings"])), again["warnings"]
+                    for warning in later_check["warnings"])), later_check["warnings"]
 
     @case
     def a_plan_has_its_time_and_a_search_its_layouts():
@@ -158,7 +159,8 @@ with tempfile.TemporaryDirectory() as scratch:
         docs = SOURCE / "docs" / "models.md"
         if os.environ.get("FTRUN_UPDATE_GOLDENS"):
             docs.write_text(written)
-        assert docs.read_text() == written, "ftrun schema --models > docs/models.md writes it"
+        assert docs.read_text() == written, (
+            "docs/models.md is outdated; ftrun schema --models > docs/models.md writes it")
         for family in json.loads(must(ftrun("schema", "--support")).stdout)["families"]:
             assert f"| {family['model_type']} | {family['architecture']} |" in written, family
         # README shows the first table of this page between two marks.
@@ -169,6 +171,7 @@ with tempfile.TemporaryDirectory() as scratch:
         if os.environ.get("FTRUN_UPDATE_GOLDENS"):
             shown = f"\n{table}\n"
             readme.write_text(before + TABLE_BEGINS + shown + TABLE_ENDS + after)
-        assert shown == f"\n{table}\n", "FTRUN_UPDATE_GOLDENS=1 writes README's table of models"
+        assert shown == f"\n{table}\n", (
+            "README's table of models is outdated; FTRUN_UPDATE_GOLDENS=1 writes it")
 
     run_cases()

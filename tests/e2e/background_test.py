@@ -74,11 +74,11 @@ with tempfile.TemporaryDirectory() as scratch:
         """Kills a run with -9 while its `which`-th checkpoint is being written; returns False if
         the kill came too late."""
         running = start("--config", job.config(name, **FEW, **saves(), **keys), "--nproc", ranks)
-        wanted = f"step-{2 * which:08d}"
-        await_save(running, job.out(name), 60, wanted)
+        awaited_checkpoint = f"step-{2 * which:08d}"
+        await_save(running, job.out(name), 60, awaited_checkpoint)
         if running.process.poll() is None:
             running.kill_all()
-        return wanted not in checkpoints(job.out(name))
+        return awaited_checkpoint not in checkpoints(job.out(name))
 
     @case
     def killed_while_a_checkpoint_is_written():
@@ -109,19 +109,19 @@ with tempfile.TemporaryDirectory() as scratch:
         with running.paused():
             root.rename(aside)
             root.write_text("in the way")
-        seen = running.await_line("was not written")
+        next_line = running.await_line("was not written")
         with running.paused():
             root.unlink()
             aside.rename(root)
-        running.await_line("saved", seen)
+        running.await_line("saved", next_line)
         running.kill(signal.SIGTERM)
         running.wait(128 + signal.SIGTERM)
-        done = len(steps(job.out("failing")))
+        last_step = len(steps(job.out("failing")))
         assert "training continues and tries again when the next one is due" in running.text(), (
             running.text())
         record = manifest(job.out("failing"))
         assert record["counters"]["checkpoints_failed"] >= 1, record["counters"]
-        assert f"step-{done:08d}" in checkpoints(job.out("failing"))
+        assert f"step-{last_step:08d}" in checkpoints(job.out("failing"))
         must(ftrun("verify", job.out("failing")))
 
     @case
@@ -131,9 +131,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(checkpoints(job.out("waiting"))) == 12
         job.run("skipping", **FEW | {"train": {"steps": 40}}, checkpoint=each | {"if_busy": "skip"})
         skipped = manifest(job.out("skipping"))["counters"]["checkpoints_skipped"]
-        there = checkpoints(job.out("skipping"))
-        assert (skipped > 0 and len(there) == 40 - skipped
-                and there[-1] == "step-00000040"), (skipped, there)
+        names = checkpoints(job.out("skipping"))
+        assert (skipped > 0 and len(names) == 40 - skipped
+                and names[-1] == "step-00000040"), (skipped, names)
         assert numbers(job.out("skipping"))[:3] == numbers(job.out("waiting"))[:3]
 
     @case
@@ -141,9 +141,9 @@ with tempfile.TemporaryDirectory() as scratch:
         # The run has few steps: on a machine that is slower than the clock, each of them is saved.
         job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 80}},
                 checkpoint={"every": 0, "every_minutes": 0.001, "keep_last": 0})
-        there = checkpoints(job.out("clock"))
+        names = checkpoints(job.out("clock"))
         intervals = manifest(job.out("clock"))["counters"]["since_first_start_milliseconds"] / 60
-        assert 2 <= len(there) <= intervals + 3 and there[-1] == "step-00000080", (intervals, there)
+        assert 2 <= len(names) <= intervals + 3 and names[-1] == "step-00000080", (intervals, names)
         # A skipped checkpoint is due again after the same time has passed, not after each step.
         job.run("ticks", **FEW | {"train": {"steps": 200}},
                 checkpoint={"every": 0, "every_minutes": 0.001, "if_busy": "skip", "keep_last": 2})
@@ -159,13 +159,13 @@ with tempfile.TemporaryDirectory() as scratch:
         running.await_line("saved")
         running.kill(signal.SIGTERM)
         running.wait(128 + signal.SIGTERM)
-        done = len(steps(job.out("signal")))
-        assert checkpoints(job.out("signal"))[-1] == f"step-{done:08d}", (
-            done, checkpoints(job.out("signal")))
-        assert any("saved" in line and f"step-{done:08d}" in line for line in running.lines), (
+        last_step = len(steps(job.out("signal")))
+        assert checkpoints(job.out("signal"))[-1] == f"step-{last_step:08d}", (
+            last_step, checkpoints(job.out("signal")))
+        assert any("saved" in line and f"step-{last_step:08d}" in line for line in running.lines), (
             running.text()[-2000:])
-        shorter = FEW | {"train": {"steps": done + 3}}
+        shorter = FEW | {"train": {"steps": last_step + 3}}
         job.run("signal", "--nproc", 2, "--resume", "auto", "--allow", "config", **shorter, **keys)
-        assert [m["step"] for m in steps(job.out("signal"))] == list(range(1, done + 4))
+        assert [m["step"] for m in steps(job.out("signal"))] == list(range(1, last_step + 4))
 
     run_cases()

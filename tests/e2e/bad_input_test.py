@@ -254,7 +254,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          large, re.M), large
 
     @case
-    def warm_up_that_is_longer_than_the_epochs_is_told_once_the_data_are_counted():
+    def warm_up_that_is_longer_than_the_epochs_is_reported_once_the_data_are_counted():
         config = job.config("warm-up",
                             scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 100_000}})
         run = must(ftrun("--config", config, "--set", "train.epochs=1"))
@@ -278,9 +278,10 @@ with tempfile.TemporaryDirectory() as scratch:
                                   ("adapter", "adapter_config.json", "write adapter: ")):
             (root / f"run-{kind}/export/{kind}").mkdir(parents=True)
             (root / f"run-{kind}/export/{kind}/{file}").write_text("{}")
-            done = ftrun("check", "--config",
-                         job.config("a-run", model={"path": str(root / f"run-{kind}")}))
-            assert f"{words}{root}/run-{kind}/export/{kind}" in must(done, 4).stderr, done.stderr
+            result = ftrun("check", "--config",
+                           job.config("a-run", model={"path": str(root / f"run-{kind}")}))
+            assert f"{words}{root}/run-{kind}/export/{kind}" in must(result, 4).stderr, (
+                result.stderr)
 
     @case
     def a_model_without_weights_is_refused():
@@ -294,8 +295,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_truncated_model_is_refused():
         folder = tiny_model(root / "truncated")
-        whole = (folder / "model.safetensors").read_bytes()
-        (folder / "model.safetensors").write_bytes(whole[:len(whole) // 2])
+        content = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(content[:len(content) // 2])
         message = (f'{folder}/model.safetensors: tensor "model.layers.0.mlp.down_proj.weight": '
                    'data ends at byte 60288, '
                    "the file holds only 56992 bytes of data\n"
@@ -310,7 +311,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     f"model: rank 0: {re.escape(message)}(  stopped because of it: rank [01]\n)?")
         assert re.fullmatch(expected, cause), cause
         # The failed run left only an empty skeleton, so the repaired run can use the same folder.
-        (folder / "model.safetensors").write_bytes(whole)
+        (folder / "model.safetensors").write_bytes(content)
         job.run("truncated-run", **FEW, model={"path": str(folder)})
 
     @case
@@ -335,9 +336,9 @@ with tempfile.TemporaryDirectory() as scratch:
                    'one for both, remove lm_head.weight from '
                    "the weights\n")
         refused("two-matrices-run", 4, f"ftrun: {said_of}", model={"path": str(folder)})
-        found = must(ftrun("check", "--config",
-                           job.config("two-matrices-check", model={"path": str(folder)})), 4)
-        assert said_of in failure(found), found.stderr
+        result = must(ftrun("check", "--config",
+                            job.config("two-matrices-check", model={"path": str(folder)})), 4)
+        assert said_of in failure(result), result.stderr
         weights = tiny_weights()
         tiny_model(folder, weights | {"lm_head.weight": weights["model.embed_tokens.weight"]},
                    tie_word_embeddings=True)
@@ -363,11 +364,11 @@ with tempfile.TemporaryDirectory() as scratch:
                             model={"path": str(folder)})
             near(name, [m["loss"] for m in steps(job.out(name))], expected, 1e-6)
             assert set(exported(job.out(name))) == names, name
-            told = (f'notice: {folder}: the weights have other names than the model\'s '
-                    '("module._orig_mod.model.layers.0.input_layernorm.weight" for '
-                    '"model.layers.0.input_layernorm.weight"); they are read, and exported under '
-                    'the model\'s')
-            assert shown.stderr.count(told) == 1, shown.stderr
+            message = (f'notice: {folder}: the weights have other names than the model\'s '
+                       '("module._orig_mod.model.layers.0.input_layernorm.weight" for '
+                       '"model.layers.0.input_layernorm.weight"); they are read, and exported '
+                       'under the model\'s')
+            assert shown.stderr.count(message) == 1, shown.stderr
         untied = tiny_model(root / "no-head", tied, vocab_size=212)
         refused("no-head-run", 4, f"ftrun: {untied}: the weights are not those of its "
                                   "config.json:\n  tensor lm_head.weight is missing; expected "
@@ -443,7 +444,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 data={"train": str(root / "none.bin")})
 
     @case
-    def data_refused_on_several_ranks_is_told_once():
+    def data_refused_on_several_ranks_is_reported_once():
         config = job.config("nodata-2", **FEW, data={"train": str(root / "none.bin")})
         run = must(ftrun("--config", config, "--nproc", 2), 4)
         assert run.stderr.count("none.bin: no such file") == 1, run.stderr
@@ -490,8 +491,8 @@ with tempfile.TemporaryDirectory() as scratch:
                    "tokenizer\n")
         changes = {"data": {"train": str(path), **NO_SHUFFLE}}
         refused("recorded", 4, f"ftrun: {message}", **changes)
-        found = must(ftrun("check", "--config", job.config("recorded-check", **changes), "-q"), 4)
-        assert message in failure(found), found.stderr
+        result = must(ftrun("check", "--config", job.config("recorded-check", **changes), "-q"), 4)
+        assert message in failure(result), result.stderr
 
     @case
     def data_that_fill_no_batch_are_refused():
@@ -724,13 +725,13 @@ with tempfile.TemporaryDirectory() as scratch:
         return saved, path
 
     @case
-    def damaged_checkpoint_is_passed_over_aloud():
+    def damaged_checkpoint_is_passed_over_with_an_error():
         saved, path = damaged("damaged")
-        again = job.run("damaged", "--resume", "auto", train={"steps": 8}, **saved)
-        assert f"error: checkpoint step-00000004 is passed over: {path}: " in again.stderr, (
-            again.stderr)
+        resumed = job.run("damaged", "--resume", "auto", train={"steps": 8}, **saved)
+        assert f"error: checkpoint step-00000004 is passed over: {path}: " in resumed.stderr, (
+            resumed.stderr)
         assert (f"resumed from {job.out('damaged')}/checkpoints/step-00000002 (read in "
-                in again.stdout), again.stdout
+                in resumed.stdout), resumed.stdout
         job.run("undamaged", train={"steps": 8}, **saved)
         require_same_run(job.out("damaged"), job.out("undamaged"))
 
@@ -785,17 +786,18 @@ with tempfile.TemporaryDirectory() as scratch:
                                 "machine with more memory\n"), run.stderr
 
     @case
-    def an_address_space_that_is_too_small_is_told_wherever_it_ends():
+    def an_address_space_that_is_too_small_is_reported_wherever_it_ends():
         for ranks in (1, 2):
             codes = set()
             for mib in range(160, 760, 60):
                 limited = ("sh", "-c", f'ulimit -v {mib << 10} && exec "$0" "$@"')
                 shutil.rmtree(job.out("space"), ignore_errors=True)
-                done = ftrun("--config", job.config("space", train={"steps": 1}), "--nproc", ranks,
-                             "--restarts", 0, wrapper=limited)
-                codes.add(done.returncode)
-                assert done.returncode in (0, 5), (mib, done.returncode, done.stderr)
-                assert done.returncode == 0 or "\n  remedy: " in done.stderr, (mib, done.stderr)
+                result = ftrun("--config", job.config("space", train={"steps": 1}), "--nproc",
+                               ranks, "--restarts", 0, wrapper=limited)
+                codes.add(result.returncode)
+                assert result.returncode in (0, 5), (mib, result.returncode, result.stderr)
+                assert result.returncode == 0 or "\n  remedy: " in result.stderr, (
+                    mib, result.stderr)
             assert 5 in codes, codes
         must(ftrun("--config", job.config("space-enough", train={"steps": 1}),
                    wrapper=("sh", "-c", 'ulimit -v 8000000 && exec "$0" "$@"')))

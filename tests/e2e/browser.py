@@ -27,9 +27,9 @@ def refuse_what_is_elsewhere(page):
     """Asserts that a page loads no other file."""
     own = re.sub(r'<script type="application/json" id="data">.*?</script>', "", page.read_text(),
                  flags=re.S)
-    found = re.search(r'(src|href)=|https?://(?!www\.w3\.org/2000/svg)|fetch\(|import '
+    match = re.search(r'(src|href)=|https?://(?!www\.w3\.org/2000/svg)|fetch\(|import '
                       r'|url\((?!#)', own)
-    assert not found, own[found.start() - 100:found.end() + 100]
+    assert not match, own[match.start() - 100:match.end() + 100]
 
 
 def dom(page, script="", width=1200):

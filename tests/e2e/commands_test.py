@@ -190,8 +190,8 @@ PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": che
 
 # These functions check what a page's commands must have left in the folder (LEFT).
 def left_by_readme(folder):
-    done = [m["step"] for m in steps(folder / "runs" / "mine")]
-    assert done == list(range(1, len(done) + 1)) and done, done
+    step_numbers = [m["step"] for m in steps(folder / "runs" / "mine")]
+    assert step_numbers == list(range(1, len(step_numbers) + 1)) and step_numbers, step_numbers
     assert (folder / "runs" / "mine" / "export" / "model" / "model.safetensors").exists()
 
 
@@ -235,29 +235,30 @@ def options_of(program, command):
         return set(OPTION.findall("\n".join(explained)))
     if program.endswith(".py"):
         return set(re.findall(r'"(--[a-z][\w-]*)"', text))
-    taken = set(TAKEN_BY_SHELL.findall(text))
+    options = set(TAKEN_BY_SHELL.findall(text))
     for line in text.splitlines():
         if line.endswith('"$@"') and (behind := HANDED_ON.search(line)):
-            taken |= options_of(behind[1] or "ftrun", None)
-    return taken
+            options |= options_of(behind[1] or "ftrun", None)
+    return options
 
 
 def help_of(run):
-    done = subprocess.run([*run, "--help"], capture_output=True, text=True, env=environment(),
-                          check=False)
-    assert done.returncode == 0, f"{run}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    result = subprocess.run([*run, "--help"], capture_output=True, text=True, env=environment(),
+                            check=False)
+    assert result.returncode == 0, (
+        f"{run}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
 def unknown_options(where, text):
     """Yields the options in a command, or in a text about one, that its program does not have."""
-    found = PROGRAM.match(text)
-    if not found:
+    match = PROGRAM.match(text)
+    if not match:
         return
-    program, command = found[1] or found[3], found[2]
+    program, command = match[1] or match[3], match[2]
     if program != "ftrun" and not (SOURCE / program).exists():
         yield f"{where}: there is no {program}"
-    elif named := OPTION.findall(text[found.end():]):
+    elif named := OPTION.findall(text[match.end():]):
         # Options after a SLURM script are ftrun's.
         known = options_of("ftrun",
                            None) if program.endswith(".sbatch") else options_of(program, command)
@@ -286,12 +287,12 @@ def run_here(folder, block, command):
         if page == block.page:
             command = command.replace(text, stands_for)
     path = os.pathsep.join((str(folder / "build" / "release" / "bin"), os.environ["PATH"]))
-    done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", command], cwd=folder,
-                          env=environment({"PATH": path}), capture_output=True,
-                          text=True, timeout=300)
-    assert done.returncode == 0, (
-        f"{block}: exit code {done.returncode} of\n{command}\n{done.stdout[-3000:]}\n"
-        f"{done.stderr[-3000:]}")
+    result = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", command], cwd=folder,
+                            env=environment({"PATH": path}), capture_output=True,
+                            text=True, timeout=300)
+    assert result.returncode == 0, (
+        f"{block}: exit code {result.returncode} of\n{command}\n{result.stdout[-3000:]}\n"
+        f"{result.stderr[-3000:]}")
 
 
 def prepared(folder):

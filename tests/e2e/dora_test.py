@@ -103,11 +103,13 @@ with tempfile.TemporaryDirectory() as scratch:
                 scratch / f"again-{name}" / "model.safetensors")
             assert same_tensors(one, other)
             plain = logits_of(model_of(references / name / "model"))
-            theirs = logits_of(model_of(references / name / "model", references / name / "trained"))
+            peft_logits = logits_of(
+                model_of(references / name / "model", references / name / "trained"))
             model = model_of(references / name / "model", adapter)
             logits = logits_of(model)
-            learned = (theirs - plain).abs().max().item()
-            assert (theirs - logits).abs().max().item() < 1e-2 * learned, (name, "trained weights")
+            learned = (peft_logits - plain).abs().max().item()
+            assert (peft_logits - logits).abs().max().item() < 1e-2 * learned, (
+                name, "trained weights")
             alone = logits_of(model_of(merged))
             assert (alone - logits).abs().max().item() < 1e-4 * learned, (
                 name, "logits of the merged model")
@@ -177,8 +179,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, change in (("full", {"recompute": "full"}), ("unsharded", job.settings(2))):
             job.run(name, "--nproc", 2, **(job.settings(2, stage=3) | usual | change))
             assert numbers(job.out(name)) == numbers(job.out("two")), name
-            here, there = adapter_file(job.out(name)), adapter_file(job.out("two"))
-            assert same_tensors(here, there), name
+            tensors, expected = adapter_file(job.out(name)), adapter_file(job.out("two"))
+            assert same_tensors(tensors, expected), name
 
     @case
     def checkpoints_go_on_bit_by_bit_and_on_other_ranks():
@@ -288,8 +290,9 @@ with tempfile.TemporaryDirectory() as scratch:
             tensors or with the tensors of `file`."""
             folder = scratch / f"wrong-{name}"
             shutil.copytree(given, folder)
-            said = json.loads((folder / "adapter_config.json").read_text())
-            (folder / "adapter_config.json").write_text(json.dumps(said | {"use_dora": use_dora}))
+            adapter_config = json.loads((folder / "adapter_config.json").read_text())
+            (folder / "adapter_config.json").write_text(
+                json.dumps(adapter_config | {"use_dora": use_dora}))
             tensors = adapter_file(job.out("True-dora") if file is None else file)
             if change:
                 change(tensors)

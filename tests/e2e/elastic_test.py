@@ -41,16 +41,17 @@ with tempfile.TemporaryDirectory() as scratch:
                           "parallel": {"data": 4}}
         job.run("straight", **batch)
         running = start("--config", job.config("shrunk", elastic={"min_ranks": 2}, **batch))
-        seen = running.await_line("saved ")
+        next_line = running.await_line("saved ")
         kill_rank(running, 3, 4)
-        seen = running.await_line("resumed from", seen)
+        next_line = running.await_line("resumed from", next_line)
         kill_rank(running, 3, 4)
-        seen = running.await_line("rank 3 failed twice without a new checkpoint; continuing with 2 "
-                                  "data-parallel ranks of 4, global batch unchanged: "
-                                  "train_batch_size 16 = micro 4 × accumulation 2 × "
-                                  "data-parallel 2", seen)
-        seen = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from "
-                                  "step-000000", seen)
+        next_line = running.await_line("rank 3 failed twice without a new checkpoint; continuing "
+                                       "with 2 data-parallel ranks of 4, global batch unchanged: "
+                                       "train_batch_size 16 = micro 4 × accumulation 2 × "
+                                       "data-parallel 2",
+                                       next_line)
+        next_line = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from "
+                                       "step-000000", next_line)
         running.wait(0)
         same_losses(job, "straight", "shrunk")
         record = manifest(job.out("shrunk"))
@@ -63,9 +64,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert second["left_reason"].startswith(why), second
         assert ", with 2 ranks (left: ranks 2, 3): rank 3: killed" in running.text(), (
             running.text()[-2000:])
-        told = "continues with 2 data-parallel ranks of 4 since " + why
+        message = "continues with 2 data-parallel ranks of 4 since " + why
         for name in ("logs/rank-0.log", "report.html"):
-            assert told in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
+            assert message in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
         # All ranks may resume the run again.
         job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2},
                 **batch | {"train": {"steps": STEPS + 1}})
@@ -77,12 +78,12 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("straight-mesh", **mesh)
         running = start("--config", job.config("mesh", elastic={"min_ranks": 2}, **mesh),
                         "--restarts", 1)
-        seen = running.await_line("step 1/")
+        next_line = running.await_line("step 1/")
         kill_rank(running, 0, 4)
-        seen = running.await_line("step 1/", seen)
+        next_line = running.await_line("step 1/", next_line)
         kill_rank(running, 0, 4)
         running.await_line("rank 0 failed twice without a new checkpoint; continuing with 1 data "
-                           "rank of 2, global batch unchanged", seen)
+                           "rank of 2, global batch unchanged", next_line)
         running.wait(0)
         same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
@@ -97,12 +98,12 @@ with tempfile.TemporaryDirectory() as scratch:
         running = start("--config", job.config("elastic", **elastic), "--nproc", 3)
         running.await_line("notice: ranks that keep failing may be removed, down to 2 of 3: "
                            "elasticity.min_gpus is 2")
-        seen = running.await_line("step 1/")
+        next_line = running.await_line("step 1/")
         kill_rank(running, 1, 3)
-        seen = running.await_line("step 1/", seen)
+        next_line = running.await_line("step 1/", next_line)
         kill_rank(running, 1, 3)
-        seen = running.await_line("continuing with 2 data-parallel ranks of 3, global batch "
-                                  "unchanged: train_batch_size 12", seen)
+        next_line = running.await_line("continuing with 2 data-parallel ranks of 3, global batch "
+                                       "unchanged: train_batch_size 12", next_line)
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
 
@@ -114,9 +115,9 @@ with tempfile.TemporaryDirectory() as scratch:
                           "checkpoint": SAVING["checkpoint"] | {"every": 10000}}
         running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch),
                         "--nproc", 2, "--restarts", 1)
-        seen = 0
+        next_line = 0
         for _ in range(2):
-            seen = running.await_line("step 1/", seen)
+            next_line = running.await_line("step 1/", next_line)
             ranks = kill_rank(running, 1, 2)
         running.wait(137)
         await_gone(ranks.values())
@@ -124,7 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "is 2\n" in running.text()), running.text()[-3000:]
 
     @waiting_case
-    def the_last_data_rank_stays_which_is_told_once():
+    def the_last_data_rank_stays_which_is_reported_once():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000},
                           # no checkpoint before the kill, however late it is
@@ -164,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "writing the run folder: rank 0:" in text), text
 
     @waiting_case
-    def min_ranks_without_effect_is_told_with_the_reason():
+    def min_ranks_without_effect_is_reported_with_the_reason():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 1},
                           "elastic": {"min_ranks": 1}}

@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def each_set_has_its_lines():
-        done = job.run("sets", **settings(total=5))
+        result = job.run("sets", **settings(total=5))
         out = job.out("sets")
         for name, tokens in (("like", 32 * ROWS), ("halves", 32 * 6), ("noise", 32 * ROWS)):
             lines = evaluations(out, name)
@@ -54,9 +54,10 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert line["accuracy"] * tokens == round(line["accuracy"] * tokens), line
             last = manifest(out)["evaluations"][name]
             assert last["step"] == 5 and last["loss"] == lines[-1]["loss"], (last, lines)
-        assert "step 4/5  loss " in done.stdout and "  noise loss " in done.stdout, done.stdout
-        assert "training loss  like loss  halves loss  noise loss  tokens/s" in done.stdout, (
-            done.stdout)
+        assert "step 4/5  loss " in result.stdout and "  noise loss " in result.stdout, (
+            result.stdout)
+        assert "training loss  like loss  halves loss  noise loss  tokens/s" in result.stdout, (
+            result.stdout)
         roles = manifest(out)["data"]
         assert roles["validation.halves"]["details"]["rows"] == "6", roles
         # A set of two files must have the same numbers as one file with the contents of both.
@@ -113,10 +114,10 @@ with tempfile.TemporaryDirectory() as scratch:
     def the_best_is_kept_outside_the_rotation_and_exported():
         for background in (True, False):
             name = f"best-{background}"
-            done = job.run(name,
-                           **settings(checkpoint=KEEP | {"every": 3, "background": background},
-                                      export={"which": "best"},
-                                      optimizer={"type": "AdamW", "params": {"lr": 2e-2}}))
+            result = job.run(name,
+                             **settings(checkpoint=KEEP | {"every": 3, "background": background},
+                                        export={"which": "best"},
+                                        optimizer={"type": "AdamW", "params": {"lr": 2e-2}}))
             out = job.out(name)
             losses = {line["step"]: line["loss"] for line in evaluations(out, "noise")
                       if line["step"] > 0}
@@ -128,8 +129,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 checkpoints(out))
             assert manifest(out)["best"] == {"metric": "noise.loss", "value": losses[step],
                                              "step": step}
-            assert f"export/model (of step {step}, the best by noise.loss: " in done.stdout, (
-                done.stdout)
+            assert f"export/model (of step {step}, the best by noise.loss: " in result.stdout, (
+                result.stdout)
             must(ftrun("convert", out / "checkpoints" / f"step-{step:08d}", "--out",
                        out / "given" / "export" / "model"))
             given, shipped = exported(out / "given"), exported(out)
@@ -153,7 +154,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_run_that_does_not_improve_stops():
-        done = job.run("early", **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
+        result = job.run("early", **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
         out = job.out("early")
         losses = {line["step"]: line["loss"] for line in evaluations(out, "noise")
                   if line["step"] > 0}
@@ -162,11 +163,11 @@ with tempfile.TemporaryDirectory() as scratch:
         reason = (f"done, stopped early after step {ended} of 100: noise.loss has not improved in "
                   f"2 evaluations (best {losses[lowest]!r} after step {lowest})")
         assert manifest(out)["exit_reason"] == reason, manifest(out)["exit_reason"]
-        assert manifest(out)["exit_code"] == 0 and reason in done.stdout, done.stdout
-        again = job.run("early", "--resume", "auto",
-                        **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
+        assert manifest(out)["exit_code"] == 0 and reason in result.stdout, result.stdout
+        resumed = job.run("early", "--resume", "auto",
+                          **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
         assert (f"nothing is left to train: step {ended} of 100; stopped early: noise.loss has "
-                "not" in again.stdout), again.stdout
+                "not" in resumed.stdout), resumed.stdout
         assert steps(out)[-1]["step"] == ended
         # With more patience the run continues.
         more = STOPPING["train"]["early_stopping"] | {"patience": 3}
@@ -202,18 +203,19 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert manifest(out)["exit_reason"] == manifest(straight)["exit_reason"]
 
     @case
-    def a_best_checkpoint_that_is_gone_is_told():
+    def a_best_checkpoint_that_is_missing_is_reported():
         wish = settings(total=6, checkpoint=KEEP | {"every": 0}, **FAST)
         job.run("gone", **wish)
         out = job.out("gone")
         folder = out / "checkpoints" / best(out)["checkpoint"]
         if folder.name == "step-00000006":
-            raise AssertionError("the best is the last one: this case needs another")
+            raise AssertionError(
+                "the best evaluation is the last one; this case needs an earlier one")
         folder.rename(out / "elsewhere")
-        again = job.run("gone", "--resume", "auto",
-                        **settings(total=8, checkpoint=KEEP | {"every": 0}, **FAST))
+        resumed = job.run("gone", "--resume", "auto",
+                          **settings(total=8, checkpoint=KEEP | {"every": 0}, **FAST))
         assert (f"{folder}: the best checkpoint is missing; the one before it or a later one "
-                "replaces it" in again.stdout + again.stderr)
+                "replaces it" in resumed.stdout + resumed.stderr)
 
     @case
     def what_cannot_be_is_refused_before_the_first_step():
@@ -247,14 +249,14 @@ with tempfile.TemporaryDirectory() as scratch:
         # The losses are finite in fp32, their perplexities are not.
         keep = {"keep_best": {"metric": "noise.perplexity"}}
         out = job.out("broken-run")
-        done = job.run("broken-run", code=7, model={"path": str(model)},
-                       **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
+        result = job.run("broken-run", code=7, model={"path": str(model)},
+                         **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
         assert (not (out / "checkpoints" / "best").exists()
                 and "best" not in manifest(out)), evaluations(out, "noise")
         reason = ("no evaluation after a step gave a finite noise.perplexity: there is no best "
                   "checkpoint, and nothing was exported")
-        assert (f"ftrun: {reason}\n" in done.stderr
-                and manifest(out)["exit_reason"] == reason), done.stderr
+        assert (f"ftrun: {reason}\n" in result.stderr
+                and manifest(out)["exit_reason"] == reason), result.stderr
         assert not (out / "export").exists()
 
     # The learning rate destroys the model in its third step; what the kernels then add up is a NaN
@@ -269,15 +271,15 @@ with tempfile.TemporaryDirectory() as scratch:
         def destroyed(name, ranks=1, code=0, resume=(), **changes):
             wish = settings(total=6, every=1, sets=str(like), train={"max_nonfinite_steps": 50}
                             | changes.pop("train", {}), **DESTROYED, **changes)
-            done = job.run(name, "--nproc", ranks, *resume, code=code, train_batch_size=8,
-                           gradient_accumulation_steps=None, **wish)
+            result = job.run(name, "--nproc", ranks, *resume, code=code, train_batch_size=8,
+                             gradient_accumulation_steps=None, **wish)
             lines = {line["step"]: line for line in evaluations(job.out(name))}
             assert lines[0]["loss"] != "NaN" and lines[6]["loss"] == "NaN", lines
             assert all(line["accuracy"] == 0 for line in lines.values() if line["loss"] == "NaN"), (
                 lines)
             finite = [step for step, line in lines.items() if step > 0
                       and line["loss"] not in ("NaN", "Infinity")]
-            return done, lines, finite
+            return result, lines, finite
 
         for metric, ranks in (("accuracy", 1), ("loss", 2)):
             name = f"destroyed-{metric}"
@@ -354,9 +356,9 @@ with tempfile.TemporaryDirectory() as scratch:
         (out / "checkpoints" / "best").write_text(json.dumps({"checkpoint": "step-00000004",
                                                               "metric": "validation.accuracy",
                                                               "value": 0.965}) + "\n")
-        done = job.run("older", "--resume", "auto", **wish(5))
+        result = job.run("older", "--resume", "auto", **wish(5))
         assert ("the evaluation after step 4 is not finite: its checkpoint is no longer the best"
-                in done.stderr), done.stderr
+                in result.stderr), result.stderr
         assert best(out)["checkpoint"] == "step-00000005" and manifest(out)["best"]["step"] == 5
 
     @case
@@ -366,15 +368,16 @@ with tempfile.TemporaryDirectory() as scratch:
             wish = settings(total=5,
                             train={"generate": {"prompt_tokens": 4, "tokens": 6, "prompts": 2}},
                             **changes)
-            done = job.run(name, "--nproc", ranks, **wish, train_batch_size=8,
-                           gradient_accumulation_steps=None)
+            result = job.run(name, "--nproc", ranks, **wish, train_batch_size=8,
+                             gradient_accumulation_steps=None)
             lines = [json.loads(line)
                      for line in (job.out(name) / "samples.jsonl").read_text().splitlines()]
             assert [line["step"] for line in lines] == [0, 0, 2, 2, 4, 4, 5, 5], lines
             prompts = [line["prompt"] for line in lines]
             assert (prompts[:2] * 4 == prompts and prompts[0] != prompts[1]
                     and prompts[0].count("w") == 4), prompts
-            assert lines[-2]["prompt"] + " >>>" + lines[-2]["answer"] in done.stdout, done.stdout
+            assert lines[-2]["prompt"] + " >>>" + lines[-2]["answer"] in result.stdout, (
+                result.stdout)
         assert (job.out("texts") / "samples.jsonl").read_text().splitlines()[:2] \
             == (job.out("texts-3") / "samples.jsonl").read_text().splitlines()[:2]
 

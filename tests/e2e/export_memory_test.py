@@ -73,9 +73,9 @@ with tempfile.TemporaryDirectory() as scratch:
             adapter, merged = adapter_of(scratch / f"{size}-adapter",
                                          models[size]), scratch / f"{size}-merged"
             peaks[size] = peak_kib(BINARY, "convert", adapter, "--merge", "--out", merged)
-            found = load_file(merged / "model.safetensors")
-            assert found.keys() == weights[size].keys()
-            changed = {name for name, values in found.items()
+            tensors = load_file(merged / "model.safetensors")
+            assert tensors.keys() == weights[size].keys()
+            changed = {name for name, values in tensors.items()
                        if not np.array_equal(values, weights[size][name])}
             assert (changed == {f"model.layers.{layer}.self_attn.q_proj.weight"
                                 for layer in range(2)}), changed

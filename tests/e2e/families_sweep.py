@@ -113,8 +113,8 @@ def check_packed(folder, scratch):
         loss += part.item()
     found = run_one_step(folder, scratch, "packed",
                          data={"train": str(path), "packing": "documents"})
-    return (near("loss of packed rows", [found["loss"]], [loss], PACKED_BOUND[0]),
-            near("gradient norm of packed rows", [found["grad_norm"]], [total_norm(model)],
+    return (near("loss of packed sequences", [found["loss"]], [loss], PACKED_BOUND[0]),
+            near("gradient norm of packed sequences", [found["grad_norm"]], [total_norm(model)],
                  PACKED_BOUND[1]))
 
 
@@ -130,9 +130,9 @@ def run_lora(folder, out, changes, ranks=1):
     value = config_of(folder, out, ranks, changes | {"adapter": str(folder / "adapter")})
     value["threads"] = 1
     must(ftrun("--config", write_config(out.parent, value, f"{out.name}.json"), "--nproc", ranks))
-    found = steps(out)
-    assert len(found) == reference.SETTINGS["steps"], len(found)
-    return [m["loss"] for m in found], [m["grad_norm"] for m in found]
+    lines = steps(out)
+    assert len(lines) == reference.SETTINGS["steps"], len(lines)
+    return [m["loss"] for m in lines], [m["grad_norm"] for m in lines]
 
 
 def adapter_tensors(out):
@@ -289,7 +289,7 @@ LORA_LAYOUTS = [("tensor 2", TENSOR), ("ZeRO 3", zero(3, stage3_param_persistenc
 COLUMNS = {
     "layouts": (["layouts", "loss", "gradient norm"], Sweep.layouts),
     "bf16": (["bf16: loss, norm"], Sweep.bf16),
-    "packed": (["packed rows: loss, norm"], Sweep.packed),
+    "packed": (["packed sequences: loss, norm"], Sweep.packed),
     "lora": (["LoRA: loss, norm"], Sweep.lora),
     "lora_ranks": (["LoRA on 2 ranks: loss, norm"], Sweep.lora_ranks),
     "texts": (["texts"], Sweep.texts),
@@ -340,7 +340,7 @@ are the largest relative differences that were seen:
 * *loss*, *gradient norm*: the worst layout over the 20 steps, against transformers with eager
   attention. The norms of all weights after the last step agree within 1e-4.
 * *bf16*: the first step in bf16, against transformers in bf16.
-* *packed rows*: the first step of sequences that several documents share (`data.packing:
+* *packed sequences*: the first step of sequences that several documents share (`data.packing:
   documents`), against transformers on one document after another. The two Phi-3 models have no such
   figure: transformers chooses longrope's factors for each document, ftrun for the sequences of a
   run.

@@ -109,16 +109,16 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
     # Two threads of such small models mostly wait for each other. Models with windows and with
     # norms of queries and keys use two nevertheless.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
-    done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
-    assert (((NOTE + "gets no gradient from input tokens, as in transformers") in done.stdout)
-            == has_padding(folder)), done.stdout
-    rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
-    assert (said.count("factor rotates all sequences of the run\n") == bool(rotated_by)
-            and rotated_by in said), said
-    found = steps(out)
-    assert len(found) == s["steps"], f"{len(found)} steps"
-    loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
-    norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
+    result = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
+    assert (((NOTE + "gets no gradient from input tokens, as in transformers") in result.stdout)
+            == has_padding(folder)), result.stdout
+    rotated_by, output = LONGROPE.get(folder.name, ""), result.stdout + result.stderr
+    assert (output.count("factor rotates all sequences of the run\n") == bool(rotated_by)
+            and rotated_by in output), output
+    lines = steps(out)
+    assert len(lines) == s["steps"], f"{len(lines)} steps were trained, expected {s['steps']}"
+    loss = near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
+    norm = near("gradient norm", [m["grad_norm"] for m in lines], reference["grad_norms"], 5e-5)
     check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)
     print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm "
           f"within {norm:.1e}", flush=True)
@@ -135,10 +135,11 @@ def check_untrained_bytes(folder, scratch, ranks=2):
     value["optimizer"]["params"]["lr"] = 0.0
     must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     expected = load_file(folder / "model" / "model.safetensors")
-    found = load_file(out / "export" / "model" / "model.safetensors")
-    assert set(found) == set(expected), set(found) ^ set(expected)
+    tensors = load_file(out / "export" / "model" / "model.safetensors")
+    assert set(tensors) == set(expected), set(tensors) ^ set(expected)
     for name, values in expected.items():
-        assert found[name].shape == values.shape and found[name].tobytes() == values.tobytes(), name
+        assert tensors[name].shape == values.shape, name
+        assert tensors[name].tobytes() == values.tobytes(), name
 
 
 def check_trained_padding(folder, scratch):
@@ -147,13 +148,13 @@ def check_trained_padding(folder, scratch):
     reference = json.loads((folder / "reference.json").read_text())
     value = config(folder / "model", folder / "data" / "train.bin", scratch / "trained-padding")
     value["train"]["steps"], value["export"] = 1, {"enabled": False}
-    done = must(ftrun("--config", write_config(scratch, value)))
+    result = must(ftrun("--config", write_config(scratch, value)))
     assert (NOTE + "is trained as any other row; transformers gives it no gradient, so its "
-            "gradient norms and losses differ" in done.stdout), done.stdout
-    found = steps(scratch / "trained-padding")[0]
-    near("loss", [found["loss"]], reference["losses"][:1], 1e-5)
-    assert found["grad_norm"] > 1.0001 * reference["grad_norms"][0], (
-        found, reference["grad_norms"][0])
+            "gradient norms and losses differ" in result.stdout), result.stdout
+    first_line = steps(scratch / "trained-padding")[0]
+    near("loss", [first_line["loss"]], reference["losses"][:1], 1e-5)
+    assert first_line["grad_norm"] > 1.0001 * reference["grad_norms"][0], (
+        first_line, reference["grad_norms"][0])
     # The same state continues only with the same kind of gradient.
     value["model"]["padding_row_gradient"] = "transformers"
     refused = must(ftrun("--config", write_config(scratch, value), "--resume", "auto"), 2)
@@ -161,10 +162,10 @@ def check_trained_padding(folder, scratch):
     model = json.loads((folder / "model" / "config.json").read_text())
     (folder / "model" / "config.json").write_text(json.dumps(model | {"pad_token_id": 211}))
     value["output_dir"] = str(scratch / "unread-padding")
-    done = must(ftrun("--config", write_config(scratch, value)))
-    assert "pad_token_id" not in done.stdout, done.stdout
-    near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]], [found["grad_norm"]],
-         1e-6)
+    result = must(ftrun("--config", write_config(scratch, value)))
+    assert "pad_token_id" not in result.stdout, result.stdout
+    near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]],
+         [first_line["grad_norm"]], 1e-6)
 
 
 def main(names):

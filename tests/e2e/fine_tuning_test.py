@@ -54,29 +54,30 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def run(block):
         text = "\n".join(line for line in block.splitlines() if not line.startswith(NOT_HERE))
-        done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch,
-                              env=environment({"HF_HUB_CACHE": str(scratch / "hub")}),
-                              capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, (
-            f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-        return done.stdout
+        result = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch,
+                                env=environment({"HF_HUB_CACHE": str(scratch / "hub")}),
+                                capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, (
+            f"exit code {result.returncode} of\n{text}\n{result.stdout[-3000:]}\n"
+            f"{result.stderr[-3000:]}")
+        return result.stdout
 
     @case
     def docs_fine_tuning():
-        said = [run(block) for block in command_blocks(SOURCE, "docs/fine-tuning.md")]
-        assert len(said) >= 7, f"{len(said)} blocks of commands were found"
+        outputs = [run(block) for block in command_blocks(SOURCE, "docs/fine-tuning.md")]
+        assert len(outputs) >= 7, f"{len(outputs)} blocks of commands were found"
         runs = scratch / "runs"
         for name in ("chats", "chats-lora", "chats-qlora"):
             assert manifest(runs / name)["exit_code"] == 0 and len(steps(runs / name)) >= 3, name
             assert (runs / name / "report.html").exists()
-        assert "what is trained on between >>> and <<<" in said[2], said[2]
+        assert "what is trained on between >>> and <<<" in outputs[2], outputs[2]
         base = set(load_file(scratch / "models" / "smollm2-135m" / "model.safetensors"))
         assert set(exported(runs / "chats")) == base
         for merged in ("merged", "merged-qlora"):
             assert set(load_file(scratch / merged / "model.safetensors")) == base, merged
         assert (runs / "chats-lora" / "export" / "adapter" / "adapter_config.json").exists()
         assert (scratch / "mine-lora.gguf").read_bytes()[:4] == b"GGUF"
-        assert "llama.cpp has the token ids" in said[7], said[7]
+        assert "llama.cpp has the token ids" in outputs[7], outputs[7]
         gguf = (scratch / "mine.gguf").read_bytes()
         assert gguf[:4] == b"GGUF" and b"<|im_start|>" in gguf
         page = (scratch / "both.html").read_text()
@@ -84,9 +85,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert manifest(runs / "hub")["model"]["path"] == HUB_NAME
         assert len(steps(runs / "hub")) == 10
         # Both programs print the trained model's answer.
-        answers = [line.split(": ", 1) for text in said[-2:] for line in text.splitlines()
+        answers = [line.split(": ", 1) for text in outputs[-2:] for line in text.splitlines()
                    if line.startswith(("transformers: ", "llama.cpp: "))]
-        assert [who for who, _ in answers] == ["transformers", "llama.cpp"], said[-2:]
+        assert [who for who, _ in answers] == ["transformers", "llama.cpp"], outputs[-2:]
         assert answers[0][1].strip() and answers[0][1] == answers[1][1], answers
 
     @case
@@ -94,8 +95,8 @@ with tempfile.TemporaryDirectory() as scratch:
         shutil.rmtree(scratch / "data")
         shutil.rmtree(scratch / "runs")
         blocks = command_blocks(SOURCE, "README.md")
-        said = [run(block) for block in blocks if "chats.jsonl" in block and "configs/" in block]
-        assert len(said) == 1, said
+        outputs = [run(block) for block in blocks if "chats.jsonl" in block and "configs/" in block]
+        assert len(outputs) == 1, outputs
         assert manifest(scratch / "runs" / "lora")["exit_code"] == 0
         assert (
             scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()

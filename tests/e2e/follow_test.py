@@ -79,23 +79,23 @@ with tempfile.TemporaryDirectory() as scratch:
         return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
     def follow(folder, to, *more):
-        done = subprocess.run(command(folder, to, *more), capture_output=True, text=True,
-                              env=place(folder.name), timeout=60)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        result = subprocess.run(command(folder, to, *more), capture_output=True, text=True,
+                                env=place(folder.name), timeout=60)
+        assert "Traceback" not in result.stderr, result.stderr
+        return result
 
     @case
-    def a_run_that_has_ended_is_sent_whole():
+    def a_run_that_has_ended_is_sent_completely():
         text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN",
                                                    memory={"parameters": 64}) + evaluation(
                                                        2, 3.0) + line(3, loss="NaN", tokens=0) \
             + json.dumps({"step": 3, "evaluation": "none", "loss": "NaN", "perplexity": "NaN",
                           "tokens": 0}) + '\n{"step": 4, "lo\n'
         folder = run_folder("done", text)
-        done = follow(folder, "wandb", "--project", "p")
-        assert (done.returncode == 0 and done.stdout == f"sent 4 steps of {folder} to wandb (exit "
-                                                        "code 0; 1 unreadable lines were "
-                                                        "skipped)\n"), done
+        result = follow(folder, "wandb", "--project", "p")
+        assert result.returncode == 0 and result.stdout == (
+            f"sent 4 steps of {folder} to wandb (exit code 0; 1 unreadable lines were skipped)\n"
+        ), result
         calls = calls_of("done")
         assert (calls[0][0] == "init" and calls[0][2]["project"] == "p"
                 and calls[0][2]["name"] == "done"), calls[0]
@@ -123,9 +123,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def the_other_clients_are_called_as_they_want():
         folder = run_folder("two", line(1) + evaluation(1, 2.0), code=7)
-        done = follow(folder, "mlflow")
-        assert (done.returncode == 0 and "follow_run: long: is too long for an MLflow parameter "
-                                         "and is left out" in done.stderr), done
+        result = follow(folder, "mlflow")
+        assert (result.returncode == 0 and "follow_run: long: is too long for an MLflow parameter "
+                                         "and is left out" in result.stderr), result
         names = [name for name, _, _ in calls_of("two")]
         assert names == ["set_experiment", "start_run", "log_params", "log_metrics", "end_run"], (
             names)
@@ -176,19 +176,19 @@ with tempfile.TemporaryDirectory() as scratch:
         assert calls_of("live")[-1] == ["finish", [], {"exit_code": 1}]
 
     @case
-    def a_missing_client_and_a_missing_run_are_told():
+    def a_missing_client_and_a_missing_run_are_reported():
         empty = scratch / "empty"
         empty.mkdir()
         folder = run_folder("none", line(1))
         # -S hides site packages, regardless of the packages on this machine.
-        done = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]],
-                              capture_output=True, text=True, env=place("none", empty), timeout=60)
-        assert (done.returncode == 5 and done.stderr == ("follow_run: error: the client of "
-                                                         "trackio is not installed; install it: "
-                                                         f"{sys.executable} -m pip install "
-                                                         "trackio\n")), done.stderr
-        done = follow(empty, "wandb")
-        assert done.returncode == 4 and "holds no run" in done.stderr, done.stderr
+        result = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]],
+                                capture_output=True, text=True, env=place("none", empty),
+                                timeout=60)
+        assert result.returncode == 5 and result.stderr == (
+            "follow_run: error: the client of trackio is not installed; install it: "
+            f"{sys.executable} -m pip install trackio\n"), result.stderr
+        result = follow(empty, "wandb")
+        assert result.returncode == 4 and "holds no run" in result.stderr, result.stderr
 
     # The run itself starts the following cases' clients: DeepSpeed's wandb section.
 
@@ -222,9 +222,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_run_starts_what_sends_it_and_shares_nothing_with_it():
         env = client("sends", SENDS)
-        done = job.run("sends", "--nproc", 2, env=env, train_batch_size=8,
-                       gradient_accumulation_steps=None, **WANDB)
-        assert "wandb" not in done.stdout + done.stderr, done.stdout + done.stderr
+        result = job.run("sends", "--nproc", 2, env=env, train_batch_size=8,
+                         gradient_accumulation_steps=None, **WANDB)
+        assert "wandb" not in result.stdout + result.stderr, result.stdout + result.stderr
         out = job.out("sends")
         await_that(lambda: calls_of("sends")[-1:] == [["finish", [],
                                                        {"exit_code": 0}]], "the run is sent whole")
@@ -242,12 +242,12 @@ with tempfile.TemporaryDirectory() as scratch:
         calls = len(calls_of("sends"))
         with open(out / "follow_run.log", "a") as log:
             await_that(lambda: not is_locked(log), "it has ended")
-            again = must(ftrun("--config", job.config("sends", train_batch_size=8,
-                                                      gradient_accumulation_steps=None,
-                                                      **WANDB | {"train": {"steps": 6}}),
-                               "--nproc", 2, "--resume", "auto", env=env))
+            repeated = must(ftrun("--config", job.config("sends", train_batch_size=8,
+                                                         gradient_accumulation_steps=None,
+                                                         **WANDB | {"train": {"steps": 6}}),
+                                  "--nproc", 2, "--resume", "auto", env=env))
         assert len(calls_of("sends")) == calls, calls_of("sends")[calls:]
-        stderr = again.stdout + again.stderr
+        stderr = repeated.stdout + repeated.stderr
         assert ("the process that sends an earlier start of the run was still running" in stderr
                 and "--to wandb" in stderr), stderr
         # After that one has ended, a resume starts another one, if wandb is installed.
@@ -299,10 +299,11 @@ with tempfile.TemporaryDirectory() as scratch:
         nowhere = scratch / "still-nowhere"
         (nowhere / "wandb").mkdir(parents=True)
         begun = time.monotonic()
-        done = job.run("slow", "--nproc", 2, env=place("slow", nowhere) | {"VIRTUAL_ENV": str(env)},
-                       train_batch_size=8,
-                       gradient_accumulation_steps=None, comm={"timeout": 5}, **WANDB)
-        assert len(steps(job.out("slow"))) == 4, done.stdout
+        result = job.run("slow", "--nproc", 2,
+                         env=place("slow", nowhere) | {"VIRTUAL_ENV": str(env)},
+                         train_batch_size=8, gradient_accumulation_steps=None, comm={"timeout": 5},
+                         **WANDB)
+        assert len(steps(job.out("slow"))) == 4, result.stdout
         require_in_time(begun, 60, "a run beside a Python of 8 s")
 
     @case
@@ -315,16 +316,17 @@ with tempfile.TemporaryDirectory() as scratch:
                    "the client's words are kept")
         hangs = client("hangs", "import time\ndef init(*a, **k): time.sleep(1000)")
         folder = run_folder("hanging", line(1))
-        done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True,
-                              text=True, env=hangs, timeout=60)
-        assert done.returncode == 1, done
-        assert "the tracker has not received all of its steps" in done.stderr, done
+        result = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"],
+                                capture_output=True, text=True, env=hangs, timeout=60)
+        assert result.returncode == 1, result
+        assert "the tracker has not received all of its steps" in result.stderr, result
 
     @case
     def words_of_one_tracker_are_refused_for_another():
         folder = run_folder("words", line(1))
-        done = subprocess.run([*command(folder, "mlflow"), "--team", "t"], capture_output=True,
-                              text=True, env=place("words"), timeout=60)
-        assert done.returncode == 2 and "--team works only with --to wandb" in done.stderr, done
+        result = subprocess.run([*command(folder, "mlflow"), "--team", "t"], capture_output=True,
+                                text=True, env=place("words"), timeout=60)
+        assert result.returncode == 2 and "--team works only with --to wandb" in result.stderr, (
+            result)
 
     run_cases()

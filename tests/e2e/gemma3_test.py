@@ -127,9 +127,9 @@ def expected_training(folder, tokens):
     with open(folder / "model.safetensors", "rb") as weights:
         of = {"weights": hashlib.file_digest(weights, "sha256").hexdigest(),
               "tokens": hashlib.sha256(tokens.tobytes()).hexdigest(), "steps": STEPS}
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    if kept.get("of") == of:
-        return kept["losses"], kept["grad_norms"]
+    stored = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if stored.get("of") == of:
+        return stored["losses"], stored["grad_norms"]
     print(f"{KEPT.name} is of other weights or tokens: trained in fp64 anew", flush=True)
     losses, norms = train_with_transformers(folder, tokens)
     if os.environ.get("FTRUN_UPDATE_GOLDENS") == "1":
@@ -148,9 +148,9 @@ def check_training(folder, data, tokens, out):
     stdout = must(ftrun("--config", write_config(out.parent, value), "--nproc", 2)).stdout
     assert "not changed since" not in stdout, stdout
     losses, norms = expected_training(folder, tokens)
-    found = steps(out)
-    loss = near("loss", [m["loss"] for m in found], losses, 1e-5)
-    norm = near("gradient norm", [m["grad_norm"] for m in found], norms, 5e-5)
+    lines = steps(out)
+    loss = near("loss", [m["loss"] for m in lines], losses, 1e-5)
+    norm = near("gradient norm", [m["grad_norm"] for m in lines], norms, 5e-5)
     print(f"ZeRO-3 on 2 ranks: loss {losses[0]:.4f} -> {losses[-1]:.4f}, within {loss:.1e} of "
           f"transformers in fp64, gradient norms {norm:.1e}", flush=True)
 
@@ -159,13 +159,13 @@ def check_hand_over(out, folder):
     """Exports the run's model as a GGUF file, and checks it in llama.cpp if its bindings are
     installed."""
     file = folder / "gemma.gguf"
-    done = subprocess.run([sys.executable, SOURCE / "scripts/export_gguf.py", out, "--out", file,
-                           "--type", "bf16"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    proven = done.stdout.splitlines()[-1]
+    result = subprocess.run([sys.executable, SOURCE / "scripts/export_gguf.py", out, "--out", file,
+                             "--type", "bf16"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    proven = result.stdout.splitlines()[-1]
     there = importlib.util.find_spec("xllamacpp") is not None
     assert proven.startswith("llama.cpp has the token ids of 8 prompts" if there
-                             else "llama.cpp did not check the file"), done.stdout
+                             else "llama.cpp did not check the file"), result.stdout
     print(f"{file.stat().st_size / 1e6:.0f} MB of GGUF: {proven}", flush=True)
 
 

@@ -55,8 +55,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def an_adapter_names_its_base_and_is_merged_and_resumed_by_names():
         by_name("acme/small@main", "lora", adapter=LORA, checkpoint={"every": 1})
         folder = job.out("lora") / "export" / "adapter"
-        said = json.loads((folder / "adapter_config.json").read_text())
-        assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", "main"), said
+        adapter_config = json.loads((folder / "adapter_config.json").read_text())
+        assert adapter_config["base_model_name_or_path"] == "acme/small", adapter_config
+        assert adapter_config["revision"] == "main", adapter_config
         publish("acme/tuned", folder, FIRST)
         by_name("acme/small", "more", adapter="acme/tuned")
         must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder",
@@ -80,9 +81,9 @@ with tempfile.TemporaryDirectory() as scratch:
             assert manifest(job.out("lora"))["model"]["commit"] == FIRST
             # adapter_config.json names the commit that the adapter fits, because the name now leads
             # to another one.
-            said = json.loads((folder / "adapter_config.json").read_text())
-            assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", FIRST), (
-                said)
+            adapter_config = json.loads((folder / "adapter_config.json").read_text())
+            assert adapter_config["base_model_name_or_path"] == "acme/small", adapter_config
+            assert adapter_config["revision"] == FIRST, adapter_config
             (small / "snapshots" / FIRST).rename(scratch / "gone")
             gone = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA,
                            checkpoint={"every": 1})
@@ -147,12 +148,12 @@ with tempfile.TemporaryDirectory() as scratch:
             assert all(word in stderr for word in words), stderr
 
     @case
-    def a_folder_of_the_name_wins_and_is_told():
+    def a_folder_of_the_name_takes_precedence_and_is_reported():
         place = scratch / "place"
         shutil.copytree(job.model, place / "acme" / "small")
-        told = by_name("acme/small", "folder", cwd=place)
+        result = by_name("acme/small", "folder", cwd=place)
         assert ("the folder acme/small is read; the Hugging Face cache holds a model of that name "
-                "too" in told.stderr), told.stderr
+                "too" in result.stderr), result.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
         shutil.rmtree(place / "acme" / "small")
         for make, words in (((place / "acme" / "small").mkdir, "acme/small: has no config.json\n"),
@@ -168,16 +169,16 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def nodes_whose_caches_hold_other_weights_are_refused():
-        other = scratch / "other-hub"
-        shutil.copytree(cache, other, symlinks=True)
-        weights = other / "models--acme--small" / "blobs" / f"{FIRST[:8]}-model.safetensors"
+        other_cache = scratch / "other-hub"
+        shutil.copytree(cache, other_cache, symlinks=True)
+        weights = other_cache / "models--acme--small" / "blobs" / f"{FIRST[:8]}-model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
         config, port = job.config("nodes", model={"path": "acme/small"},
                                   train={"steps": 2}), str(free_port())
         nodes = [start("--config", config, env={"HF_HUB_CACHE": str(folder), "RANK": str(rank),
                                                 "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                                 "MASTER_PORT": port})
-                 for rank, folder in enumerate((cache, other))]
+                 for rank, folder in enumerate((cache, other_cache))]
         for node in nodes:
             node.wait(2)
         assert any("model.path model.safetensors is " in node.text() for node in nodes), (
@@ -217,9 +218,9 @@ with tempfile.TemporaryDirectory() as scratch:
             return subprocess.run([sys.executable, SOURCE / "scripts" / "prepare_data.py", *words],
                                   env=environment(variables),
                                   capture_output=True, text=True)
-        done = prepare("--tokenizer", "acme/tokens", "--out", scratch / "prepared", "acme/texts")
-        assert (done.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
-                in done.stdout), done.stdout + done.stderr
+        result = prepare("--tokenizer", "acme/tokens", "--out", scratch / "prepared", "acme/texts")
+        assert (result.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
+                in result.stdout), result.stdout + result.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
         gone = prepare("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
         assert (gone.returncode == 4 and "hf download acme/nothing --repo-type dataset --revision "

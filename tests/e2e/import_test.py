@@ -39,13 +39,14 @@ KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 def import_checkpoint(*arguments, code=0):
     """Runs the script's main() in this process, so that code hidden in a file would run here."""
-    told, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
-        found = import_script.main([str(argument) for argument in arguments])
-    done = subprocess.CompletedProcess(arguments, found, told.getvalue(), said.getvalue())
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        exit_code = import_script.main([str(argument) for argument in arguments])
+    result = subprocess.CompletedProcess(arguments, exit_code, stdout.getvalue(), stderr.getvalue())
     assert (code is None
-            or found == code), f"exit {found}, expected {code}\n{done.stdout}{done.stderr}"
-    return done
+            or exit_code == code), (
+        f"exit {exit_code}, expected {code}\n{result.stdout}{result.stderr}")
+    return result
 
 
 def refusal(*arguments, code=4):
@@ -53,7 +54,7 @@ def refusal(*arguments, code=4):
     out = pathlib.Path(arguments[arguments.index("--out") + 1])
     before = sorted(out.parent.iterdir())
     text = import_checkpoint(*arguments, code=code).stderr
-    assert sorted(out.parent.iterdir()) == before, "a refused import left something"
+    assert sorted(out.parent.iterdir()) == before, "a refused import left files behind"
     return text
 
 
@@ -93,8 +94,8 @@ def state_hashes(folder):
 
 def require_equal_states(found, expected):
     assert set(found) == set(expected), f"other states: {sorted(set(found) ^ set(expected))[:6]}"
-    other = [name for name in expected if found[name] != expected[name]]
-    assert not other, f"{len(other)} states differ: {other[:6]}"
+    differing = [name for name in expected if found[name] != expected[name]]
+    assert not differing, f"{len(differing)} states differ: {differing[:6]}"
 
 
 def migrate(scratch, name, checkpoint, expected, *arguments):
@@ -118,15 +119,15 @@ def migrate(scratch, name, checkpoint, expected, *arguments):
 
 def resume(scratch, run, expected, *arguments, ranks=1, **changes):
     """Trains the next steps and compares the losses with those of the other program."""
-    done = must(ftrun("--config", write_config(scratch, config(run, expected, **changes),
-                                               f"{run.name}.json"), "--nproc", ranks,
-                      "--resume", "auto", *arguments))
-    found = steps(run)
-    assert ([m["step"] for m in found] == list(range(expected["step"] + 1, expected["step"] + 1
-                                                     + len(expected["losses"])))), found
-    off = near("loss", [m["loss"] for m in found], expected["losses"],
+    result = must(ftrun("--config", write_config(scratch, config(run, expected, **changes),
+                                                 f"{run.name}.json"), "--nproc", ranks,
+                        "--resume", "auto", *arguments))
+    lines = steps(run)
+    assert ([m["step"] for m in lines] == list(range(expected["step"] + 1, expected["step"] + 1
+                                                     + len(expected["losses"])))), lines
+    off = near("loss", [m["loss"] for m in lines], expected["losses"],
                TOLERANCE[expected["precision"]])
-    return done, found, off
+    return result, lines, off
 
 
 def torch_zip(path, pickled, entries=(), top="archive", storage=b""):
@@ -182,11 +183,11 @@ with tempfile.TemporaryDirectory() as scratch:
     # ---- what DeepSpeed wrote ----
 
     @case
-    def deepspeed_goes_on_in_ftrun():
+    def deepspeed_checkpoints_continue_in_ftrun():
         for folder in fixtures:
             expected = expected_of(folder.name)
-            run, told = migrate(scratch, folder.name, folder / "checkpoint", expected)
-            says(told, "not known: tokens", "universal" if "universal" in folder.name
+            run, message = migrate(scratch, folder.name, folder / "checkpoint", expected)
+            says(message, "not known: tokens", "universal" if "universal" in folder.name
                  else f"stage {expected['stage']}")
             done, found, off = resume(scratch, run, expected)
             says(done.stderr, "was imported from DeepSpeed", "it does not say: tokens")
@@ -298,8 +299,8 @@ with tempfile.TemporaryDirectory() as scratch:
         model = tiny_model(scratch / "head-model", head, tie_word_embeddings=True)
         import_checkpoint(universal_of(scratch / "tied-universal", tied), "--model", model, "--out",
                           scratch / "head-imported")
-        found = load_file(scratch / "head-imported" / "state-00001.safetensors")
-        assert np.array_equal(found["model.embed_tokens.weight.param"],
+        tensors = load_file(scratch / "head-imported" / "state-00001.safetensors")
+        assert np.array_equal(tensors["model.embed_tokens.weight.param"],
                               weights["model.embed_tokens.weight"])
         must(ftrun("convert", scratch / "head-imported", "--run", scratch / "head-run"))
 
@@ -316,26 +317,27 @@ with tempfile.TemporaryDirectory() as scratch:
             peaks[size] = (peak_kib(sys.executable, SOURCE / "scripts/import_checkpoint.py",
                                     checkpoint, "--model", model, "--out", imported),
                            peak_kib(BINARY, "convert", imported, "--run", run))
-        found = load_file(imported / "state-00001.safetensors")
-        assert all((found[f"{name}.exp_avg"] == values).all() for name, values in weights.items())
+        tensors = load_file(imported / "state-00001.safetensors")
+        assert all((tensors[f"{name}.exp_avg"] == values).all() for name, values in weights.items())
         more = [large - small for small, large in zip(peaks["small"], peaks["large"])]
         assert max(more) < 48 << 10, f"{more} KiB more for tensors of 77 MB"
 
     # ---- DCP ----
 
     @case
-    def dcp_goes_on_in_ftrun():
+    def dcp_checkpoints_continue_in_ftrun():
         folder = scratch / "dcp"
         folder.mkdir()
         subprocess.run([sys.executable, GIVEN / "make_dcp.py", folder], check=True,
                        env=environment({"OMP_NUM_THREADS": "1"}))
-        made = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        assert made == ["bf16", "flattened", "fp32"], made
-        for name in made:
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        assert names == ["bf16", "flattened", "fp32"], names
+        for name in names:
             expected = json.loads((folder / name / "expected.json").read_text())
-            run, told = migrate(scratch, f"dcp-{name}", folder / name / "checkpoint", expected)
-            says(told, "PyTorch DCP", f"step {expected['step']}", "data and its order")
-            assert ("tokens" in told.split("not known: ")[1]) == (expected["tokens"] is None), told
+            run, message = migrate(scratch, f"dcp-{name}", folder / name / "checkpoint", expected)
+            says(message, "PyTorch DCP", f"step {expected['step']}", "data and its order")
+            assert ("tokens" in message.split("not known: ")[1]) == (expected["tokens"] is None), (
+                message)
             _, _, off = resume(scratch, run, expected)
             print(f"DCP {name}: every state equal, losses within {off:.1e}", flush=True)
         damaged = scratch / "dcp-damaged"
@@ -358,8 +360,8 @@ with tempfile.TemporaryDirectory() as scratch:
         run, _ = migrate(scratch, "guard", FIXTURES / "zero2-fp32-3/checkpoint", expected)
         other = config(run, expected, train_batch_size=3)
         other["optimizer"]["params"]["betas"] = [0.9, 0.999]
-        done = must(ftrun("--config", write_config(scratch, other), "--resume", "auto"), 2)
-        says(done.stderr, "config.train_batch_size: was 6, is now 3",
+        result = must(ftrun("--config", write_config(scratch, other), "--resume", "auto"), 2)
+        says(result.stderr, "config.train_batch_size: was 6, is now 3",
              "config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]")
         must(ftrun("--config", write_config(scratch, other), "--resume", "auto", "--allow",
                    "config.train_batch_size", "--allow",
@@ -461,14 +463,14 @@ with tempfile.TemporaryDirectory() as scratch:
         says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
              "a persistent id does not name a tensor storage")
         says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
-        assert not marker.exists(), "something of a pickle ran"
+        assert not marker.exists(), "code hidden in a pickle was run"
 
     @case
     def endless_nesting_is_not_unfolded():
         nested = ()
         for _ in range(100):
             nested = (nested, nested)
-        assert printable(nested) == "a tuple", "2^100 leaves in a message"
+        assert printable(nested) == "a tuple", "a nested tuple is not shortened"
 
     @case
     def sizes_and_names_of_a_zip_are_checked():
@@ -531,21 +533,21 @@ with tempfile.TemporaryDirectory() as scratch:
         checkpoint = scratch / "damaged"
         shutil.copytree(FIXTURES / "zero2-fp32-3/checkpoint", checkpoint)
         victim = next(checkpoint.glob("*/zero_pp_rank_1_*"))
-        whole = victim.read_bytes()
+        content = victim.read_bytes()
         arguments = (checkpoint, "--model", MODEL, "--out", scratch / "damaged-out")
         random = np.random.default_rng(5)
-        for size in (0, 1, 100, len(whole) // 2, len(whole) - 1):
-            victim.write_bytes(whole[:size])
+        for size in (0, 1, 100, len(content) // 2, len(content) - 1):
+            victim.write_bytes(content[:size])
             says(refusal(*arguments), victim.name)
         unnoticed = 0
         reference = None
-        for at in sorted(random.integers(0, len(whole), 40)):
-            changed = bytearray(whole)
+        for at in sorted(random.integers(0, len(content), 40)):
+            changed = bytearray(content)
             changed[at] ^= 1 << int(random.integers(8))
             victim.write_bytes(changed)
-            done = import_checkpoint(*arguments, code=None)
-            assert done.returncode in (0, 4), done.stderr
-            if done.returncode == 0:  # a byte without meaning: padding, a date
+            result = import_checkpoint(*arguments, code=None)
+            assert result.returncode in (0, 4), result.stderr
+            if result.returncode == 0:  # a byte without meaning: padding, a date
                 reference = reference or reference_states()
                 assert ((scratch / "damaged-out/state-00001.safetensors").read_bytes()
                         == reference), f"byte {at} changed the import unnoticed"

@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
         trained("here.yaml")
 
     @case
-    def names_of_files_and_machines_stay_what_they_are():
+    def names_of_files_and_machines_are_not_changed():
         path = job.scratch / "named.yaml"
         path.write_text(two_cores("1 GB").replace(
             "machine: two", 'machine: "two\\noutput_dir: elsewhere"'))
@@ -85,27 +85,28 @@ with tempfile.TemporaryDirectory() as scratch:
         full = json.loads(must(ftrun("plan", "--search", "--config", job.scratch / "here.yaml",
                                      "--machine", machine("1 GB"), "--json",
                                      cwd=job.scratch)).stdout)["result"]["search"]["layouts"]
-        assert full, "all weights fit there"
+        assert full, "no layout is found that trains all weights in this memory"
         # A small model's adapter is almost as large as the model, so in the end only the base can
         # shrink.
-        seen, last = [], None
+        kinds, last = [], None
         for kib in (int(1600 * 0.8**k) for k in range(20)):
-            done = ftrun("init", job.model, data, "--out", job.scratch / f"fit-{kib}.yaml",
-                         "--machine", machine(f"{kib} KB"), env=cache,
-                         cwd=job.scratch)
-            if done.returncode == 5:
-                assert "none of" in done.stderr and "the nearest needs" in done.stderr, done.stderr
-                last = done.stderr
+            result = ftrun("init", job.model, data, "--out", job.scratch / f"fit-{kib}.yaml",
+                           "--machine", machine(f"{kib} KB"), env=cache,
+                           cwd=job.scratch)
+            if result.returncode == 5:
+                assert "none of" in result.stderr and "the nearest needs" in result.stderr, (
+                    result.stderr)
+                last = result.stderr
                 break
             kind = re.search(r"^Trains (all weights|a LoRA adapter on a base|a LoRA adapter)",
-                             must(done).stdout, re.M)[1]
-            if kind not in seen:
+                             must(result).stdout, re.M)[1]
+            if kind not in kinds:
                 trained(f"fit-{kib}.yaml")
-                seen.append(kind)
+                kinds.append(kind)
         order = ["all weights", "a LoRA adapter", "a LoRA adapter on a base"]
-        assert (seen[0] == "all weights" and len(seen) > 1
-                and [kind for kind in order if kind in seen] == seen), seen
-        assert last, "some memory is too small for all ways to train"
+        assert (kinds[0] == "all weights" and len(kinds) > 1
+                and [kind for kind in order if kind in kinds] == kinds), kinds
+        assert last, "init found a way to train in every memory, even the smallest"
 
     @case
     def mistakes_are_reported_before_a_file_is_written():
@@ -116,11 +117,11 @@ with tempfile.TemporaryDirectory() as scratch:
                                        "holds neither train.bin nor train.jsonl"),
                                       ((job.model, data, "--machine", job.scratch / "none.yaml"), 4,
                                        "none.yaml")):
-            told = must(ftrun("init", *arguments, "--out", job.scratch / "new.yaml", env=cache),
-                        code)
-            assert (word in told.stderr
-                    and not os.path.exists(job.scratch / "new.yaml")), (word, told.stderr)
-        told = init("here.yaml", code=2).stderr
-        assert "--out" in told and "already exists, and is not overwritten" in told, told
+            result = must(ftrun("init", *arguments, "--out", job.scratch / "new.yaml", env=cache),
+                          code)
+            assert (word in result.stderr
+                    and not os.path.exists(job.scratch / "new.yaml")), (word, result.stderr)
+        result = init("here.yaml", code=2).stderr
+        assert "--out" in result and "already exists, and is not overwritten" in result, result
 
     run_cases()

@@ -141,7 +141,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return "Count"
 
     @case
-    def two_pods_train_are_stopped_and_go_on():
+    def two_pods_train_are_stopped_and_continue():
         changes = {"train": {"steps": 300, "weight_decay_exempt": "none"},
                    "train_micro_batch_size_per_gpu": 1}
         must(ftrun("--config", job.config("straight", **changes), "--nproc", 2))
@@ -151,8 +151,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for each in pods:
             each.wait(75)
         assert action_of(75) == "Ignore"
-        again = start_pods(job.config("pods", **changes))
-        for each in again:
+        resumed_pods = start_pods(job.config("pods", **changes))
+        for each in resumed_pods:
             each.wait(0)
         assert manifest(job.out("pods"))["exit_code"] == 0
         require_same_run(job.out("straight"), job.out("pods"))
@@ -161,10 +161,11 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_config_that_is_wrong_ends_the_job():
         bad = must(ftrun("--config", job.config("bad", trian={"steps": 1})), 2)
         assert "trian" in bad.stderr and action_of(2) == "FailJob"
-        told = set(map(int, re.findall(r"^\| (\d+) \|", (SOURCE / "docs" / "errors.md").read_text(),
-                                       re.MULTILINE)))
-        assert told == {0, 1, 2, 3, 4, 5, 6, 7, 75}, told
-        assert {code for code in told if action_of(code) == "FailJob"} == {1, 2, 3, 4, 7}, (
+        listed_codes = set(map(int, re.findall(r"^\| (\d+) \|",
+                                               (SOURCE / "docs" / "errors.md").read_text(),
+                                               re.MULTILINE)))
+        assert listed_codes == {0, 1, 2, 3, 4, 5, 6, 7, 75}, listed_codes
+        assert {code for code in listed_codes if action_of(code) == "FailJob"} == {1, 2, 3, 4, 7}, (
             "places and peers may be better the next time")
 
     run_cases()

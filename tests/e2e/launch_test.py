@@ -25,10 +25,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def nproc_sets_the_number_of_ranks():
-        done = job.run("nproc", "--nproc", 2, **FEW)
-        assert ("2 ranks: --nproc 2\n" in done.stderr
-                and "[rank 0] step 4/4" in done.stdout), done.stderr
-        assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
+        result = job.run("nproc", "--nproc", 2, **FEW)
+        assert ("2 ranks: --nproc 2\n" in result.stderr
+                and "[rank 0] step 4/4" in result.stdout), result.stderr
+        assert "[rank 1]" not in result.stdout + result.stderr, "a rank repeats what rank 0 says"
 
     @waiting_case
     def the_mesh_or_the_batch_sets_the_number_of_ranks():
@@ -96,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} "
                     "within 5.0s: rank 0 has not published its address yet"
                     ) in second.text(), second.text()
-        assert not job.out("port").exists(), "a run that never met made its folder"
+        assert not job.out("port").exists(), "a run whose ranks never met made its output folder"
 
     @waiting_case
     def a_rank_that_never_joins_is_named():
@@ -141,22 +141,22 @@ with tempfile.TemporaryDirectory() as scratch:
                                  if line.split()[3] == "0A" and line.split()[9] in own_sockets())
 
         def own_sockets():
-            found = set()
+            inodes = set()
             for running in list(ranks):
                 folder = pathlib.Path(f"/proc/{running.process.pid}/fd")
                 try:
                     targets = [os.readlink(entry) for entry in folder.iterdir()]
                 except OSError:
                     continue
-                found |= {target[8:-1] for target in targets if target.startswith("socket:[")}
-            return found
+                inodes |= {target[8:-1] for target in targets if target.startswith("socket:[")}
+            return inodes
 
-        listening, here = set(), f"0100007F:{port:04X}"
+        listening, address = set(), f"0100007F:{port:04X}"
         disturber = threading.Thread(target=disturb)
         disturber.start()
         try:
             # Rank 0 waits for rank 1, which connects among all these strangers.
-            await_that(lambda: tries[0] > 10 and here in listening,
+            await_that(lambda: tries[0] > 10 and address in listening,
                        "strangers came to the rendezvous", ranks[0])
             ranks.append(join(1))
             for running in ranks:
@@ -166,7 +166,7 @@ with tempfile.TemporaryDirectory() as scratch:
             disturber.join()
         require_same_run(job.out("nproc"), job.out("strangers"))
         assert tries[0] > 10, tries
-        assert (here in listening
+        assert (address in listening
                 and not any(at.startswith("00000000:") for at in list(listening))), listening
 
     @waiting_case

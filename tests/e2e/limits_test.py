@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("--config", job.config("one", **FEW), wrapper=alone))
 
     @needs("network")
-    def rank_without_a_network_is_told_so_at_once():
+    def rank_without_a_network_gets_an_error_at_once():
         def error_of_rank(rank, address, code):
             place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                      "MASTER_ADDR": address, "MASTER_PORT": "29500"}
@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert manifest(job.out("pinned"))["machine"]["threads"] == 1
 
     @case
-    def limit_of_cpu_time_is_told_at_the_start():
+    def limit_of_cpu_time_is_reported_at_the_start():
         stderr = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
         assert ("warning: the limit on CPU time (ulimit -t) kills each process after 600 seconds; "
                 "set checkpoint.every and continue with --resume auto\n"

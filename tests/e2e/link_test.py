@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
     def two_machines_train_as_one_does():
         job.run("here", "--nproc", 2, **FEW)
         ended(near.start(job.config("there", **FEW)))
-        assert near.cable.carried > 100, "nothing went over the cable"
+        assert near.cable.carried > 100, "the ranks exchanged no packets over the cable"
         require_same_run(job.out("here"), job.out("there"))
 
     @case
@@ -94,9 +94,9 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         assert not list(folder.glob("*.tmp-*")), list(folder.iterdir())
 
     @case
-    def slow_link_is_no_failure_and_its_time_is_told():
-        said = "\n".join(rank.text() for rank in ended(apart))
-        assert "warning" not in said and " is slow" not in said, said
+    def slow_link_is_no_failure_and_its_time_is_reported():
+        output = "\n".join(rank.text() for rank in ended(apart))
+        assert "warning" not in output and " is slow" not in output, output
         for slow, quick in zip(steps(job.out("slow")), steps(job.out("here")), strict=True):
             assert slow["loss"] == quick["loss"], (slow, quick)
             assert slow["exposed_communication_seconds"] > 0.8 * slow["step_seconds"], slow

@@ -74,24 +74,25 @@ PACKAGES = ("torch", "transformers", "peft")
 def losses_of_peft(model, adapter, tokens, *numbers):
     """Returns losses of PEFT's trainings with its own dropout, a list for each seed. They are
     stored in a file, which is used if script, packages, files and numbers are the same."""
-    said = json.loads((adapter / "adapter_config.json").read_text())
-    said.pop("base_model_name_or_path")
+    adapter_config = json.loads((adapter / "adapter_config.json").read_text())
+    adapter_config.pop("base_model_name_or_path")
     of = hashlib.sha256(json.dumps(
-        [TRAIN_WITH_PEFT, numbers, said, [importlib.metadata.version(name) for name in PACKAGES],
+        [TRAIN_WITH_PEFT, numbers, adapter_config,
+         [importlib.metadata.version(name) for name in PACKAGES],
          [hashlib.sha256(path.read_bytes()).hexdigest()
           for path in (model / "config.json", model / "model.safetensors",
                        adapter / "adapter_model.safetensors", tokens)]]).encode()).hexdigest()
-    kept = json.loads(PEFT_LOSSES.read_text()) if PEFT_LOSSES.exists() else {}
-    if kept.get("of") == of and not UPDATE:
-        return kept["losses"]
+    stored = json.loads(PEFT_LOSSES.read_text()) if PEFT_LOSSES.exists() else {}
+    if stored.get("of") == of and not UPDATE:
+        return stored["losses"]
     print(f"{PEFT_LOSSES.name} is of something else: PEFT trains anew (FTRUN_UPDATE_GOLDENS=1 "
           "keeps it)", flush=True)
-    done = subprocess.run([sys.executable, "-c", TRAIN_WITH_PEFT, model, adapter, tokens,
-                           *map(str, numbers)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    result = subprocess.run([sys.executable, "-c", TRAIN_WITH_PEFT, model, adapter, tokens,
+                             *map(str, numbers)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
     if UPDATE:
-        PEFT_LOSSES.write_text(json.dumps({"of": of, "losses": json.loads(done.stdout)}) + "\n")
-    return json.loads(done.stdout)
+        PEFT_LOSSES.write_text(json.dumps({"of": of, "losses": json.loads(result.stdout)}) + "\n")
+    return json.loads(result.stdout)
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -102,8 +103,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def require_same(name, other):
         assert numbers(job.out(name)) == numbers(job.out(other)), name
-        here, there = adapter_file(job.out(name)), adapter_file(job.out(other))
-        assert same_tensors(here, there), name
+        tensors, other_tensors = adapter_file(job.out(name)), adapter_file(job.out(other))
+        assert same_tensors(tensors, other_tensors), name
 
     @case
     def every_layout_has_the_same_masks():
@@ -126,9 +127,9 @@ with tempfile.TemporaryDirectory() as scratch:
             loss = near("loss", losses(job.out(name)), losses(job.out("one")), 1e-5)
             norm = near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))],
                         [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
-            here, there = adapter_file(job.out(name)), adapter_file(job.out("one"))
-            for tensor, values in there.items():
-                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
+            tensors, expected = adapter_file(job.out(name)), adapter_file(job.out("one"))
+            for tensor, values in expected.items():
+                assert np.linalg.norm(tensors[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
                     name, tensor)
             print(f"{name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
 
@@ -196,8 +197,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ([m["loss"] for m in evaluations(a)] == [m["loss"] for m in evaluations(b)]
                 and len(evaluations(a)) >= 2)
         assert all(x != y for x, y in zip(losses(a), losses(b), strict=True))
-        here, there = adapter_file(a), adapter_file(b)
-        assert same_tensors(here, there)
+        tensors_a, tensors_b = adapter_file(a), adapter_file(b)
+        assert same_tensors(tensors_a, tensors_b)
         written = json.loads((a / "export" / "adapter" / "adapter_config.json").read_text())
         assert written["lora_dropout"] == 0.25
         # PEFT's file, used unchanged, has the same effect as the key.
@@ -225,10 +226,11 @@ with tempfile.TemporaryDirectory() as scratch:
                                        for kept in ("parameters", "optimizer", "buffers"))
 
         page = os.sysconf("SC_PAGE_SIZE")
-        taken = [line["memory"]["temporary"] for line in steps(a)]
+        temporary_bytes = [line["memory"]["temporary"] for line in steps(a)]
         assert planned_bytes(0.25) == planned_bytes(0.0), (planned_bytes(0.25), planned_bytes(0.0))
-        assert (taken and all(0 <= bytes - planned_bytes(0.25) < page
-                              for bytes in taken)), (taken, planned_bytes(0.25))
+        assert (temporary_bytes and all(0 <= bytes - planned_bytes(0.25) < page
+                                        for bytes in temporary_bytes)), (temporary_bytes,
+                                                                         planned_bytes(0.25))
 
     @case
     def bf16_runs_stay_close_to_fp32_ones():
@@ -274,6 +276,7 @@ with tempfile.TemporaryDirectory() as scratch:
                   f"{b.mean():.4f}, {error:.4f} expected between them; without dropout "
                   f"{without:.4f}", flush=True)
             assert abs(a.mean() - b.mean()) < 4 * error, (a, b)
-        assert b.mean() - without > 12 * error, "what dropout changes would not be seen"
+        assert b.mean() - without > 12 * error, (
+            "the effect of dropout is within the error of the measurement")
 
     run_cases()

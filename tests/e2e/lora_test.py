@@ -49,9 +49,9 @@ with tempfile.TemporaryDirectory() as scratch:
                        adapter=str(folder / "adapter"))
         value |= {"gradient_accumulation_steps": accumulation(changes, ranks, 2), **changes}
         must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
-        found = steps(out)
-        loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
-        norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
+        lines = steps(out)
+        loss = near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
+        norm = near("gradient norm", [m["grad_norm"] for m in lines], reference["grad_norms"], 5e-5)
         expected, trained = load_file(
             folder / "trained" / "adapter_model.safetensors"), adapter_file(out)
         assert set(trained) == set(expected), set(trained) ^ set(expected)
@@ -77,11 +77,11 @@ with tempfile.TemporaryDirectory() as scratch:
         steps."""
         for folder in sorted(references.iterdir()):
             plain = logits_of(model_of(folder / "model"))
-            theirs = logits_of(model_of(folder / "model", folder / "trained"))
+            peft_logits = logits_of(model_of(folder / "model", folder / "trained"))
             ours = logits_of(model_of(folder / "model",
                                       scratch / f"{folder.name}-one/export/adapter"))
-            learned = (theirs - plain).abs().max().item()
-            apart = (theirs - ours).abs().max().item()
+            learned = (peft_logits - plain).abs().max().item()
+            apart = (peft_logits - ours).abs().max().item()
             assert apart < 1e-2 * learned, (folder, apart, learned)
 
     job = ShardedJob(scratch / "job")
@@ -161,9 +161,9 @@ with tempfile.TemporaryDirectory() as scratch:
                         [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
             norm = near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))],
                         [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
-            here, there = adapter_file(mesh.out(name)), adapter_file(mesh.out("one"))
-            for tensor, values in there.items():
-                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
+            tensors, expected = adapter_file(mesh.out(name)), adapter_file(mesh.out("one"))
+            for tensor, values in expected.items():
+                assert np.linalg.norm(tensors[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
                     tensor)
             print(f"{name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
 
@@ -212,9 +212,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 of 8 trained tensors have not changed" in pathlib.Path(page).read_text(), page
         tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}},
                 "train": {"steps": 2}}
-        lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
+        bf16_run = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
         assert ("have learned is too small for bf16, so the export has their first values: "
-                in lost.stdout + lost.stderr), lost.stderr
+                in bf16_run.stdout + bf16_run.stderr), bf16_run.stderr
         # If an adapter disappears while a run continues from it, only this check is lost, not the
         # export.
         shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")
@@ -228,8 +228,8 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(0)
         assert (
             job.out("gone-adapter") / "export" / "adapter" / "adapter_model.safetensors").exists()
-        kept = job.run("kept", **job.settings(1) | tiny | {"export": {"dtype": "fp32"}})
-        assert "first values" not in kept.stdout + kept.stderr, kept.stderr
+        fp32_run = job.run("kept", **job.settings(1) | tiny | {"export": {"dtype": "fp32"}})
+        assert "first values" not in fp32_run.stdout + fp32_run.stderr, fp32_run.stderr
 
     @case
     def a_merged_model_is_the_base_with_the_adapter():
@@ -264,8 +264,8 @@ with tempfile.TemporaryDirectory() as scratch:
         rounded = must(ftrun("convert", sources["run"], "--merge", "--out", scratch / "merged-bf16",
                              "--dtype", "bf16"))
         assert "% of the adapter's change (most in " in rounded.stdout, rounded.stdout
-        again = must(ftrun("convert", sources["run"], "--out", scratch / "again"))
-        assert ("again" in again.stdout
+        repeated = must(ftrun("convert", sources["run"], "--out", scratch / "again"))
+        assert ("again" in repeated.stdout
                 and same_tensors(load_file(scratch / "again" / "adapter_model.safetensors"),
                                  adapter))
         refused = ftrun("convert", sources["folder"], "--out", scratch / "nothing")
@@ -278,15 +278,15 @@ with tempfile.TemporaryDirectory() as scratch:
         checkpoint of an adapter can be neither resumed nor merged with it."""
         base = load_file(job.model / "model.safetensors")
         name = "merged-run"  # from the previous case
-        other = scratch / "other-base"
-        shutil.copytree(job.model, other)
+        other_base = scratch / "other-base"
+        shutil.copytree(job.model, other_base)
         base["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
-        save_file(base, other / "model.safetensors", metadata={"format": "pt"})
+        save_file(base, other_base / "model.safetensors", metadata={"format": "pt"})
         settings = job.settings(1) | {
-            "model": {"path": str(other)}, "train": {"steps": 9},
+            "model": {"path": str(other_base)}, "train": {"steps": 9},
             "adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
             "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}
-        for process in (ftrun("convert", job.out(name), "--merge", "--model", other, "--out",
+        for process in (ftrun("convert", job.out(name), "--merge", "--model", other_base, "--out",
                               scratch / "never"),
                         ftrun("--config", job.config(name, **settings), "--resume", "auto")):
             assert (process.returncode == 4
@@ -365,10 +365,10 @@ with tempfile.TemporaryDirectory() as scratch:
         for excluded, idle in ((["lm_head"], 1), (["o_proj", "embed_tokens"], 2),
                                (["layers.1.self_attn.k_proj"], 1), (["layers.1"], 1),
                                (["layers.1.self_attn.q_proj"], 0), (r".*\.mlp\..*", 1)):
-            done = must(ftrun("check", "--config",
-                              job.config("excluded", adapter={"target_modules": ["q_proj"],
-                                                              "exclude_modules": excluded})))
-            assert done.stdout.count("changes nothing") == idle, (excluded, done.stdout)
+            result = must(ftrun("check", "--config",
+                                job.config("excluded", adapter={"target_modules": ["q_proj"],
+                                                                "exclude_modules": excluded})))
+            assert result.stdout.count("changes nothing") == idle, (excluded, result.stdout)
 
     @case
     def other_settings_do_not_go_on():

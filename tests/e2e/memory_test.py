@@ -278,12 +278,12 @@ with tempfile.TemporaryDirectory() as scratch:
         changes = {"zero_optimization.stage: 3": {**settings, "zero_optimization": {"stage": 3}},
                    "recompute.policy: full": {**settings, **FULL},
                    "data.sequence_length: 256": {**settings, "tokens": 256}}
-        said = dict(before.savings)
-        assert [size for _, size in before.savings] == sorted(said.values(), reverse=True), (
+        savings = dict(before.savings)
+        assert [size for _, size in before.savings] == sorted(savings.values(), reverse=True), (
             before.text)
         for change, other in changes.items():
             after = planned("after", 2, **other)
-            assert said[change] == before.main_memory() - after.main_memory(), (
+            assert savings[change] == before.main_memory() - after.main_memory(), (
                 f"{change}: {before.text}")
 
     # --- what does not fit ----------------------------------------------------------------------

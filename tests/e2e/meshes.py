@@ -18,15 +18,15 @@ MANY = 20000
 def whole_state(out):
     """Returns {(tensor, kind): the whole array} of a run's last checkpoint; requires that each
     element occurs once."""
-    whole, seen = {}, {}
+    tensors, copies = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
         key = (piece["tensor"], piece["kind"])
-        whole.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
-        seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert (whole
+        tensors.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
+        copies.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
+    assert (tensors
             and all((counted == 1).all()
-                    for counted in seen.values())), "an element is missing or was written twice"
-    return whole
+                    for counted in copies.values())), "an element is missing or was written twice"
+    return tensors
 
 
 def losses(out):
@@ -46,12 +46,12 @@ def validation_losses(out):
 def refused(config, *arguments):
     """Returns the message with which `ftrun check` and the start refuse a config; the two must be
     equal."""
-    told = set()
+    messages = set()
     for command in (("check", "-q"), ()):
         process = must(ftrun(*command, "--config", config, *arguments), 2)
-        told.add(process.stderr[process.stderr.index("ftrun: "):])
-    assert len(told) == 1, told
-    return told.pop().replace(str(config), "CONFIG")
+        messages.add(process.stderr[process.stderr.index("ftrun: "):])
+    assert len(messages) == 1, messages
+    return messages.pop().replace(str(config), "CONFIG")
 
 
 class MeshJob(ShardedJob):
@@ -157,10 +157,10 @@ class MeshJob(ShardedJob):
         run = self.run(cut, "--resume", "auto", **self.settings_of(**mesh))
         assert f"resumed from {self.out(cut)}/checkpoints/step-00000002" in run.stdout, run.stdout
         # The validation at the end of the first part is not in the whole run.
-        straight, again = self.out(name), self.out(cut)
-        assert steps(again) and losses(again) == losses(straight)
-        assert [m["grad_norm"] for m in steps(again)] == [m["grad_norm"] for m in steps(straight)]
-        first, second = whole_state(straight), whole_state(again)
+        straight, resumed = self.out(name), self.out(cut)
+        assert steps(resumed) and losses(resumed) == losses(straight)
+        assert [m["grad_norm"] for m in steps(resumed)] == [m["grad_norm"] for m in steps(straight)]
+        first, second = whole_state(straight), whole_state(resumed)
         assert (first.keys() == second.keys() and all(np.array_equal(first[key], second[key])
                                                       for key in first))
 
@@ -194,10 +194,10 @@ class MeshJob(ShardedJob):
             running = self.started(name, **mesh)
             running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
             running.wait(143)
-            done = len(steps(self.out(name)))
+            last_step = len(steps(self.out(name)))
             assert manifest(
-                self.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
-            assert checkpoints(self.out(name)) == [f"step-{done:08}"]
-        self.run(name, "--resume", "auto", **self.settings_of(**mesh, total=done + 2))
-        self.run(f"not-stopped-{of}", **self.settings_of(**mesh, total=done + 2))
+                self.out(name))["exit_reason"] == f"stopped by SIGTERM after step {last_step}"
+            assert checkpoints(self.out(name)) == [f"step-{last_step:08}"]
+        self.run(name, "--resume", "auto", **self.settings_of(**mesh, total=last_step + 2))
+        self.run(f"not-stopped-{of}", **self.settings_of(**mesh, total=last_step + 2))
         require_same_run(self.out(name), self.out(f"not-stopped-{of}"))

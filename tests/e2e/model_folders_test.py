@@ -88,9 +88,9 @@ with tempfile.TemporaryDirectory() as scratch:
         save_file(values, scratch / f"{name}-values" / "model.safetensors")
 
     def check(folder, code=0, **changes):
-        done = must(ftrun("check", "-q", "--config",
-                          job.config("checked", model={"path": str(folder)}, **changes)), code)
-        return done.stdout + done.stderr
+        result = must(ftrun("check", "-q", "--config",
+                            job.config("checked", model={"path": str(folder)}, **changes)), code)
+        return result.stdout + result.stderr
 
     @case
     def quantized_models_train_as_what_their_codes_stand_for():
@@ -125,32 +125,32 @@ with tempfile.TemporaryDirectory() as scratch:
         for method, name in (("gptq", "GPTQ"), ("awq", "AWQ"), ("mxfp4", "MXFP4"),
                              ("compressed-tensors", "compressed-tensors")):
             folder = sharded_model(scratch / method, quantization_config={"quant_method": method})
-            said = check(folder, 3)
+            message = check(folder, 3)
             assert (f"{folder}/config.json: quantization_config: the weights are already "
                     f"quantized with {name}, which ftrun cannot read (it reads fp8 with scales, "
                     "and bitsandbytes); give the original model, which quantization quantizes "
-                    "while it is loaded") in said, said
+                    "while it is loaded") in message, message
 
     @case
-    def adapters_beside_and_in_the_place_of_a_model_are_told():
+    def adapters_beside_and_in_the_place_of_a_model_are_reported():
         folder = scratch / "both"
         shutil.copytree(job.model, folder)
         (folder / "adapter_config.json").write_text('{"peft_type": "LORA", '
                                                     '"base_model_name_or_path": "acme/base"}')
-        said = check(folder)
+        message = check(folder)
         assert (f"notice: model.path: {folder} holds an adapter beside the model "
                 f"(adapter_config.json), which is not read\n  remedy: adapter: {folder} "
-                "continues from it\n") in said, said
+                "continues from it\n") in message, message
         (folder / "config.json").unlink()
-        said = check(folder, 4)
+        message = check(folder, 4)
         assert (f"error: {folder}: is an adapter (adapter_config.json), not a model\n  remedy: "
                 f"write adapter: {folder} to continue from it, and its base model as model.path "
-                "(its file says acme/base)\n") in said, said
+                "(its file says acme/base)\n") in message, message
 
     @case
     def a_file_of_a_model_is_no_model_folder():
-        said = check(job.model / "config.json", 4)
+        message = check(job.model / "config.json", 4)
         assert (f"error: {job.model}/config.json: is a file, expected a model folder\n  remedy: "
-                f"name the folder that contains it, {job.model}\n") in said, said
+                f"name the folder that contains it, {job.model}\n") in message, message
 
     run_cases()

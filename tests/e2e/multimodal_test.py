@@ -74,17 +74,17 @@ def write_models(kind, whole_folder, alone_folder):
     it."""
     of_decoder, text, more = KINDS[kind]
     torch.manual_seed(3)
-    whole = getattr(transformers, kind + "ForConditionalGeneration")(
+    model = getattr(transformers, kind + "ForConditionalGeneration")(
         getattr(transformers, kind + "Config")(text_config=text, vision_config=VISION, **more))
     with torch.no_grad():
-        for parameter in whole.parameters():
+        for parameter in model.parameters():
             parameter.normal_(0, 0.2 if parameter.dim() > 1 else 0.02)
-    whole.save_pretrained(whole_folder)
-    alone = getattr(transformers, of_decoder)(whole.config.text_config)
-    alone.model.load_state_dict(whole.model.language_model.state_dict())
-    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
-    alone.save_pretrained(alone_folder)
-    return whole
+    model.save_pretrained(whole_folder)
+    decoder = getattr(transformers, of_decoder)(model.config.text_config)
+    decoder.model.load_state_dict(model.model.language_model.state_dict())
+    decoder.lm_head.load_state_dict(model.lm_head.state_dict())
+    decoder.save_pretrained(alone_folder)
+    return model
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -114,13 +114,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def decoder_trains_as_alone():
-        said = train("out-alone", "alone")
-        done = train("out", "whole")
+        decoder_run = train("out-alone", "alone")
+        run_of_whole = train("out", "whole")
         vision = [name for name in before if is_vision(name)]
         assert len(vision) > 15
         assert (f"is a gemma3 model; its decoder is trained; {len(vision)} tensors of its other "
-                "parts stay as they are" in done.stderr + done.stdout), done.stderr
-        assert "its decoder is trained" not in said.stderr + said.stdout
+                "parts stay as they are" in run_of_whole.stderr + run_of_whole.stdout), (
+            run_of_whole.stderr)
+        assert "its decoder is trained" not in decoder_run.stderr + decoder_run.stdout
         losses = [m["loss"] for m in steps(scratch / "out")]
         assert losses == [m["loss"] for m in steps(scratch / "out-alone")] and len(losses) == 3
         # The first loss, by transformers, of the whole model.
@@ -145,8 +146,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def export_is_the_whole_model():
         opened = compare_exports("out", "out-alone", before, "Gemma3")
-        made = json.loads((scratch / "out/export/model/config.json").read_text())
-        assert made["model_type"] == "gemma3" and made["vision_config"]["hidden_size"] == 16
+        exported_config = json.loads((scratch / "out/export/model/config.json").read_text())
+        assert exported_config["model_type"] == "gemma3", exported_config
+        assert exported_config["vision_config"]["hidden_size"] == 16, exported_config
         of_class = transformers.Gemma3ForCausalLM.from_pretrained(
             scratch / "out-alone/export/model", attn_implementation="eager")
         assert torch.equal(logits(opened), logits(of_class.eval()))
@@ -155,9 +157,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def mistral_3_trains_as_its_decoder_alone():
         write_models("Mistral3", scratch / "mistral", scratch / "mistral-alone")
         train("out-mistral-alone", "mistral-alone")
-        done = train("out-mistral", "mistral")
-        said = done.stderr + done.stdout
-        assert "is a mistral3 model; its decoder is trained" in said, done.stderr
+        result = train("out-mistral", "mistral")
+        output = result.stderr + result.stdout
+        assert "is a mistral3 model; its decoder is trained" in output, result.stderr
         losses = [m["loss"] for m in steps(scratch / "out-mistral")]
         assert losses == [m["loss"] for m in steps(scratch / "out-mistral-alone")]
         source = tensors_of(scratch / "mistral")
@@ -195,8 +197,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert torch.equal(tensor, stored[name]) == is_vision(name), name
         step = max((scratch / "out-half/checkpoints").iterdir())
         must(ftrun("convert", step, "--out", scratch / "converted", "--dtype", "bf16"))
-        again = tensors_of(scratch / "converted")
-        assert all(torch.equal(again[name], tensor) for name, tensor in after.items())
+        converted = tensors_of(scratch / "converted")
+        assert all(torch.equal(converted[name], tensor) for name, tensor in after.items())
 
     @case
     def adapter_loads_onto_the_whole_model():
@@ -296,7 +298,7 @@ with tempfile.TemporaryDirectory() as scratch:
                {"target_modules": ["model.language_model.layers.0.self_attn.q_proj", "o_proj"]})
 
     @case
-    def modules_of_other_parts_are_told_as_peft_chooses_them():
+    def modules_of_other_parts_are_reported_as_peft_chooses_them():
         named = set()
         for kind, folder in (("Gemma3", "whole"), ("Mistral3", "mistral"), ("Mistral3", "new")):
             model = open_whole(scratch / folder, kind)
@@ -348,7 +350,7 @@ with tempfile.TemporaryDirectory() as scratch:
                   r".*layers\.7\..*", "fc1")
 
     @case
-    def exclusions_are_taken_told_and_refused_by_what_they_change_in_peft():
+    def exclusions_are_accepted_reported_and_refused_by_what_they_change_in_peft():
         paths = [name for name, _ in open_whole(scratch / "whole").named_modules() if name]
         targets = ["q_proj", "v_proj"]
 
@@ -356,32 +358,37 @@ with tempfile.TemporaryDirectory() as scratch:
             rule = peft.LoraConfig(target_modules=targets, exclude_modules=exclude or None)
             return {path for path in paths if check_target_module_exists(rule, path)}
 
-        told_of = set()
+        kinds_met = set()
         for exclude in EXCLUSIONS:
             entries = exclude if isinstance(exclude, list) else [exclude]
-            unknown = {one for one in entries
-                       if select([one] if isinstance(exclude, list) else one, paths) == set(paths)}
-            idle = {one for one in entries
-                    if select(exclude) == select([other for other in entries if other != one])}
-            done = ftrun("check", "--config", settings("out-excluded", "whole", adapter={
+            unknown = {
+                entry for entry in entries
+                if select([entry] if isinstance(exclude, list) else entry, paths) == set(paths)}
+            without_effect = {
+                entry for entry in entries
+                if select(exclude) == select([kept for kept in entries if kept != entry])}
+            result = ftrun("check", "--config", settings("out-excluded", "whole", adapter={
                 "type": "lora", "r": 4, "target_modules": targets, "exclude_modules": exclude}))
-            said = re.findall(r'exclude_modules "([^"]+)": (changes nothing|no module|matches the)',
-                              done.stdout + done.stderr)
-            must(done, 2 if unknown else 0)
-            wanted = unknown or idle
-            assert {one for one, _ in said} == wanted and len(said) == len(wanted), (exclude, said)
-            assert all((what == "changes nothing") == (not unknown) for _, what in said), said
-            told_of |= {"unknown"} if unknown else {"idle"} if idle else {"used"}
+            notices = re.findall(
+                r'exclude_modules "([^"]+)": (changes nothing|no module|matches the)',
+                result.stdout + result.stderr)
+            must(result, 2 if unknown else 0)
+            wanted = unknown or without_effect
+            assert {entry for entry, _ in notices} == wanted, (exclude, notices)
+            assert len(notices) == len(wanted), (exclude, notices)
+            assert all((what == "changes nothing") == (not unknown) for _, what in notices), notices
+            kinds_met.add("unknown" if unknown else "without effect" if without_effect
+                          else "used")
             if "fcl" in unknown:
-                assert '"fcl": no module has this name (did you mean "fc1"?)' in done.stderr, (
-                    done.stderr)
-        assert told_of == {"unknown", "idle", "used"}
+                assert '"fcl": no module has this name (did you mean "fc1"?)' in result.stderr, (
+                    result.stderr)
+        assert kinds_met == {"unknown", "without effect", "used"}
 
     @case
-    def other_parts_are_told_by_a_run_and_not_without_weights():
+    def other_parts_are_reported_by_a_run_and_not_without_weights():
         adapter = {"type": "lora", "r": 4, "target_modules": ["q_proj"]}
-        done = train("out-noticed", "whole", adapter=adapter)
-        output = done.stderr + done.stdout
+        result = train("out-noticed", "whole", adapter=adapter)
+        output = result.stderr + result.stdout
         assert output.count('"q_proj" names 1 module of vision_tower '
                             "(model.vision_tower.encoder.layers.0.self_attn.q_proj)") == 1, output
         (scratch / "bare").mkdir()

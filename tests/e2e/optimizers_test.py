@@ -43,21 +43,22 @@ with tempfile.TemporaryDirectory() as scratch:
             "pipeline": {"ranks": 2, "parallel": {"pipeline": 2}, "accumulation": 3},
         }
         for name in OPTIMIZERS:
-            one = job.train(f"{name}-one", 1, **settings_of(name))
+            one_process = job.train(f"{name}-one", 1, **settings_of(name))
             before = load_file(job.model / "model.safetensors")
             assert (all(np.abs(after - before[tensor]).max() > 1e-4
-                        for tensor, after in exported(one).items())), name
+                        for tensor, after in exported(one_process).items())), name
             for layout, given in layouts.items():
                 given = dict(given)
                 ranks = given.pop("ranks")
                 if "parallel" in given:  # all samples are on one data-parallel rank
                     given["train_micro_batch_size_per_gpu"] = job.SAMPLES // given["accumulation"]
                     given["gradient_accumulation_steps"] = given.pop("accumulation")
-                other = job.train(f"{name}-{layout}", ranks, **settings_of(name, **given))
-                for a, b in zip(steps(one), steps(other)):
+                layout_run = job.train(f"{name}-{layout}", ranks, **settings_of(name, **given))
+                for a, b in zip(steps(one_process), steps(layout_run)):
                     assert abs(a["loss"] - b["loss"]) <= 2e-5 * a["loss"], (
                         name, layout, a["loss"], b["loss"])
-                near_weights(other, one, {"Lion": 2e-2, "AdamW8bit": 2e-3}.get(name, 1e-4))
+                near_weights(layout_run, one_process,
+                             {"Lion": 2e-2, "AdamW8bit": 2e-3}.get(name, 1e-4))
             for tier, zero in {"host": {"offload_optimizer": CPU},
                                "disk": {"offload_optimizer": NVME}}.items():
                 away = job.train(f"{name}-{tier}", 3, **settings_of(name, stage=3, zero=zero))

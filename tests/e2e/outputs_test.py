@@ -100,19 +100,19 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_run_prints_its_progress():
-        done = job.run("run", **FULL)
-        lines = done.stdout.splitlines()
+        result = job.run("run", **FULL)
+        lines = result.stdout.splitlines()
         for start in ("validation on 10 of 12 sequences (train.evaluation.samples)",
                       "step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
                       f"exported {job.out('run')}/export/model", "memory of rank 0",
                       "step  training loss",
                       "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
             assert any(line.startswith(start) for line in lines), (
-                f"no line {start!r}:\n{done.stdout}")
+                f"no line {start!r}:\n{result.stdout}")
         # Each decision is printed once, on stderr.
-        assert done.stderr.count("default: scheduler = constant") == 1, done.stderr
+        assert result.stderr.count("default: scheduler = constant") == 1, result.stderr
         assert (len([line for line in lines if line.startswith("step ") and "/6  loss" in line])
-                == 6), done.stdout
+                == 6), result.stdout
 
     @case
     def closed_descriptors_do_not_affect_the_run():
@@ -126,10 +126,10 @@ with tempfile.TemporaryDirectory() as scratch:
                 name = f"closed-{closed.count('-')}{closed[0] == '<'}-{ranks}"
                 command = ["sh", "-c", f'exec "$@" {closed}', "sh", BINARY, "--config",
                            job.config(name, **few), "--nproc", ranks]
-                done = subprocess.run(list(map(str, command)), capture_output=True, text=True,
-                                      env=environment(), timeout=TIMEOUT)
-                assert (done.returncode == 0 and (" >&-" not in f" {closed}"
-                                                  or done.stdout == "")), (closed, ranks, done)
+                result = subprocess.run(list(map(str, command)), capture_output=True, text=True,
+                                        env=environment(), timeout=TIMEOUT)
+                assert result.returncode == 0, (closed, ranks, result)
+                assert " >&-" not in f" {closed}" or result.stdout == "", (closed, ranks, result)
                 assert [m["step"] for m in metrics(job.out(name))] == [1, 2, 3], (closed, ranks)
                 assert ([line.split(" ")[0]
                          for line in (job.out(name) / ".lock").read_text().splitlines()] == lock), (
@@ -253,11 +253,13 @@ with tempfile.TemporaryDirectory() as scratch:
                     out / "DeepSpeedJobName" / f"Train_Samples_{name}.csv").read_text().splitlines()
                 assert ([row.split(",")[0] for row in rows]
                         == ["step", *(str(m["samples"]) for m in steps(out))]), rows
-            found = [key for path in sorted((out / "tensorboard").iterdir())
-                     for key in events(path)]
-            assert len(found) == len(set(found)), "no scalar of a step is there twice"
-            assert [step for tag, step in found if tag == "train/loss"] == [1, 2, 3, 4, 5, 6], found
-            assert [step for tag, step in found if tag == "validation/loss"] == [0, 2, 4, 6], found
+            scalars = [key for path in sorted((out / "tensorboard").iterdir())
+                       for key in events(path)]
+            assert len(scalars) == len(set(scalars)), "a scalar of a step was written twice"
+            assert [step for tag, step in scalars if tag == "train/loss"] == [1, 2, 3, 4, 5, 6], (
+                scalars)
+            assert [step for tag, step in scalars if tag == "validation/loss"] == [0, 2, 4, 6], (
+                scalars)
 
     @case
     def manifest_tells_what_ran():
@@ -297,23 +299,23 @@ with tempfile.TemporaryDirectory() as scratch:
         ends = [os.wait4(rank.pid, 0) for rank in ranks]
         assert [status for _, status, _ in ends] == [0, 0], ends
         largest = max(usage.ru_maxrss for _, _, usage in ends) * 1024
-        told = manifest(job.out("largest"))["counters"]["peak_resident_bytes"]
+        recorded = manifest(job.out("largest"))["counters"]["peak_resident_bytes"]
         # The kernel counts in batches of pages that each CPU keeps for a while.
-        assert 0.9 * largest <= told <= largest + 2**20, (told, largest)
+        assert 0.9 * largest <= recorded <= largest + 2**20, (recorded, largest)
 
     @case
     def fingerprint_follows_the_content():
         moved = job.scratch / "moved.bin"
         moved.write_bytes(job.data.read_bytes())
-        other = tiny_data(job.scratch / "other.bin", seed=9)
+        other_data = tiny_data(job.scratch / "other.bin", seed=9)
         few = {"train": {"steps": 2}}
         job.run("moved", **few, data={"train": str(moved), "token_dtype": "uint16"})
-        job.run("other", **few, data={"train": str(other), "token_dtype": "uint16"})
+        job.run("other", **few, data={"train": str(other_data), "token_dtype": "uint16"})
         prints = [manifest(job.out(name))["data"]["train"]["fingerprint"]
                   for name in ("run", "moved", "other")]
         assert prints[0] == prints[1] != prints[2], prints
         # Other data under the old name are noticed at each resume, and nothing of them is recorded.
-        moved.write_bytes(other.read_bytes())
+        moved.write_bytes(other_data.read_bytes())
         for ranks, background in ((1, True), (1, False), (2, True)):
             config = job.config("moved", train={"steps": 400},
                                 data={"train": str(moved), "token_dtype": "uint16"},
@@ -416,11 +418,12 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def convert_wants_the_model_of_the_run():
         step = job.out("run") / "checkpoints" / "step-00000006"
-        other = tiny_model(job.scratch / "other-model", num_hidden_layers=3, intermediate_size=64)
+        other_model = tiny_model(job.scratch / "other-model", num_hidden_layers=3,
+                                 intermediate_size=64)
         target = job.scratch / "converted-wrong"
-        refused = must(ftrun("convert", step, "--model", other, "--out", target), 4).stderr
+        refused = must(ftrun("convert", step, "--model", other_model, "--out", target), 4).stderr
         assert (refused.startswith(f"ftrun: {step}: its weights are not those of "
-                                   f"{other}/config.json:\n")), refused
+                                   f"{other_model}/config.json:\n")), refused
         assert ("  tensor model.layers.0.mlp.gate_proj.weight has shape [48, 32]; expected [64, "
                 "32]\n" in refused), refused
         assert ("  tensor model.layers.2.input_layernorm.weight is missing; expected shape [32]\n"
@@ -485,9 +488,9 @@ with tempfile.TemporaryDirectory() as scratch:
         (target / "tokenizer_config.json").write_text("mine")
         convert_refused(target, f"{target}: is not replaced: since ftrun wrote it, "
                                 f"tokenizer_config.json was changed{remedy}")
-        other = tiny_model(job.scratch / "a-model-of-mine")
-        convert_refused(other, f"{other}: is not replaced: it holds no ftrun-output.json, so ftrun "
-                               f"did not write it{remedy}")
+        user_model = tiny_model(job.scratch / "a-model-of-mine")
+        convert_refused(user_model, f"{user_model}: is not replaced: it holds no "
+                                    f"ftrun-output.json, so ftrun did not write it{remedy}")
 
     @case
     def a_model_in_fp16_comes_back_in_fp16():
@@ -503,9 +506,9 @@ with tempfile.TemporaryDirectory() as scratch:
             must(ftrun("convert", job.out("fp16"), "--out", job.scratch / target, "--dtype", dtype))
         trained = load_file(job.scratch / "fp16-as-fp32/model.safetensors")
         for folder in (written, job.scratch / "fp16-as-fp16"):
-            found = load_file(folder / "model.safetensors")
-            assert {weight.dtype for weight in found.values()} == {np.dtype(np.float16)}
-            assert same_tensors(found,
+            tensors = load_file(folder / "model.safetensors")
+            assert {weight.dtype for weight in tensors.values()} == {np.dtype(np.float16)}
+            assert same_tensors(tensors,
                                 {name: weight.astype(np.float16)
                                  for name, weight in trained.items()})
             assert (folder / "additional_chat_templates/tools.jinja").read_text() == "{{ tools }}"
@@ -533,8 +536,8 @@ with tempfile.TemporaryDirectory() as scratch:
                     "not be noticed\n")
         config = job.config("lacking", train={"steps": 4}, checkpoint={"every": 2})
         for arguments in ((), ("--resume", "auto", "--set", "train.steps=6")):
-            done = must(ftrun("--config", config, "--nproc", 2, *arguments, wrapper=wrapper))
-            assert done.stderr.count(unlocked) == 1, done.stderr
+            result = must(ftrun("--config", config, "--nproc", 2, *arguments, wrapper=wrapper))
+            assert result.stderr.count(unlocked) == 1, result.stderr
         plain = job.config("not-lacking", train={"steps": 6}, checkpoint={"every": 2})
         must(ftrun("--config", plain, "--nproc", 2))
         assert checkpoints(job.out("lacking")) == checkpoints(job.out("not-lacking"))

@@ -23,22 +23,22 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
     job = Job(scratch)
 
     def package(kind):
-        done = subprocess.run([SOURCE / "scripts" / "package.sh", kind, "--out", scratch / "out"],
-                              capture_output=True, text=True,
-                              env=environment({"FTRUN_BUILT": "done",
-                                               "FTRUN_PRESET": "release"}))
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = subprocess.run([SOURCE / "scripts" / "package.sh", kind, "--out", scratch / "out"],
+                                capture_output=True, text=True,
+                                env=environment({"FTRUN_BUILT": "done",
+                                                 "FTRUN_PRESET": "release"}))
+        assert result.returncode == 0, result.stdout + result.stderr
         made = [path for path in (scratch / "out").iterdir()
                 if path.suffix in {"tree": ".gz", "wheel": ".whl", "deb": ".deb"}[kind]]
         assert len(made) == 1 and not list((scratch / "out").glob(".*")), made
         return made[0]
 
     def run(binary, *arguments, **variables):
-        done = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True,
-                              cwd=scratch,
-                              env=environment({"LD_LIBRARY_PATH": "", **variables}))
-        record_exit(done.returncode, done.stderr)
-        return done
+        result = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True,
+                                cwd=scratch,
+                                env=environment({"LD_LIBRARY_PATH": "", **variables}))
+        record_exit(result.returncode, result.stderr)
+        return result
 
     def require_training(binary, name):
         """Trains on two ranks; checks that the losses equal those of the build itself."""
@@ -58,9 +58,10 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         assert {path.name for path in programs} >= {"export_gguf.py", "make_model.py",
                                                     "prepare_data.py"}, programs
         for program in programs:
-            done = subprocess.run([sys.executable, program, "--help"], capture_output=True,
-                                  text=True, cwd=scratch)
-            assert done.returncode == 0 and "usage" in done.stdout.lower(), (program, done.stderr)
+            result = subprocess.run([sys.executable, program, "--help"], capture_output=True,
+                                    text=True, cwd=scratch)
+            assert result.returncode == 0 and "usage" in result.stdout.lower(), (
+                program, result.stderr)
 
     def needed(file):
         stdout = subprocess.run(["readelf", "-d", file], capture_output=True, text=True,
@@ -132,7 +133,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
             run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
 
     @case
-    def an_image_is_built_by_the_tool_that_is_there():
+    def an_image_is_built_by_the_installed_tool():
         tools = scratch / "tools"
         tools.mkdir()
         for name in ("bash", "dirname", "sed"):

@@ -44,9 +44,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stages_train_as_one_process():
-        one = trained("one", **ONE)
+        one_process = trained("one", **ONE)
         for name, mesh in MESHES.items():
-            job.trains_as_one_process(name, mesh, one)
+            job.trains_as_one_process(name, mesh, one_process)
 
     @case
     def the_sample_of_text_is_the_same():
@@ -126,8 +126,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_stage_that_is_lost_is_named():
         running = job.started("lost", **MESHES["gpipe-4"])
         running.kill(signal.SIGKILL, running.ranks()[2])
-        told = running.wait(None)
-        assert told != 0 and "rank 2" in running.text(), running.text()
+        exit_code = running.wait(None)
+        assert exit_code != 0 and "rank 2" in running.text(), running.text()
 
     @case
     def a_weight_that_is_not_a_number_is_named_with_its_rank_in_bf16_too():

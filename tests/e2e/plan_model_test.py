@@ -70,8 +70,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 (("--gpus", "8"), 2, "--table"),
                 (("--model", "gpt2", "--stack", "x.yaml"), 2, "--machine"),
                 ((), 2, "no config was given")):
-            done = must(ftrun("plan", *arguments), code)
-            assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
+            result = must(ftrun("plan", *arguments), code)
+            assert word in result.stdout + result.stderr, (word, result.stdout, result.stderr)
 
     @case
     def the_table_has_formulas_and_plan_side_by_side():
@@ -117,13 +117,13 @@ with tempfile.TemporaryDirectory() as scratch:
                                   capture_output=True, text=True)
 
         page = SOURCE / "docs/plan.md"
-        told = check(page)
-        assert told.returncode == 0 and told.stdout.startswith("3 rows are those of "), told
+        result = check(page)
+        assert result.returncode == 0 and result.stdout.startswith("3 rows are those of "), result
         other = job.scratch / "plan.md"
         other.write_text(re.sub(r"(gpt2-124m, .* \| 64, 1 \| )[\d.]+", r"\g<1>0.1",
                                 page.read_text()))
-        told = check(other)
-        assert told.returncode == 1, told
-        assert re.fullmatch(r"not in .*plan\.md: \| llmc \| gpt2-124m, .*\n", told.stdout), told
+        result = check(other)
+        assert result.returncode == 1, result
+        assert re.fullmatch(r"not in .*plan\.md: \| llmc \| gpt2-124m, .*\n", result.stdout), result
 
     run_cases()

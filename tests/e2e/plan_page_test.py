@@ -45,8 +45,8 @@ with tempfile.TemporaryDirectory() as scratch:
         folder.mkdir()
         named = folder / "run.yaml"
         named.write_bytes(config().read_bytes())
-        told = plan(named, page, "--trace", trace, "--device-memory", "2GiB")
-        assert told.stdout.count(f"wrote {page}\n") == 1, told.stdout
+        result = plan(named, page, "--trace", trace, "--device-memory", "2GiB")
+        assert result.stdout.count(f"wrote {page}\n") == 1, result.stdout
         answer = json.loads(plan(named, page, "--json").stdout)["result"]
         plan(named, page, "--device-memory", "2GiB")
         refuse_what_is_elsewhere(page)
@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as scratch:
         peak = max(range(len(device["begin"])),
                       key=lambda i: sum(column[i] for column in device["moments"].values()))
         printed = re.search(r"^device: peak at .*?, with .*? in addition to .*?: (.*)$",
-                            told.stdout, re.M)[1]
+                            result.stdout, re.M)[1]
         units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
         planned = {name: float(size) * units[unit] for name, size, unit in re.findall(
             r"(\w+) ([\d.]+) (B|KiB|MiB)", printed)}
@@ -97,10 +97,11 @@ with tempfile.TemporaryDirectory() as scratch:
         data = data_of(page)
         assert data["search"]["layouts"] == answer["layouts"]
         assert abs(data["seconds"] - answer["layouts"][0]["seconds"]) < 1e-9
-        choices = {one["choice"]: one for one in data["search"]["why_not"]}
-        assert choices == {one["choice"]: one for one in answer["why_not"]}
-        bounded = [one for one in choices.values() if "seconds" in one]
-        assert bounded and all(one["at_least"]["seconds"] <= one["seconds"] for one in bounded)
+        choices = {choice["choice"]: choice for choice in data["search"]["why_not"]}
+        assert choices == {choice["choice"]: choice for choice in answer["why_not"]}
+        bounded = [choice for choice in choices.values() if "seconds" in choice]
+        assert bounded and all(choice["at_least"]["seconds"] <= choice["seconds"]
+                               for choice in bounded)
         assert data["search"]["lines"][0].startswith("search: "), data["search"]["lines"]
         assert data["ranks"][0]["memory"][0]["limit"] > 0
 
@@ -118,17 +119,18 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def only_a_page_of_a_plan_is_replaced():
-        ours, mine, link = (job.scratch / name for name in ("ours.html", "mine.html", "link.html"))
-        plan(config(), ours)
-        before = ours.read_text()
-        plan(config(gradient_accumulation_steps=1), ours)
-        assert data_of(ours)["seconds"] and ours.read_text() != before
-        mine.write_text("<!DOCTYPE html>\n<p>mine")
-        stderr = plan(config(), mine, code=2).stderr
-        assert (f"{mine}: is not a page of ftrun plan's, and is not overwritten" in stderr
+        page, own_file, link = (job.scratch / name
+                                for name in ("ours.html", "mine.html", "link.html"))
+        plan(config(), page)
+        before = page.read_text()
+        plan(config(gradient_accumulation_steps=1), page)
+        assert data_of(page)["seconds"] and page.read_text() != before
+        own_file.write_text("<!DOCTYPE html>\n<p>mine")
+        stderr = plan(config(), own_file, code=2).stderr
+        assert (f"{own_file}: is not a page of ftrun plan's, and is not overwritten" in stderr
                 and "--html FILE" in stderr), stderr
-        assert mine.read_text() == "<!DOCTYPE html>\n<p>mine"
-        link.symlink_to(ours)
+        assert own_file.read_text() == "<!DOCTYPE html>\n<p>mine"
+        link.symlink_to(page)
         plan(config(), link, code=2)
         folder = job.scratch / "folder.html"
         folder.mkdir()
@@ -138,7 +140,7 @@ with tempfile.TemporaryDirectory() as scratch:
         stderr = must(ftrun("plan", "--config", config(), "--machine", machine, "--trace", "-"),
                       2).stderr
         assert "--trace -: this is written to a file, not to standard output" in stderr, stderr
-        must(ftrun("plan", "--config", config(), "--html", ours), 2)
+        must(ftrun("plan", "--config", config(), "--html", page), 2)
 
     @case
     def unwritable_pages_are_refused_at_the_start_and_leave_no_file():

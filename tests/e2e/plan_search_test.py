@@ -38,14 +38,14 @@ with tempfile.TemporaryDirectory() as scratch:
         assert counts["all"] == counts["tried"] == counts["legal"] + counts["refused"], counts
         assert 0 < counts["planned"], counts
         assert counts["planned"] + counts["pruned"] == counts["legal"], counts
-        assert all(one["seconds"] >= best["seconds"] for one in answer["layouts"]), (
+        assert all(layout["seconds"] >= best["seconds"] for layout in answer["layouts"]), (
             answer["layouts"])
-        again = json.loads(must(ftrun("plan", "--config", found, "--machine", machine,
-                                      "--json")).stdout)["result"]
-        assert (again["time"]["machine"], again["time"]["seconds"]) == ("two", best["seconds"]), (
-            again["time"], best)
-        assert (sum(tier["total"] for tier in again["memory"].values())
-                == best["memory"]["device"]), (again["memory"], best)
+        repeated = json.loads(must(ftrun("plan", "--config", found, "--machine", machine,
+                                         "--json")).stdout)["result"]
+        assert repeated["time"]["machine"] == "two", repeated["time"]
+        assert repeated["time"]["seconds"] == best["seconds"], (repeated["time"], best)
+        assert (sum(tier["total"] for tier in repeated["memory"].values())
+                == best["memory"]["device"]), (repeated["memory"], best)
         text = found.read_text()
         assert "# Found by ftrun plan --search for 2 cores (two): " in text, text
         assert (re.search(r"^train_batch_size: 8  # sequences of a step, as before the search$",
@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "--out FILE writes the first one as a config\n" in stdout, stdout
 
     @case
-    def memory_that_is_too_small_is_told_with_what_is_short():
+    def memory_that_is_too_small_is_reported_with_what_is_missing():
         config = job.config("small", **settings)
         stderr = search(config, "--device-memory", "1KiB", code=5).stderr
         assert re.search(r"none of \d+ layouts fits on 2 cores \(two\): the nearest needs "
@@ -92,8 +92,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for memory, code in ((enough, 0), (enough - 1, 5)):
             cores = job.scratch / f"cores-{code}.yaml"
             cores.write_text(two_cores(memory=f"{memory} B"))
-            done = must(ftrun("plan", "--config", found, "--machine", cores), code)
-            assert bool(re.search("needs? more than", done.stderr)) == (code == 5), done.stderr
+            result = must(ftrun("plan", "--config", found, "--machine", cores), code)
+            assert bool(re.search("needs? more than", result.stderr)) == (code == 5), result.stderr
 
     @case
     def memory_that_is_missing_may_be_on_more_nodes():
@@ -102,17 +102,17 @@ with tempfile.TemporaryDirectory() as scratch:
         # nodes suffice come first.
         whole = answer["layouts"][0]["memory"]["device"]
         for part in range(5, 1, -1):
-            done = ftrun("plan", "--search", "--config", config, "--machine", machine,
-                         "--device-memory", whole * part // 12)
-            if done.returncode == 5 and "use --nodes" in done.stderr:
-                assert re.search(r"remedy: use --nodes \d+ \(\d+ devices: ", done.stderr), (
-                    done.stderr)
-                nodes = re.search(r"--nodes (\d+)", done.stderr)[1]
+            result = ftrun("plan", "--search", "--config", config, "--machine", machine,
+                           "--device-memory", whole * part // 12)
+            if result.returncode == 5 and "use --nodes" in result.stderr:
+                assert re.search(r"remedy: use --nodes \d+ \(\d+ devices: ", result.stderr), (
+                    result.stderr)
+                nodes = re.search(r"--nodes (\d+)", result.stderr)[1]
                 # A layout that fits is found long before it is proved optimal.
                 search(config, "--device-memory", whole * part // 12, "--nodes", nodes,
                        "--seconds", SOME_TIME)
                 return
-        raise AssertionError("no memory is enough for several nodes alone")
+        raise AssertionError("no tried memory was too small for one node and enough for several")
 
     @case
     def files_of_users_are_not_overwritten():
@@ -123,16 +123,17 @@ with tempfile.TemporaryDirectory() as scratch:
                 and thesis.read_text() == "mine"), stderr
 
     @case
-    def a_place_that_cannot_be_written_to_is_told_before_the_search():
+    def a_place_that_cannot_be_written_to_is_reported_before_the_search():
         config = job.config("place", **settings)
         file = job.scratch / "file"
         file.write_text("")
         for option in ("--out", "--html"):
             for folder, why in ((file, "is not a folder"),
                                 (job.scratch / "none", "does not exist")):
-                told = search(config, option, folder / "new.yaml", code=5)
-                assert f"{option} {folder}/new.yaml: {folder}: {why}" in told.stderr, told.stderr
-                assert told.stdout == "", told.stdout
+                result = search(config, option, folder / "new.yaml", code=5)
+                assert f"{option} {folder}/new.yaml: {folder}: {why}" in result.stderr, (
+                    result.stderr)
+                assert result.stdout == "", result.stdout
 
     @case
     def the_clock_ends_a_search_where_nothing_fits():
@@ -154,9 +155,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert found["machine"] == "two with slower", found
         assert found["layouts"][0]["seconds"] > 2 * answer["layouts"][0]["seconds"], found
         assert f" --stack {stack}" in written.read_text(), written.read_text()
-        again = json.loads(must(ftrun("plan", "--config", written, "--machine", machine, "--stack",
-                                      stack, "--json")).stdout)["result"]["time"]
-        assert again["seconds"] == found["layouts"][0]["seconds"], (again, found)
+        repeated = json.loads(must(ftrun("plan", "--config", written, "--machine", machine,
+                                         "--stack", stack, "--json")).stdout)["result"]["time"]
+        assert repeated["seconds"] == found["layouts"][0]["seconds"], (repeated, found)
 
     @case
     def another_network_is_searched_on_and_named_in_the_config():
@@ -177,8 +178,8 @@ with tempfile.TemporaryDirectory() as scratch:
                               (("--search", "--machine", machine, "--price", "1"), "--price"),
                               (("--search", "--machine", machine, "--slow", "rank=0:2"),
                                "layouts on CPUs have different numbers of ranks")):
-            done = must(ftrun("plan", "--config", config, *options), 2)
-            assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
+            result = must(ftrun("plan", "--config", config, *options), 2)
+            assert word in result.stdout + result.stderr, (word, result.stdout, result.stderr)
         wrong = job.config("wrong", **settings | {"gradient_clipping": -1})
         assert "gradient_clipping" in search(wrong, code=2).stderr
 

@@ -84,10 +84,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "\nchecked: 1 rank, 1 program\n" in text, text
         for ranks in (2, 64, 5000):
             text = planned(config(), "--nproc", ranks, "--rank", ranks - 1).stdout
-            found = re.search(rf"^checked: all {ranks} ranks, (\d+) different programs?: their "
+            match = re.search(rf"^checked: all {ranks} ranks, (\d+) different programs?: their "
                               r"collectives match, "
                               r"and no rank can wait forever$", text, re.M)
-            assert found and 1 <= int(found[1]) <= 8, text
+            assert match and 1 <= int(match[1]) <= 8, text
 
     @case
     def the_program_option_prints_only_the_program():
@@ -128,10 +128,10 @@ with tempfile.TemporaryDirectory() as scratch:
                              cwd=SOURCE))
         text = process.stdout
         assert text.startswith("rank 0 of 16384, 405.85 B parameters, ZeRO stage 1\n"), text
-        found = re.search(r"^checked: all 16384 ranks, (\d+) different programs: their collectives "
+        match = re.search(r"^checked: all 16384 ranks, (\d+) different programs: their collectives "
                           r"match, and no rank can "
                           r"wait forever$", text, re.M)
-        assert found and 1 < int(found[1]) <= 16, text
+        assert match and 1 < int(match[1]) <= 16, text
         assert ("\nassumed: every sequence has 8192 tokens (data.sequence_length), because "
                 "data.train is not set\n" in text), text
         sent = {name: int(calls)
@@ -179,21 +179,21 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_model_that_cannot_be_cut_is_refused_before_anything_is_built():
-        for command, keys, told in (
+        for command, keys, message in (
                 ("too many", {"pipeline": 8}, "12: error: the model's 7 decoder layers cannot be "
                  "cut into 8 parts (pipeline 8)\n  remedy: use parallel.pipeline 7 or less\n"),
                 ("wrong sum", {"pipeline": 2, "pipeline_layers": [4, 4]},
                  "error: parallel.pipeline_layers 4 + 4 = 8 ≠ the model's "
                  "7 decoder layers\n  remedy: write numbers with the sum 7\n")):
             refused = plan_pipeline(code=2, **keys).stderr
-            assert (told.split(": ", 1)[1] in refused and "1 problem in the config; nothing was "
+            assert (message.split(": ", 1)[1] in refused and "1 problem in the config; nothing was "
                                                           "started" in refused), (command, refused)
         alone = plan_pipeline(code=2).stderr
         assert alone == ("ftrun: --schedule: the config has no pipeline\n"
                          "  remedy: write parallel.pipeline, the number of stages\n"), alone
 
     @case
-    def few_micro_batches_are_told_of_with_what_they_cost():
+    def few_micro_batches_are_reported_with_what_they_cost():
         model = tiny_model(scratch / "four-layers", tiny_weights(layers=4), num_hidden_layers=4)
 
         def checked(*arguments, code=0, **parallel):

@@ -38,10 +38,10 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_plan_says_what_a_step_takes():
         config = job.config("planned", **settings)
         stdout = must(ftrun("plan", "--config", config, "--machine", own)).stdout
-        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.]+ ?[kM]? tokens/s, "
+        match = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.]+ ?[kM]? tokens/s, "
                           r"[\d.]+ % MFU, [\d.]+ % HFU \(predicted\)\n"
                           r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", stdout)
-        assert found and float(found[1]) > 0, stdout
+        assert match and float(match[1]) > 0, stdout
 
     @case
     def a_plan_says_what_the_run_takes_and_what_if():
@@ -84,10 +84,10 @@ with tempfile.TemporaryDirectory() as scratch:
                            (("--text",), "--text excludes --machine"),
                            (("--program",), "--program excludes --machine"),
                            (("--schedule",), "--schedule excludes --machine")):
-            done = must(ftrun(*options, *more), 2)
-            assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
-        done = must(ftrun("plan", "--config", config, "--slow", "rank=1:2"), 2)
-        assert "--machine" in done.stdout + done.stderr, done.stderr
+            result = must(ftrun(*options, *more), 2)
+            assert word in result.stdout + result.stderr, (word, result.stdout, result.stderr)
+        result = must(ftrun("plan", "--config", config, "--slow", "rank=1:2"), 2)
+        assert "--machine" in result.stdout + result.stderr, result.stderr
 
     @case
     def a_run_compares_its_steps():
@@ -175,9 +175,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert grown["measured rank 1, step 6"] == lanes["measured rank 1, step 6"]
         path.write_text("mine")
         more["train"] = {"steps": 12, "trace": {"steps": [11]}}
-        told = job.run("traced", "--resume", "auto", env=cache, **more)
+        resumed = job.run("traced", "--resume", "auto", env=cache, **more)
         assert (f"step 11 is not traced: {path}: is not a trace that ftrun wrote"
-                in told.stderr), told.stderr
+                in resumed.stderr), resumed.stderr
         assert path.read_text() == "mine"
 
     @case

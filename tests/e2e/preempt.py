@@ -74,12 +74,12 @@ def require_saved(out, number, code, what):
     if not (out / "run.json").exists():
         return
     assert not incomplete_checkpoints(out), f"{incomplete_checkpoints(out)}: {what}"
-    done = trained(out)
+    last_step = trained(out)
     if (
-        done > 0
-        and manifest(out).get("exit_reason") == f"stopped by {number.name} after step {done}"
+        last_step > 0
+        and manifest(out).get("exit_reason") == f"stopped by {number.name} after step {last_step}"
     ):
-        assert f"step-{done:08}" in checkpoints(out), f"step {done} was not saved: {what}"
+        assert f"step-{last_step:08}" in checkpoints(out), f"step {last_step} was not saved: {what}"
 
 
 class Contract:
@@ -193,7 +193,7 @@ class Contract:
             return False
         what = f"{kind}, {phase}, {number.name}: exit {code} after {took:.1f} s"
         what += f"\n{running.text()[-3000:]}"
-        assert took <= IN_TIME, f"not in {IN_TIME} s: {what}"
+        assert took <= IN_TIME, f"the run did not end within {IN_TIME} s: {what}"
         if code == -number:
             # Before training begins, the kernel ends the process, as docs/errors.md says; but ftrun
             # handles SIGUSR1 from its first line on.

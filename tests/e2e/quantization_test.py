@@ -175,8 +175,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 (references / name / "adapter" / "adapter_config.json").read_text()), CASES[name][3]
             for source, path in {"run": run, "folder": run / "export" / "adapter"}.items():
                 out = scratch / f"merged-{name}-{source}"
-                done = must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))
-                assert f"values of their {section['type']} codes" in done.stdout, done.stdout
+                result = must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))
+                assert f"values of their {section['type']} codes" in result.stdout, result.stdout
                 merged = load_file(out / "model.safetensors")
                 assert set(merged) == set(base)
                 for tensor, values in base.items():
@@ -197,30 +197,31 @@ with tempfile.TemporaryDirectory() as scratch:
         """An adapter's file may name any base."""
         folder = scratch / "nf4-one" / "export" / "adapter"
         for section in ({"type": "none"}, {"type": "int8"}, {"type": "nf4", "double": False}):
-            done = ftrun("check", "--config",
-                         write_config(scratch, settings("nf4", "never", adapter=str(folder),
-                                                        quantization=section)))
-            assert (done.returncode == 0 and "was trained on a base quantized as" in done.stdout
-                    + done.stderr), done.stdout + done.stderr
+            result = ftrun("check", "--config",
+                           write_config(scratch, settings("nf4", "never", adapter=str(folder),
+                                                          quantization=section)))
+            assert (result.returncode == 0 and "was trained on a base quantized as" in result.stdout
+                    + result.stderr), result.stdout + result.stderr
         same = ftrun("check", "--config",
                      write_config(scratch, settings("nf4", "never", adapter=str(folder))))
         assert (same.returncode == 0 and "was trained on a base" not in same.stdout
                 + same.stderr), same.stdout + same.stderr
-        for i, said in enumerate(('{"type":"nf4","block":255}', '{"type":"nf4","block":96}', "{}",
-                                  "null", "[", '{"type":"fp4"}', '{"type":"nf4","path":"x"}')):
+        for i, recorded in enumerate(('{"type":"nf4","block":255}', '{"type":"nf4","block":96}',
+                                      "{}", "null", "[", '{"type":"fp4"}',
+                                      '{"type":"nf4","path":"x"}')):
             forged = scratch / f"forged-{i}"
             shutil.copytree(folder, forged)
             save_file(load_file(folder / "adapter_model.safetensors"),
                       forged / "adapter_model.safetensors",
-                      metadata={"format": "pt", "ftrun.base_quantization": said})
+                      metadata={"format": "pt", "ftrun.base_quantization": recorded})
             refused = ftrun("convert", forged, "--merge", "--out", scratch / "never-merged")
             assert (refused.returncode == 4
                     and "ftrun.base_quantization"
-                    in refused.stderr), f"{said}: {refused.returncode} {refused.stderr}"
+                    in refused.stderr), f"{recorded}: {refused.returncode} {refused.stderr}"
             assert not (scratch / "never-merged").exists()
 
     @case
-    def an_adapter_that_says_nothing_is_told_by_an_option():
+    def the_base_of_an_adapter_without_a_record_is_given_by_an_option():
         folder = scratch / "nf4-one" / "export" / "adapter"
         shown = must(ftrun("inspect", folder)).stdout
         assert ('{"type":"nf4","double":true,"block":64}' in shown and "lora_A.weight" in shown
@@ -238,10 +239,10 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("convert", silent, "--merge", "--dtype", "fp32", "--out", scratch / "plain"))
         must(ftrun("convert", silent, "--merge", "--dtype", "fp32", "--out", scratch / "told",
                    "--quantization", "nf4"))
-        said, plain, told = (load_file(scratch / name / "model.safetensors")
-                             for name in ("said", "plain", "told"))
-        assert same_tensors(said, told)
-        assert said.keys() == plain.keys() and not same_tensors(said, plain)
+        by_record, plain, by_option = (load_file(scratch / name / "model.safetensors")
+                                       for name in ("said", "plain", "told"))
+        assert same_tensors(by_record, by_option)
+        assert by_record.keys() == plain.keys() and not same_tensors(by_record, plain)
         for words, part in ((("--quantization", "nf5"), "nf5"),
                             (("--quantization", '{"type": "nf4", "block": 96}'), "block is 96")):
             refused = ftrun("convert", silent, "--merge", "--out", scratch / "never", *words)

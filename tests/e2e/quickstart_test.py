@@ -54,14 +54,14 @@ def main():
         finished = out / "export" / "model" / "config.json"
         finished.parent.mkdir(parents=True)
         finished.write_text("of an earlier run")
-        done = quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=2",
-                          *SHORT)
-        losses = check_run(out, done, STEPS)
+        result = quickstart(out, "--set", f"train.steps={STEPS}", "--set",
+                            "train.evaluation.every=2", *SHORT)
+        losses = check_run(out, result, STEPS)
         validated = [m["loss"] for m in evaluations(out)]
         assert (len(validated) == 3
                 and validated[-1] < validated[0]), f"four steps learned nothing: {validated}"
-        assert f"{out} holds a finished run: keeping it as {out}." in done.stdout, (
-            done.stdout[:2000])
+        assert f"{out} holds a finished run: keeping it as {out}." in result.stdout, (
+            result.stdout[:2000])
         kept, = [path for path in out.parent.iterdir() if path != out]
         assert (kept / "export" / "model" / "config.json").read_text() == "of an earlier run", (
             "the finished run was changed")

@@ -290,13 +290,13 @@ class Run:
         """Returns the message with which `check` refuses the config, or "" if it accepts it; then
         `plan` must accept it too."""
         file = self.write(name, how)
-        done = ftrun("check", "--config", file, "--nproc", ranks)
-        output = done.stderr + done.stdout
-        if done.returncode == 0:
+        result = ftrun("check", "--config", file, "--nproc", ranks)
+        output = result.stderr + result.stdout
+        if result.returncode == 0:
             must(ftrun("plan", "--memory", "--config", file, "--nproc", ranks))
             return ""
-        if done.returncode not in (2, 3) or "  remedy: " not in output:
-            raise Finding(f"check ended with {done.returncode}:\n{output}")
+        if result.returncode not in (2, 3) or "  remedy: " not in output:
+            raise Finding(f"check ended with {result.returncode}:\n{output}")
         first = re.search(r"error: .*", output)
         self.tally.refused[re.sub(r"\S*/\S*|\d+", "#", first[0] if first else output)[:150]] += 1
         return output
@@ -311,21 +311,21 @@ class Run:
 
     def compare(self, what, found, expected):
         """Compares all lines of metrics of two runs that train the same."""
-        for ours, theirs in zip(metrics(found), metrics(expected), strict=True):
+        for line, expected_line in zip(metrics(found), metrics(expected), strict=True):
             for key in ("step", "evaluation", "tokens", "lr", "skipped", "loss_scale"):
-                if ours.get(key) != theirs.get(key):
-                    raise Finding(f"{what}: {key}: {ours} and {theirs}")
-            for key in () if ours.get("skipped") else ("loss",
-                                                       "grad_norm") if "grad_norm" in ours else (
+                if line.get(key) != expected_line.get(key):
+                    raise Finding(f"{what}: {key}: {line} and {expected_line}")
+            for key in () if line.get("skipped") else ("loss",
+                                                       "grad_norm") if "grad_norm" in line else (
                                                            "loss",):
-                if ours[key] == theirs[key]:  # includes "NaN" of a step without labels
+                if line[key] == expected_line[key]:  # includes "NaN" of a step without labels
                     continue
-                off = abs(ours[key] - theirs[key]) / max(abs(theirs[key]), 1e-3)
+                off = abs(line[key] - expected_line[key]) / max(abs(expected_line[key]), 1e-3)
                 self.tally.worst[self.draw.precision,
                                  key] = max(self.tally.worst[self.draw.precision, key], off)
                 if not off <= BOUNDS[self.draw.precision][key]:
-                    raise Finding(f"{what}: {key} of step {ours['step']}: {ours[key]} and "
-                                  f"{theirs[key]}, {off:.2g} apart")
+                    raise Finding(f"{what}: {key} of step {line['step']}: {line[key]} and "
+                                  f"{expected_line[key]}, {off:.2g} apart")
 
     def check_record(self, out, ranks, how):
         """Checks memory and traffic against the plan. They may exceed it by whole pages for each

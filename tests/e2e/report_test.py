@@ -83,10 +83,10 @@ with tempfile.TemporaryDirectory() as scratch:
         # which says so.
         foreign = trained("foreign")
         (foreign / "report.html").write_text("mine")
-        again = job.run("foreign", "--resume", "auto", train={"steps": 7},
-                        data={"token_dtype": "uint16"})
-        assert ("report.html was not written: " in again.stderr
-                and (foreign / "report.html").read_text() == "mine"), again.stderr
+        resumed = job.run("foreign", "--resume", "auto", train={"steps": 7},
+                          data={"token_dtype": "uint16"})
+        assert ("report.html was not written: " in resumed.stderr
+                and (foreign / "report.html").read_text() == "mine"), resumed.stderr
 
     @needs("browser")
     def a_browser_draws_it():

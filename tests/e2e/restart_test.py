@@ -23,17 +23,17 @@ def await_end(agent, code=None):
     """Waits for the end of a torchrun agent; returns its exit code. The agent may print its own
     stack traces about ranks that were killed."""
     try:
-        found = agent.process.wait(TIMEOUT)
+        exit_code = agent.process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
         fail_by_timeout(f"the agent goes on after {TIMEOUT} s\n{agent.text()[-3000:]}")
     agent.reader.join(10)
-    assert code in (None, found), f"exit {found}, expected {code}\n{agent.text()[-3000:]}"
-    return found
+    assert code in (None, exit_code), f"exit {exit_code}, expected {code}\n{agent.text()[-3000:]}"
+    return exit_code
 
 
 def require_each_step_once(out, last=STEPS):
-    found = [line["step"] for line in steps(out)]
-    assert found == list(range(1, last + 1)), f"steps doubled or missing: {found}"
+    step_numbers = [line["step"] for line in steps(out)]
+    assert step_numbers == list(range(1, last + 1)), f"steps doubled or missing: {step_numbers}"
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -55,19 +55,19 @@ with tempfile.TemporaryDirectory() as scratch:
         # the end.
         kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"),
                  (2, f"step {STEPS - 35}/"))
-        seen, slowest = 0, 0.0
+        next_line, slowest = 0, 0.0
         for number, (victim, moment) in enumerate(kills, 1):
             if moment:
-                seen = running.await_line(moment, seen)
+                next_line = running.await_line(moment, next_line)
             running.kill(signal.SIGKILL, running.await_ranks(3)[victim])
             killed = time.monotonic()
-            seen = running.await_line(f"restart {number} (", seen)
-            assert f": rank {victim}: killed by signal 9" in running.lines[seen - 1], (
-                running.lines[seen - 1])
+            next_line = running.await_line(f"restart {number} (", next_line)
+            assert f": rank {victim}: killed by signal 9" in running.lines[next_line - 1], (
+                running.lines[next_line - 1])
             if moment:
-                seen = running.await_line("step ",
-                                          running.await_line("resumed from" if number > 2
-                                                             else "from the beginning", seen))
+                next_line = running.await_line(
+                    "resumed from" if number > 2 else "from the beginning", next_line)
+                next_line = running.await_line("step ", next_line)
                 slowest = max(slowest, time.monotonic() - killed)
         print(f"  from the kill to the first new step: {slowest:.1f} s at most", flush=True)
         running.wait(0)
@@ -89,17 +89,17 @@ with tempfile.TemporaryDirectory() as scratch:
         share = counters["effective_training_time_per_million"] / 1e4
         assert f"effective training time: {share:.1f} % of " in running.text(), (
             share, running.text()[-2000:])
-        told = [line for line in running.lines if "restarted at 20" in line]
-        assert len(told) >= 5, told
+        restart_lines = [line for line in running.lines if "restarted at 20" in line]
+        assert len(restart_lines) >= 5, restart_lines
         assert (f"after step {restarts[-1]['from_step']}, from step {restarts[-1]['to_step']}: "
-                "rank 2: killed by signal 9" in told[-1]), told
+                "rank 2: killed by signal 9" in restart_lines[-1]), restart_lines
 
     @waiting_case
     def a_rank_that_always_dies_is_given_up_with_its_first_failure():
         running = start("--config", job.config("hopeless", **ENDLESS), "--nproc", 2)
-        seen = 0
+        next_line = 0
         for number in range(4):
-            seen = running.await_line("step 1/", seen)
+            next_line = running.await_line("step 1/", next_line)
             ranks = running.await_ranks(2)
             running.kill(signal.SIGKILL if number == 0 else signal.SIGFPE, ranks[1])
         running.wait(137)
@@ -153,9 +153,9 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(137)
         assert "restart 1" not in running.text(), running.text()[-2000:]
         running = start("--config", job.config("single", **SAVING), "--restarts", 1)
-        seen = running.await_line("saved ")
+        next_line = running.await_line("saved ")
         running.kill(signal.SIGKILL, running.await_ranks(1)[0])
-        running.await_line("resumed from", seen)
+        running.await_line("resumed from", next_line)
         running.wait(0)
         require_each_step_once(job.out("single"))
         require_same_run(job.out("straight-1"), job.out("single"))

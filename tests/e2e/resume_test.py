@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert restart["to_step"] in (5, 10) and restart["from_step"] >= restart["to_step"], restart
 
     @case
-    def nothing_starts_over_where_checkpoints_are_gone():
+    def no_run_starts_over_where_checkpoints_are_missing():
         out = job.out("gone")
         job.run("gone", **FEW)
         lines = (out / "metrics.jsonl").read_text()
@@ -86,9 +86,9 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("explicit", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
         assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008",
                                                     "step-00000012"]
-        again = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW,
-                        checkpoint={"every": 4, "keep_last": 0})
-        assert "step-00000004" in again.stdout and "step 5/12" in again.stdout, again.stdout
+        resumed = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW,
+                          checkpoint={"every": 4, "keep_last": 0})
+        assert "step-00000004" in resumed.stdout and "step 5/12" in resumed.stdout, resumed.stdout
         require_same_run(job.out("straight-adamw-1"), job.out("explicit"))
 
     @case
@@ -154,13 +154,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def finished_run_resumed_does_nothing_and_says_so():
-        again = job.run("longer", "--resume", "auto",
-                        **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
-        assert "nothing is left to train: step 8 of 8" in again.stdout, again.stdout
+        resumed = job.run("longer", "--resume", "auto",
+                          **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
+        assert "nothing is left to train: step 8 of 8" in resumed.stdout, resumed.stdout
         assert len(steps(job.out("longer"))) == 8
 
     @case
-    def a_step_of_a_run_that_is_not_there_makes_no_folder():
+    def resuming_a_step_of_a_run_that_does_not_exist_makes_no_folder():
         for ranks in (1, 2):
             refused = job.run("lnoger", "--resume", 5, "--nproc", ranks, code=2, **FEW)
             assert (f"output_dir {job.out('lnoger')} contains no run to resume "
@@ -224,9 +224,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not (out / "run.json").exists(), "a refused resume changed the run"
         on_two = job.run("lost", "--nproc", 2, "--resume", "auto", code=2, **changed)
         assert "  config.train.seed: was 42, is now 7\n" in on_two.stderr, on_two.stderr
-        again = job.run("lost", "--resume", "auto", **EIGHT)
+        resumed = job.run("lost", "--resume", "auto", **EIGHT)
         assert ("notice: the resumed run has another config.train.steps: was 4, is now 8"
-                in again.stderr), again.stderr
+                in resumed.stderr), resumed.stderr
         assert manifest(out)["start"] == f"{out}/checkpoints/step-00000004"
         straight = job.run("eight-straight", **EIGHT)
         assert manifest(job.out("eight-straight"))["start"] == "the model's weights", (
@@ -243,14 +243,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("/step-00000004/checkpoint.json: this is not the run that was started there; "
                 "1 thing differs:\n"
                 "  data.train.fingerprint: was ") in refused.stderr, refused.stderr
-        other = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
-        (other / "note").write_text("")
-        config = json.loads((other / "config.json").read_text())
-        (other / "config.json").write_text(json.dumps(config
-                                                      | {"architectures": config["architectures"],
-                                                         "note": 1}))
+        other_model = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
+        (other_model / "note").write_text("")
+        config = json.loads((other_model / "config.json").read_text())
+        (other_model / "config.json").write_text(json.dumps(
+            config | {"architectures": config["architectures"], "note": 1}))
         refused = job.run("swapped", "--resume", "auto", code=2,
-                          **EIGHT | {"model": {"path": str(other)}, "data": meta})
+                          **EIGHT | {"model": {"path": str(other_model)}, "data": meta})
         assert "\n  model.fingerprint: was " in refused.stderr, refused.stderr
 
     @case
@@ -266,7 +265,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(path.read_text()) == 100
 
     @case
-    def resume_in_a_folder_without_a_run_is_told_loudly():
+    def resume_in_a_folder_without_a_run_is_reported_as_a_warning():
         typo = job.run("damgaed", "--resume", "auto", **EIGHT | {"train": {"steps": 1}})
         out = job.out("damgaed")
         assert (f"warning: --resume auto: output_dir {out} held no run: training starts "
@@ -277,7 +276,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                           "output_dir"), manifest(out)["start"]
 
     @case
-    def step_that_is_not_there_is_refused():
+    def step_without_a_checkpoint_is_refused():
         refused = job.run("explicit", "--resume", "3", code=4, **FEW, optimizer=ADAMW)
         assert refused.stderr.endswith(
             f"ftrun: {job.out('explicit')}/checkpoints: holds no checkpoint of step 3\n"
@@ -299,9 +298,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 running.kill_all()
             if not list(job.out("early").glob("checkpoints/step-????????")):
                 break
-        again = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
+        resumed = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
         assert ("no checkpoint was saved yet: training starts from the beginning"
-                in again.stdout), again.stdout
+                in resumed.stdout), resumed.stdout
         require_same_run(job.out("straight-adamw-1"), job.out("early"))
 
     @case

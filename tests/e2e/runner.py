@@ -213,15 +213,15 @@ class Preloaded:
 
     def __init__(self, program, server, **variables):
         self.program = program
-        ours, theirs = socket.socketpair()
-        self.socket = ours
+        own_end, server_end = socket.socketpair()
+        self.socket = own_end
         self.turn = threading.Lock()
         PR_SET_CHILD_SUBREAPER = 36
         assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-        with theirs:
-            variables["FTRUN_PRELOADED_SOCKET"] = str(theirs.fileno())
+        with server_end:
+            variables["FTRUN_PRELOADED_SOCKET"] = str(server_end.fileno())
             self.server = subprocess.Popen(server, env=environment(variables),
-                                           pass_fds=[theirs.fileno()])
+                                           pass_fds=[server_end.fileno()])
 
     def start(self, arguments, output, errors, cwd=None, env=None):
         words = [self.program, *map(str, arguments)]
@@ -314,9 +314,9 @@ def peak_kib(*command):
     script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], "
               "stdout=subprocess.DEVNULL)\n_, status, used = os.wait4(p.pid, 0)\n"
               "print(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
-    done = must(subprocess.run([sys.executable, "-c", script, *map(str, command)],
-                               capture_output=True, text=True, env=environment()))
-    return int(done.stdout)
+    result = must(subprocess.run([sys.executable, "-c", script, *map(str, command)],
+                                 capture_output=True, text=True, env=environment()))
+    return int(result.stdout)
 
 
 def metrics(out):
@@ -564,7 +564,8 @@ def same_tensors(one, other):
 def require_same_run(a, b):
     """Asserts that two runs have the same metrics, bit by bit, and the same exported weights."""
     first, second = numbers(a), numbers(b)
-    assert len(first) == len(second), f"{len(first)} and {len(second)} lines"
+    assert len(first) == len(second), (
+        f"the runs have {len(first)} and {len(second)} lines of metrics")
     for x, y in zip(first, second):
         assert x == y, f"metrics differ:\n{x}\n{y}"
     assert weights_hash(a) == weights_hash(b), "the exported weights differ"
@@ -719,15 +720,15 @@ class Running:
     def wait(self, code=None, timeout=TIMEOUT):
         """Waits; returns the exit code, negative for a signal, as subprocess does."""
         try:
-            found = self.process.wait(timeout)
+            exit_code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             fail_by_timeout(f"still running after {timeout} s", self.text())
         self.reader.join(10)
         refuse_traces(self.text())
-        record_exit(found, self.text())
+        record_exit(exit_code, self.text())
         if code is not None:
-            require_exit(found, code, self.text()[-3000:])
-        return found
+            require_exit(exit_code, code, self.text()[-3000:])
+        return exit_code
 
 
 def start(*arguments, env=None):
@@ -857,14 +858,16 @@ def terminal_problem():
 
 
 def network_problem():
-    made = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
-    return f"no network namespace of one's own: {made.stderr.strip()}" if made.returncode else ""
+    result = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    if result.returncode == 0:
+        return ""
+    return f"no network namespace of one's own: {result.stderr.strip()}"
 
 
 def pids_problem():
-    made = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"],
-                          capture_output=True, text=True)
-    return f"no process ids of one's own: {made.stderr.strip()}" if made.returncode else ""
+    result = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"],
+                            capture_output=True, text=True)
+    return f"no process ids of one's own: {result.stderr.strip()}" if result.returncode else ""
 
 
 # Maps each need to a function that returns why this machine cannot run such cases; "" if it can.

@@ -49,11 +49,11 @@ def started_until(name, number, background):
                      for line in (text.split(" ", 2) for text in calls.read_text().splitlines())]
 
 
-def steps_told(text, what):
+def reported_steps(text, what):
     return [int(step) for step in re.findall(rf"{what} \S*step-(\d+)", text)]
 
 
-def require_latest_is_there(out):
+def require_latest(out):
     latest = out / "checkpoints" / "latest"
     if latest.exists():
         assert (out / "checkpoints" / latest.read_text() / "checkpoint.json").exists(), (
@@ -88,13 +88,13 @@ def require_order(root, calls):
     pointers = renames(r"/latest\.tmp-\w+", "/latest")
     for step, (pointed, pointer) in enumerate(pointers, 1):
         name = f"/step-{step:08}"
-        [(moved, made)] = renames(rf"{name}\.tmp-\w+", name)
+        [(moved, staged)] = renames(rf"{name}\.tmp-\w+", name)
         files = {call.path for call in below if call.name in WRITES
-                 and call.path.startswith(f"{made}/")}
+                 and call.path.startswith(f"{staged}/")}
         assert (sorted(pathlib.PurePath(file).suffix for file in files)
                 == [".json", ".safetensors"]), files
-        assert last(SYNCS, made, moved) > max(synced(file, moved) for file in files), (
-            f"{made} is not on the disk before its name")
+        assert last(SYNCS, staged, moved) > max(synced(file, moved) for file in files), (
+            f"{staged} is not on the disk before its name")
         assert moved < last(SYNCS, "", pointed), f"the name {name} is not on the disk before latest"
         assert moved < synced(pointer, pointed), f"latest does not follow {name}"
         for gone, _ in renames(f"/step-{step - 2:08}", rf"/step-{step - 2:08}\.tmp-\w+"):
@@ -111,18 +111,18 @@ def kill_and_go_on(name, number, background):
         return None
     assert (process.returncode == 137 and len(calls) == number), (process.returncode, number, calls,
                                                                   process.stderr[-2000:])
-    require_latest_is_there(job.out(name))
-    saved = max(steps_told(process.stdout + process.stderr, "saved"), default=0)
+    require_latest(job.out(name))
+    saved = max(reported_steps(process.stdout + process.stderr, "saved"), default=0)
     resumed = must(ftrun("--config", job.config(name, **saving(background)), "--resume", "auto"))
-    found = max(steps_told(resumed.stdout + resumed.stderr, "resumed from"), default=0)
+    found = max(reported_steps(resumed.stdout + resumed.stderr, "resumed from"), default=0)
     assert found >= saved, (
         f"step {saved} was told to be saved, the next start went on from {found}; killed at "
         f"{calls[-1]}")
     try:
         require_same_run(job.out("straight"), job.out(name))
-        there = checkpoints(job.out(name))
-        assert (there[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one
-                                                         for one in there)), there
+        names = checkpoints(job.out(name))
+        assert names[-1] == "step-00000004", names
+        assert not any(".tmp-" in folder or ".replaced-" in folder for folder in names), names
         must(ftrun("verify", job.out(name)))
     except AssertionError as error:
         raise AssertionError(f"killed at {calls[-1]}") from error
@@ -154,7 +154,7 @@ with tempfile.TemporaryDirectory() as scratch:
         process, calls = started_until(f"counted-{way}", 0, background)
         assert process.returncode == 0, process.stderr[-2000:]
         require_same_run(job.out("straight"), job.out(f"counted-{way}"))
-        assert sorted(steps_told(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], (
+        assert sorted(reported_steps(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], (
             process.stdout + process.stderr)
         # No save works without these calls; if they are missing, the tracing does not work.
         assert {"pwrite64", "fsync", "close"} <= {call.name for call in calls}, calls
@@ -165,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
         numbers = [call.number for call in calls] if EVERY_CALL else draw_calls(calls, which)
         killed = [kill_and_go_on(f"{way}-{number}", number, background) for number in numbers]
         names = collections.Counter(call.name for call in killed if call)
-        assert names, "no call was met"
+        assert names, "no run was killed at a system call"
         print(f"{way}: {len(calls)} calls of two saves, {len(numbers)} kills, {killed.count(None)} "
               "of them after the run's end: "
               f"{', '.join(f'{count} {name}' for name, count in sorted(names.items()))}; "

@@ -60,7 +60,7 @@ def expected_rates():
     if stored.get("recipe") == recipe() and not update:
         return stored["rates"]
     print(f"{STORED.name} is of another recipe: transformers makes the rates", flush=True)
-    rates = [rates_of_transformers(kind, given) for kind, given in SCHEDULES]
+    rates = [rates_of_transformers(kind, params) for kind, params in SCHEDULES]
     if update:
         lines = ",\n".join(json.dumps(of_one) for of_one in rates)
         STORED.write_text(f'{{"recipe": "{recipe()}",\n"rates": [\n{lines}\n]}}\n')
@@ -80,13 +80,13 @@ with tempfile.TemporaryDirectory() as scratch:
     def rates_are_those_of_transformers():
         rates = expected_rates()
         assert len(rates) == len(SCHEDULES)
-        for number, (kind, given) in enumerate(SCHEDULES):
+        for number, (kind, params) in enumerate(SCHEDULES):
             name = f"{kind}-{number}"
-            job.run(name, **config_of(name, kind, given))
+            job.run(name, **config_of(name, kind, params))
             found = [line["lr"] for line in steps(job.out(name))]
             assert len(found) == STEPS and max(found) > 0
             for step, (a, b) in enumerate(zip(found, rates[number], strict=True)):
-                assert abs(a - b) <= 1e-6 * RATE, (kind, given, step, a, b)
+                assert abs(a - b) <= 1e-6 * RATE, (kind, params, step, a, b)
 
     @case
     def values_that_do_not_fit_are_named():

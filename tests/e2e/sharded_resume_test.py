@@ -28,16 +28,16 @@ HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
 
 def contents(out, step):
     """Returns {(tensor, kind): the whole array} of a checkpoint."""
-    whole, seen = {}, {}
+    tensors, copies = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}",
                                              framework="pt"):
         key = (piece["tensor"], piece["kind"])
-        whole.setdefault(key, np.zeros(piece["shape"]))[place] = values.double().numpy()
-        seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert (whole
+        tensors.setdefault(key, np.zeros(piece["shape"]))[place] = values.double().numpy()
+        copies.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
+    assert (tensors
             and all((counted == 1).all()
-                    for counted in seen.values())), "an element is missing or was written twice"
-    return whole
+                    for counted in copies.values())), "an element is missing or was written twice"
+    return tensors
 
 
 def same_contents(a, b, step):
@@ -193,9 +193,9 @@ with tempfile.TemporaryDirectory() as scratch:
         data = bytearray(part.read_bytes())
         data[-5] ^= 1
         part.write_bytes(data)
-        found = must(ftrun("verify", broken), 4)
-        assert (f"{part}: " in found.stdout + found.stderr and "tensor" in found.stdout
-                + found.stderr), found.stdout + found.stderr
+        result = must(ftrun("verify", broken), 4)
+        assert (f"{part}: " in result.stdout + result.stderr and "tensor" in result.stdout
+                + result.stderr), result.stdout + result.stderr
         # The previous checkpoint is complete, and the run continues from there to the same end.
         run = job.run("broken", "--nproc", 3, "--resume", "auto",
                       **job.settings(3, **settings(stage=3, tier="half")))
@@ -238,10 +238,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def exports_are_the_same_on_every_layout():
-        one = exported(job.out("fp32"))
+        expected = exported(job.out("fp32"))
         moved = exported(job.out("on-2x2"))
-        assert one.keys() == moved.keys() == load_file(job.model / "model.safetensors").keys()
-        for name, weights in one.items():
+        assert expected.keys() == moved.keys() == load_file(job.model / "model.safetensors").keys()
+        for name, weights in expected.items():
             assert (weights.shape == moved[name].shape
                     and np.abs(weights - moved[name]).max() < 1e-5), name
 

@@ -38,15 +38,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def stopped_step(running, name, number):
         """Checks what a run left that a signal stopped; returns the step after which it stopped."""
         out = job.out(name)
-        done = len(steps(out))
-        reason = f"stopped by {number.name} after step {done}"
+        last_step = len(steps(out))
+        reason = f"stopped by {number.name} after step {last_step}"
         assert running.text().count(f"notice: {reason}; continue with --resume auto") == 1, (
             running.text()[-2000:])
-        assert checkpoints(out) == [f"step-{done:08}"], checkpoints(out)
+        assert checkpoints(out) == [f"step-{last_step:08}"], checkpoints(out)
         record = manifest(out)
         assert (record["exit_code"], record["exit_reason"]) == (CODES[number], reason), (
             record["exit_reason"])
-        return done
+        return last_step
 
     def check_signal(number, ranks, target):
         name = f"{number.name}-{ranks}-{target}"
@@ -117,8 +117,8 @@ with tempfile.TemporaryDirectory() as scratch:
             "fingerprint"), "the data's fingerprint is written", first)
         # A visible file may not be synced yet, and the sync fails if its folder has vanished. After
         # the next step it is synced, because the training thread does both.
-        seen = len(steps_so_far(job.out("again")))
-        await_that(lambda: len(steps_so_far(job.out("again"))) >= seen + 2,
+        step_count = len(steps_so_far(job.out("again")))
+        await_that(lambda: len(steps_so_far(job.out("again"))) >= step_count + 2,
                    "two steps are recorded", first)
         job.out("again").rename(job.out("again-as-it-was"))
         second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
@@ -139,8 +139,8 @@ with tempfile.TemporaryDirectory() as scratch:
             running.await_line("step 3/")
             for pid in [running.process.pid, *children(running.process.pid)]:
                 running.kill(signal.SIGHUP, pid)
-            seen = len(steps_so_far(job.out(name)))
-            running.await_line(f"step {seen + 20}/")
+            step_count = len(steps_so_far(job.out(name)))
+            running.await_line(f"step {step_count + 20}/")
             running.kill(signal.SIGTERM)
             running.wait(143)
             stopped_step(running, name, signal.SIGTERM)
@@ -158,9 +158,9 @@ with tempfile.TemporaryDirectory() as scratch:
         os.close(terminal)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert status == 129, status
-        done = len(steps(out))
-        assert (checkpoints(out) == [f"step-{done:08}"]
-                and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {done}")
+        last_step = len(steps(out))
+        assert (checkpoints(out) == [f"step-{last_step:08}"]
+                and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {last_step}")
 
     @waiting_case
     def ranks_are_waited_for_where_the_end_of_children_is_inherited_ignored():
@@ -175,8 +175,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def stopped_runs_continue_bitwise():
         for name in ("SIGUSR1-1-None", "SIGHUP-2-None", "SIGINT-2-None", "SIGTERM-2-1"):
-            ranks, done = stopped[name]
-            few = MANY | {"train": {"steps": done + 3}}
+            ranks, last_step = stopped[name]
+            few = MANY | {"train": {"steps": last_step + 3}}
             job.run(name, "--nproc", ranks, "--resume", "auto", **few)
             job.run(f"straight-{name}", "--nproc", ranks, **few)
             require_same_run(job.out(name), job.out(f"straight-{name}"))
@@ -193,11 +193,11 @@ with tempfile.TemporaryDirectory() as scratch:
                                                       "token_dtype": "uint16"})
             running.kill(signal.SIGTERM)
             running.wait(143)
-            done = stopped_step(running, name, signal.SIGTERM)
+            last_step = stopped_step(running, name, signal.SIGTERM)
             validated = [m["step"] for m in evaluations(job.out(name))]
-            if validated == list(range(done)):
+            if validated == list(range(last_step)):
                 return
-            assert validated == list(range(done + 1)), (validated, done)
+            assert validated == list(range(last_step + 1)), (validated, last_step)
         raise AssertionError("every validation was finished before the run stopped")
 
     @waiting_case
@@ -225,7 +225,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
             running.kill(number)  # it is stopped, so both signals are pending
         assert running.wait() in (130, 143)
-        assert checkpoints(job.out("second-single")) == [], "it took the time to save"
+        assert checkpoints(job.out("second-single")) == [], (
+            "the run saved a checkpoint after the second signal")
 
     @waiting_case
     def signal_to_the_child_and_then_to_its_group_is_one():

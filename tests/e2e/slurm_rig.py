@@ -193,9 +193,9 @@ class Slurm:
 
     def submit(self, script, *options, **variables):
         """Submits a script; returns the number of the job or of the array."""
-        done = self.run("sbatch", "--parsable", *options, script, variables=variables)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        result = self.run("sbatch", "--parsable", *options, script, variables=variables)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
 
     def fields(self, job):
         """Returns the fields of `scontrol show job`, by name."""
@@ -227,8 +227,8 @@ class Slurm:
     def start_again(self, job, restarts=1):
         """Starts a requeued job at once; SLURM itself would wait two minutes."""
         self.await_startable(job, restarts)
-        done = self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-        assert done.returncode == 0, done.stderr
+        result = self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        assert result.returncode == 0, result.stderr
 
     def pids(self, job, name):
         """Returns the processes of a job with this name (ftrun-rank-1)."""
@@ -239,18 +239,18 @@ class Slurm:
     def fail_node(self, node):
         """Kills all processes of the node at once, and tells SLURM that the node is down."""
         daemon = next(each for each in self.daemons if each.args[-1] == node)
-        theirs = [
+        job_steps = [
             pid for pid, variables in processes() if f"SLURMD_NODENAME={node}".encode() in variables
         ]
-        for pid in [daemon.pid, *self._steps(node), *theirs]:
+        for pid in [daemon.pid, *self._steps(node), *job_steps]:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:  # it ended with its step
                 pass
         daemon.wait()
         self.daemons.remove(daemon)
-        done = self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=failed")
-        assert done.returncode == 0, done.stderr
+        result = self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=failed")
+        assert result.returncode == 0, result.stderr
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"

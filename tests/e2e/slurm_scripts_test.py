@@ -97,18 +97,18 @@ with contextlib.ExitStack() as until_the_end:
         """Checks that the job was saved and requeued, starts it again with three more steps, and
         waits for its end; returns why it was requeued."""
         slurm.await_state(number, "PENDING", restarts=1)
-        done = len(steps(job.out(name)))
+        last_step = len(steps(job.out(name)))
         reason = manifest(job.out(name))["exit_reason"]
         text = config.read_text()
-        config.write_text(text.replace('"steps": 100000', f'"steps": {done + 3}'))
+        config.write_text(text.replace('"steps": 100000', f'"steps": {last_step + 3}'))
         slurm.start_again(number)
         slurm.await_state(number, "COMPLETED", restarts=1)
-        assert "step-%08d" % (done + 3) in checkpoints(job.out(name)), text_of(name)[-3000:]
+        assert "step-%08d" % (last_step + 3) in checkpoints(job.out(name)), text_of(name)[-3000:]
         job.run(
             straight,
             "--nproc",
             2,
-            train={"steps": done + 3, "log": {"every": 1000}},
+            train={"steps": last_step + 3, "log": {"every": 1000}},
             device="cpu",
             **changes,
         )
@@ -371,8 +371,9 @@ with contextlib.ExitStack() as until_the_end:
             len({text.split("# ---- The rest needs no edit", 1)[1] for text in texts.values()}) == 1
         )
         for name, text in texts.items():
-            told = [line for line in text.split("#SBATCH", 1)[0].splitlines()[1:] if line]
-            assert len(told) <= 6 and all(line.startswith("# ") for line in told), f"{name}: {told}"
+            comments = [line for line in text.split("#SBATCH", 1)[0].splitlines()[1:] if line]
+            assert len(comments) <= 6 and all(line.startswith("# ") for line in comments), (
+                f"{name}: {comments}")
             lead = re.search(r"--signal=B:USR1@(\d+)", text)[1]
             assert re.search(
                 rf"^LEAD={lead}\b", text, re.MULTILINE

@@ -47,18 +47,18 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     job.run("supervised", "--nproc", 2, **FEW)
 
     def step(config, *options, code=0, **more):
-        done = slurm.run("srun", *options, BINARY, "--config", config, **more)
-        refuse_traces(done.stdout + done.stderr)
-        must(done, code)
-        return done
+        result = slurm.run("srun", *options, BINARY, "--config", config, **more)
+        refuse_traces(result.stdout + result.stderr)
+        must(result, code)
+        return result
 
     def text_of(name):
         return (pathlib.Path(scratch) / f"{name}.out").read_text()
 
     @case
     def two_tasks_train_on_one_node():
-        done = step(job.config("one-node", **FEW), "-N1", "-n2")
-        assert "2 ranks: the launcher started 2 ranks\n" in done.stderr, done.stderr
+        result = step(job.config("one-node", **FEW), "-N1", "-n2")
+        assert "2 ranks: the launcher started 2 ranks\n" in result.stderr, result.stderr
         require_same_run(job.out("supervised"), job.out("one-node"))
         shown = manifest(job.out("one-node"))["environment"]
         assert shown["SLURM_PROCID"] == "0" and shown["SLURM_NTASKS"] == "2", shown
@@ -70,13 +70,13 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @case
     def host_that_cannot_be_found():
-        done = step(job.config("nameless", **FEW, comm={"timeout": 3}), "-N2", "-n2", code=6)
+        result = step(job.config("nameless", **FEW, comm={"timeout": 3}), "-N2", "-n2", code=6)
         unknown = 'cannot resolve the rendezvous address "n1": Name or service not known'
         for line in (f"ftrun: {unknown}\n", "  remedy: set MASTER_ADDR to a name or address of the "
                                             "machine of rank 0\n",
                      f"warning: rank 1: {unknown}; trying for 3.0s\n",
                      f" within 3.0s: {unknown}\n"):
-            assert line in done.stderr, f"no {line!r} in:\n{done.stderr}"
+            assert line in result.stderr, f"no {line!r} in:\n{result.stderr}"
 
     @case
     def rank_that_fails_is_named():
@@ -84,9 +84,9 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         # srun returns the largest code.
         bad = bad_data(job.scratch / "bad.bin")
         begin = time.monotonic()
-        done = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
+        result = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
         require_in_time(begin, 60, "a job whose rank fails")
-        assert "id 5000 is outside the model's 211 rows" in done.stderr, done.stderr
+        assert "id 5000 is outside the model's 211 rows" in result.stderr, result.stderr
         record = manifest(job.out("failed"))
         assert ((record["exit_code"], record["exit_rank"]) == (6, -1)
                 and "rank 1" in record["exit_reason"]), record
@@ -158,15 +158,15 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     def refused(config, instead, *expected):
         script = on_second_node(f"{BINARY} --config {config}", instead)
-        done = must(
+        result = must(
             slurm.run(
                 "srun", "-N2", "-n2", "-w", NODES, script, variables={"MASTER_ADDR": "127.0.0.1"}
             ),
             2,
         )
-        refuse_traces(done.stdout + done.stderr)
+        refuse_traces(result.stdout + result.stderr)
         for text in ("ftrun: the nodes differ:\n", *expected):
-            assert re.search(text, done.stderr), f"no {text!r} in:\n{done.stderr}"
+            assert re.search(text, result.stderr), f"no {text!r} in:\n{result.stderr}"
 
     @waiting_case
     def node_with_another_binary_is_refused_by_name():
@@ -206,13 +206,13 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         path = tiny_model(job.scratch / "even", tiny_weights(vocabulary=rows), vocab_size=rows)
         model = {"model": {"path": str(path)}, "parallel": {"tensor": 2}, **FEW}
         config = job.config("apart", **model)
-        done = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
+        result = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
         match = re.search(
             r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) per step "
             r"pass between nodes",
-            done.stderr,
+            result.stderr,
         )
-        assert match, done.stderr
+        assert match, result.stderr
         # All traffic of the two ranks belongs to their tensor group; its bytes are counted where
         # they are transferred.
         counted = manifest(job.out("apart"))["traffic"]

@@ -83,9 +83,9 @@ def train_with_ftrun(data, ranks, scratch):
     running = start("--config", write_config(scratch, value), "--nproc", ranks)
     running.await_line(f"step {STEPS}/")
     running.kill_all()
-    found = steps(out)[:STEPS]
+    lines = steps(out)[:STEPS]
     shutil.rmtree(out, ignore_errors=True)  # ranks that are still ending may write
-    return [m["loss"] for m in found], [m["grad_norm"] for m in found]
+    return [m["loss"] for m in lines], [m["grad_norm"] for m in lines]
 
 
 def settings(scratch, data, rows, **more):
@@ -336,15 +336,15 @@ def check_three_ranks(data, scratch):
           f"{norm:.1e}", flush=True)
     for command in (("check", "-q"), ()):
         refused = must(ftrun(*command, *arguments(2), cwd=SOURCE), 2).stderr
-        told = refused[refused.index("ftrun: "):]
-        assert told == ("ftrun: --set parallel.tensor=2: error: the model cannot be split over 2 "
-                        "tensor-parallel ranks\n"
-                        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; "
-                        "degrees that divide: 1, 3, 9\n"
-                        "  3 key/value heads and 2 ranks, neither of which divides the other: "
-                        "3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
-                        "  remedy: degrees that divide all of these: 1, 3\n"
-                        "1 problem in the config; nothing was started\n"), told
+        message = refused[refused.index("ftrun: "):]
+        assert message == ("ftrun: --set parallel.tensor=2: error: the model cannot be split over "
+                           "2 tensor-parallel ranks\n"
+                           "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; "
+                           "degrees that divide: 1, 3, 9\n"
+                           "  3 key/value heads and 2 ranks, neither of which divides the other: "
+                           "3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
+                           "  remedy: degrees that divide all of these: 1, 3\n"
+                           "1 problem in the config; nothing was started\n"), message
     must(ftrun("check", "-q",
                *arguments(3, **{"data.sequence_length": 512, "parallel.sequence": "false"}),
                cwd=SOURCE))
@@ -411,10 +411,10 @@ def train_reference(tokens):
 def reference_training(tokens):
     """Returns the stored reference if its inputs are the same; otherwise trains it here."""
     inputs = reference_inputs(tokens)
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"of": {}}
-    differ = [name for name in inputs if kept["of"].get(name) != inputs[name]]
+    stored = json.loads(KEPT.read_text()) if KEPT.exists() else {"of": {}}
+    differ = [name for name in inputs if stored["of"].get(name) != inputs[name]]
     if not differ and not FULL and not UPDATE:
-        return kept
+        return stored
     if differ:
         print(f"{KEPT.name} is of other {', '.join(differ)}: transformers trains in fp64 and in "
               "fp32 anew", flush=True)
@@ -423,7 +423,7 @@ def reference_training(tokens):
         KEPT.write_text(json.dumps({"of": inputs} | found, indent=1) + "\n")
     elif not differ:
         for figure in ("losses", "grad_norms"):
-            near(f"{figure} in fp64 as kept", found["float64"][figure], kept["float64"][figure],
+            near(f"{figure} in fp64 as kept", found["float64"][figure], stored["float64"][figure],
                  1e-10)
     return found
 
@@ -450,17 +450,17 @@ def check_training(data, tokens, scratch):
     exact_losses, exact_norms = (reference["float64"][key] for key in ("losses", "grad_norms"))
     losses, norms, printed = (reference["float32"][key]
                               for key in ("losses", "grad_norms", "printed_norms"))
-    theirs = errors(losses, exact_losses), errors(norms, exact_norms)
-    print(f"transformers in fp32 against fp64: loss {max(theirs[0]):.1e}, gradient norm "
-          f"{max(theirs[1]):.1e}, the norm it prints (summed in fp32) "
+    reference_errors = errors(losses, exact_losses), errors(norms, exact_norms)
+    print(f"transformers in fp32 against fp64: loss {max(reference_errors[0]):.1e}, gradient norm "
+          f"{max(reference_errors[1]):.1e}, the norm it prints (summed in fp32) "
           f"{max(errors(printed, exact_norms)):.1e}", flush=True)
     for ranks, (our_losses, our_norms) in found.items():
         loss, norm = errors(our_losses, exact_losses), errors(our_norms, exact_norms)
         print(f"{ranks} rank(s): loss {our_losses[0]:.4f} -> {our_losses[-1]:.4f}; against fp64: "
               f"loss {max(loss):.1e}, gradient norm {max(norm):.1e}: "
-              + " ".join(f"{o:.1e}/{t:.1e}" for o, t in zip(norm, theirs[1])), flush=True)
-        no_worse(f"loss on {ranks}", loss, theirs[0], 3)
-        no_worse(f"gradient norm on {ranks}", norm, theirs[1], 3)
+              + " ".join(f"{o:.1e}/{t:.1e}" for o, t in zip(norm, reference_errors[1])), flush=True)
+        no_worse(f"loss on {ranks}", loss, reference_errors[0], 3)
+        no_worse(f"gradient norm on {ranks}", norm, reference_errors[1], 3)
 
 
 def main():

@@ -61,13 +61,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def meshes_train_as_one_process():
-        one = job.train("one", 1)
+        one_process = job.train("one", 1)
         for ranks in (2, 4):
             for stage in (0, 3):
                 job.train(f"{ranks}-{stage}", ranks, stage=stage)
             require_same_run(job.out(f"{ranks}-0"), job.out(f"{ranks}-3"))
         for name in ("fp32-0", "2-3", "4-3"):
-            as_one_process(job.out(name), one)
+            as_one_process(job.out(name), one_process)
 
     @case
     def a_shard_of_one_rank_is_the_whole():

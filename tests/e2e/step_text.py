@@ -73,13 +73,13 @@ class StepText:
     def running_beside(self):
         """Returns the forward and backward lists that start while an earlier instruction of the
         communication lane may still be running."""
-        beside, done = 0, -1
+        beside, awaited = 0, -1
         for i in self.instrs:
             if i.lane != "compute":
                 continue
-            done = max([done,
-                        *(wait for wait in i.waits if self.instrs[wait].lane == "communication")])
+            awaited = max([awaited, *(wait for wait in i.waits
+                                      if self.instrs[wait].lane == "communication")])
             open_before = [e.number for e in self.instrs[:i.number] if e.lane == "communication"
-                           and e.number > done]
+                           and e.number > awaited]
             beside += i.computes and bool(open_before)
         return beside

@@ -141,9 +141,9 @@ with tempfile.TemporaryDirectory() as scratch:
                          else None)
             running.wait(CODES[number])
             out = job.out(name)
-            done = metrics(out)
-            assert [m["step"] for m in steps(out)] == [1, 2], done
-            assert "evaluation" not in done[-1], done[-1]
+            lines = metrics(out)
+            assert [m["step"] for m in steps(out)] == [1, 2], lines
+            assert "evaluation" not in lines[-1], lines[-1]
             assert (running.text().count(f"the evaluation after step 2 stopped by {number.name}\n")
                     == 1), running.text()[-2000:]
             assert "step-00000002" in checkpoints(out), checkpoints(out)
@@ -169,8 +169,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().count("the evaluation after step 2 stopped by SIGTERM\n") == 1, (
                 running.text()[-2000:])
             for _ in range(2):
-                again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
-                assert "nothing is left to train: step 2 of 2" in again.stdout, again.stdout
+                resumed = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
+                assert "nothing is left to train: step 2 of 2" in resumed.stdout, resumed.stdout
                 late = [m for m in evaluations(out) if m["step"] == 2]
                 assert len(late) == 1 and len(steps(out)) == 2, metrics(out)
             job.run(f"straight-{name}", "--nproc", ranks, **short)
@@ -223,17 +223,17 @@ with tempfile.TemporaryDirectory() as scratch:
             assert checkpoints(out) == ["step-00000003"] and len(steps(out)) == 3
             reason = f"stopped by {number.name} after step 3"
             assert manifest(out)["exit_reason"] == reason
-            told = (f"notice: {reason}; only the export is missing; --resume auto writes it, or: "
-                    f"ftrun convert {out} --out {out}/export/model")
-            assert running.text().count(told) == 1, running.text()[-2000:]
+            message = (f"notice: {reason}; only the export is missing; --resume auto writes it, "
+                       f"or: ftrun convert {out} --out {out}/export/model")
+            assert running.text().count(message) == 1, running.text()[-2000:]
             # Both ways give the same files as a run that was never stopped.
             must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
             job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
             job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))
             require_same_run(out, job.out(f"straight-{name}"))
-            made = exported(out)
+            tensors = exported(out)
             converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
-            assert (made.keys() == converted.keys()
-                    and all((made[key] == converted[key]).all() for key in made))
+            assert (tensors.keys() == converted.keys()
+                    and all((tensors[key] == converted[key]).all() for key in tensors))
 
     run_cases()

@@ -30,20 +30,20 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def meshes_train_as_one_process():
-        one = trained("one", **ONE)
+        one_process = trained("one", **ONE)
         for name, mesh in MESHES.items():
-            job.trains_as_one_process(name, mesh, one)
+            job.trains_as_one_process(name, mesh, one_process)
 
     @case
     def rows_that_ranks_cannot_share_out_are_padded():
         length = ("--set", "data.sequence_length=33")
-        one = trained("odd-one", *length, **ONE, accumulation=4)  # micro-batches of 3 rows
+        one_process = trained("odd-one", *length, **ONE, accumulation=4)  # micro-batches of 3 rows
         for name, places in (("tensor-4", 36), ("pairs", 34)):
             out = trained(f"odd-{name}", *length, **MESHES[name],
                           accumulation=4 // MESHES[name]["data"])
-            as_one_process(out, one)
-            near("validation", validation_losses(out), validation_losses(one), 1e-5)
-            assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one)]
+            as_one_process(out, one_process)
+            near("validation", validation_losses(out), validation_losses(one_process), 1e-5)
+            assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one_process)]
             stderr = job.done[f"odd-{name}"].stderr
             ranks = MESHES[name]["tensor"]
             assert (f"sequences of 33 tokens are padded to {places}, so that {ranks} tensor ranks "
@@ -200,10 +200,10 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def two_runs_of_one_folder():
         running = started("busy", **MESHES["tensor-2"])
-        again = must(ftrun("--config",
-                           job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
-        assert (again.stderr.count(f"output_dir {job.out('busy')}: another run is using it "
-                                   "(process ") == 1), again.stderr
+        repeated = must(ftrun("--config",
+                              job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
+        assert (repeated.stderr.count(f"output_dir {job.out('busy')}: another run is using it "
+                                      "(process ") == 1), repeated.stderr
         running.kill(signal.SIGTERM)
         running.wait(143)
 

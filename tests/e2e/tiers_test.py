@@ -95,16 +95,16 @@ with tempfile.TemporaryDirectory() as scratch:
         and PLACE the position of the key."""
         config = on_disk(name, folder, **changes)
         run = must(ftrun("--config", config, "--nproc", 2, wrapper=wrapper), code)
-        found = run.stderr[re.search(r"^(ftrun|error): ", run.stderr, re.M).start():]
+        stderr = run.stderr[re.search(r"^(ftrun|error): ", run.stderr, re.M).start():]
         lines = config.read_text().split("\n")
         at = [number for number, line in enumerate(lines, 1) if '"nvme_path"' in line][0]
         message = message.replace("PLACE",
                                   f"{config}:{at}:{lines[at - 1].index(':') + 3}").replace(
                                       "CONFIG", str(config))
-        found = re.sub(r"[0-9.]+ .iB free\)", "SPACE free)", found)
-        found = re.sub(r"\d\.\ds after", "N s after", re.sub(r"[0-9a-f]{16}", "HASH", found))
-        assert found == message, f"found:\n{found}\nexpected:\n{message}"
-        return found
+        stderr = re.sub(r"[0-9.]+ .iB free\)", "SPACE free)", stderr)
+        stderr = re.sub(r"\d\.\ds after", "N s after", re.sub(r"[0-9a-f]{16}", "HASH", stderr))
+        assert stderr == message, f"found:\n{stderr}\nexpected:\n{message}"
+        return stderr
 
     FOLDER_REMEDY = ("  remedy: point nvme_path at a folder on a local disk that this user may "
                      "write to\n")
@@ -180,21 +180,22 @@ with tempfile.TemporaryDirectory() as scratch:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=7m", "none", small], check=True)
 
         def check(config, code=0):
-            done = must(ftrun("check", "--quiet", "--config", config, "--nproc", 2), code)
-            return done.stdout + done.stderr
+            result = must(ftrun("check", "--quiet", "--config", config, "--nproc", 2), code)
+            return result.stdout + result.stderr
         try:
             out = {"output_dir": str(small / "run")}
-            told = check(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
+            message = check(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
             assert (f"ftrun: {small}/run/checkpoints: 1 checkpoint of 2.21 MiB: 2.21 MiB needed, "
-                    "2.12 MiB free beside 4.88 MiB of the disk tier\n") in told, told
+                    "2.12 MiB free beside 4.88 MiB of the disk tier\n") in message, message
             # Checkpoints by the clock may be as many as those by steps.
             for when in ({"every": 1}, {"every": 0, "every_minutes": 1}):
-                told = check(job.config("apart",
-                                        **job.settings(2, stage=3, **out,
-                                                       checkpoint=when | {"keep_last": 2})))
+                message = check(job.config("apart",
+                                           **job.settings(2, stage=3, **out,
+                                                          checkpoint=when | {"keep_last": 2})))
                 assert (f"warning: {small}/run/checkpoints: 3 checkpoints of 2.21 MiB (keep_last "
                         "2, one under way, 0 there) and the exported model of 755.25 KiB: 7.38 MiB "
-                        "needed, 7.00 MiB free: the run may end with a full disk\n") in told, told
+                        "needed, 7.00 MiB free: the run may end with a full disk\n") in message, (
+                    message)
         finally:
             subprocess.run(["umount", small], check=True)
 

@@ -30,11 +30,11 @@ def missing():
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:
         return f"no {', '.join(absent)} (Debian: util-linux iproute2)"
-    made = subprocess.run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "set",
-                           "lo", "up"], capture_output=True,
-                          text=True)
-    if made.returncode:
-        return f"no network namespace of one's own: {made.stderr.strip().splitlines()[-1]}"
+    result = subprocess.run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "set",
+                             "lo", "up"], capture_output=True,
+                            text=True)
+    if result.returncode:
+        return f"no network namespace of one's own: {result.stderr.strip().splitlines()[-1]}"
     try:
         os.close(os.open("/dev/net/tun", os.O_RDWR))
     except OSError as error:

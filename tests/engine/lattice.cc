@@ -61,7 +61,7 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
 const std::vector<std::string>& lattice_axes() {
   static const std::vector<std::string> axes{
       "tensor", "pipeline",   "dp_shard", "dp_replicate",        "ZeRO", "schedule", "recompute",
-      "family", "embeddings", "state",    "micro-batches a rank"};
+      "family", "embeddings", "state",    "micro-batches per rank"};
   return axes;
 }
 

@@ -119,7 +119,7 @@ std::string variable(const char* name, const char* otherwise) {
 }
 
 /// Appends the missing cells among [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END) to the file
-/// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the covering ones.
+/// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the pairwise ones.
 TEST_CASE("the lattice of all layouts", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");
@@ -128,14 +128,14 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
     cells.emplace_back("complete\t" + text_of(cell), cell);
   const size_t complete = cells.size();
   for (const LatticeCell& cell : testing::covering_cells(testing::lattice_meshes()))
-    cells.emplace_back("covering\t" + text_of(cell), cell);
+    cells.emplace_back("pairwise\t" + text_of(cell), cell);
   const size_t first = std::stoul(variable("FTRUN_LATTICE_FIRST", "0"));
   const size_t end =
       std::min<size_t>(cells.size(), std::stoul(variable("FTRUN_LATTICE_END", "100000")));
   const std::set<std::string> known = known_cells(path);
   std::ofstream out(path, std::ios::app);
   if (known.empty())
-    out << "# " << complete << " complete, " << cells.size() - complete << " covering\npart\t"
+    out << "# " << complete << " complete, " << cells.size() - complete << " pairwise\npart\t"
         << join(testing::lattice_axes(), "\t")
         << "\t|\twithin\tloss\tnorm\tweights\tkey bias\tnorm error\town norm error\tfresh norm "
            "error"

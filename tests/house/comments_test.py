@@ -212,15 +212,15 @@ def self_check():
 
 def main():
     self_check()
-    found = counted()
+    counts = counted()
     if "--list" in sys.argv:
         folder = sys.argv[sys.argv.index("--list") + 1]
-        for path, line, body, bad in found[folder] + without_verbs().get(folder, []):
+        for path, line, body, bad in counts[folder] + without_verbs().get(folder, []):
             if bad or is_value(body):
                 print(f"{path.relative_to(ROOT)}:{line}: {body[:110]}")
         return
     faults = []
-    for folder, cells in sorted(found.items()):
+    for folder, cells in sorted(counts.items()):
         bad = sum(cell[3] for cell in cells)
         print(f"{folder}: {bad} of {len(cells)} doc comments, {share(cells):.1f} %, at most "
               f"{LIMIT:.0f} %")
@@ -240,7 +240,7 @@ def main():
                "function does, or what it is about" for path, line, body in python_faults()]
     faults += [f"{path.relative_to(ROOT)}:{line}: the comment of a function begins with ///, not "
                f"with //: {code[:60]}" for path, line, code in two_slashes()]
-    every = [cell for cells in found.values() for cell in cells]
+    every = [cell for cells in counts.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))
     sys.exit(1 if faults else 0)

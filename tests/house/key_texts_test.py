@@ -48,22 +48,22 @@ def self_check():
             "| `x` | text | none | yes | Name of it. |\n| `y` | a \\| b | none | yes |  |\n"
             "| `z` | text | none | yes | (Muon) |\n## Keys of others\n\nWhat is here.\n\n"
             "| key | why |\n|---|---|\n| `old` | a comment |\n")
-    found = list(texts(page))
-    assert found == [(7, "a.b", "Of things."), (11, "x", "Name of it."), (12, "y", ""),
-                     (13, "z", "(Muon)")], found
-    assert [fault(text) is None for _, _, text in found] == [False, True, False, False]
+    key_texts = list(texts(page))
+    assert key_texts == [(7, "a.b", "Of things."), (11, "x", "Name of it."), (12, "y", ""),
+                         (13, "z", "(Muon)")], key_texts
+    assert [fault(text) is None for _, _, text in key_texts] == [False, True, False, False]
     assert fault("Also save when it is time.") is None and fault("Also when it is time.")
     assert fault("Offset.") is None and fault("Also `b`.") and fault("The same.")
 
 
 def main():
     self_check()
-    found = list(texts(PAGE.read_text()))
-    assert len(found) > 300, f"only {len(found)} texts of keys found in {PAGE}"
-    faults = [f"{PAGE.name}:{line}: `{name}` {why}" for line, name, text in found
+    key_texts = list(texts(PAGE.read_text()))
+    assert len(key_texts) > 300, f"only {len(key_texts)} texts of keys found in {PAGE}"
+    faults = [f"{PAGE.name}:{line}: `{name}` {why}" for line, name, text in key_texts
               if (why := fault(text))]
     print("\n".join(faults))
-    print(f"{len(found)} texts of keys, {len(faults)} faults")
+    print(f"{len(key_texts)} texts of keys, {len(faults)} faults")
     sys.exit(1 if faults else 0)
 
 

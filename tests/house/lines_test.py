@@ -92,10 +92,10 @@ def self_check(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         self_check(pathlib.Path(folder))
-    found = list(faults(ROOT))
-    print("\n".join(found) or f"lines: {sum(1 for _ in sources(ROOT))} sources, "
+    all_faults = list(faults(ROOT))
+    print("\n".join(all_faults) or f"lines: {sum(1 for _ in sources(ROOT))} sources, "
                              f"{sum(1 for _ in pages(ROOT))} pages, no fault")
-    sys.exit(1 if found else 0)
+    sys.exit(1 if all_faults else 0)
 
 
 main()

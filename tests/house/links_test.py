@@ -23,10 +23,10 @@ NOT_A_FILE = re.compile(r"(?<![A-Za-z])(?!README|CONTRIBUTING|SECURITY|CHANGELOG
 
 
 def pages(root):
-    found = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
+    paths = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
     for top in ("lib", "apps", "tests", "scripts"):
-        found += sorted((root / top).rglob("README.md"))
-    return [page for page in found if page.exists()]
+        paths += sorted((root / top).rglob("README.md"))
+    return [page for page in paths if page.exists()]
 
 
 def headings(text):
@@ -104,15 +104,15 @@ def self_check(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         self_check(pathlib.Path(folder))
-    found = list(faults(ROOT))
+    all_faults = list(faults(ROOT))
     for folder in sorted(path for path in (ROOT / "lib").iterdir() if path.is_dir()):
         readme = folder / "README.md"
         lines = len(readme.read_text().splitlines()) if readme.exists() else 0
         if not 0 < lines <= 30:
-            found.append(f"lib/{folder.name}: its README.md has {lines} lines; one of 1 to 30 "
-                         "belongs to each folder")
-    print("\n".join(found) or f"links: {len(pages(ROOT))} pages, no fault")
-    sys.exit(1 if found else 0)
+            all_faults.append(f"lib/{folder.name}: its README.md has {lines} lines; one of 1 to 30 "
+                              "belongs to each folder")
+    print("\n".join(all_faults) or f"links: {len(pages(ROOT))} pages, no fault")
+    sys.exit(1 if all_faults else 0)
 
 
 main()

@@ -55,9 +55,9 @@ def main():
     self_check()
     all_sources = [path for path in sources_below(ROOT)
                    if "optimizers" not in path.relative_to(ROOT).parts]
-    found = faults(all_sources)
-    print("\n".join(found) or f"optimizers: {len(all_sources)} sources, none names one")
-    sys.exit(1 if found else 0)
+    all_faults = faults(all_sources)
+    print("\n".join(all_faults) or f"optimizers: {len(all_sources)} sources, none names one")
+    sys.exit(1 if all_faults else 0)
 
 
 main()

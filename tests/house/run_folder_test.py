@@ -31,9 +31,9 @@ COUNTER_NAME = re.compile(r'constexpr const char\* k(?:\w+Counter|FirstStart) = 
 
 def body_of(source, function):
     """Returns the body of a function that is defined at the margin."""
-    found = re.search(rf"^[\w:<> ]+[ ]{function}\([^;{{]*\{{\n(.*?)^\}}", source, re.M | re.S)
-    assert found, f"no function {function}()"
-    return found.group(1)
+    match = re.search(rf"^[\w:<> ]+[ ]{function}\([^;{{]*\{{\n(.*?)^\}}", source, re.M | re.S)
+    assert match, f"no function {function}()"
+    return match.group(1)
 
 
 def written_names(source, functions):
@@ -45,9 +45,9 @@ def written_names(source, functions):
 
 def table_rows(page, heading):
     """Returns the rows of the first table below a heading, each as a list of cells."""
-    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", page, re.M | re.S)
-    assert found, f"{PAGE} has no heading {heading}"
-    table = re.search(r"^\|.*?\n(?!\|)", found.group(1) + "\n", re.M | re.S)
+    match = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", page, re.M | re.S)
+    assert match, f"{PAGE} has no heading {heading}"
+    table = re.search(r"^\|.*?\n(?!\|)", match.group(1) + "\n", re.M | re.S)
     assert table, f"{PAGE} has no table below {heading}"
     return [[cell.strip() for cell in row.strip("|").split("|")]
             for row in table.group().strip().split("\n")[2:]]
@@ -113,11 +113,11 @@ def self_check():
 
 def main():
     self_check()
-    found = list(faults(ROOT))
+    all_faults = list(faults(ROOT))
     of_page = (ROOT / PAGE).read_text()
     count = sum(len(listed_names(of_page, heading)) for heading in WRITERS)
-    print("\n".join(found) or f"run folder: {count} fields, no fault")
-    sys.exit(1 if found else 0)
+    print("\n".join(all_faults) or f"run folder: {count} fields, no fault")
+    sys.exit(1 if all_faults else 0)
 
 
 main()

@@ -27,7 +27,8 @@ def self_check():
     text = "if (schedule == PipelineSchedule::kZbV) return;  // PipelineSchedule::kGpipe\n"
     assert len(list(faults_of("lib/search/x.cc", text))) == 1
     assert not list(faults_of(f"{FOLDER}/schedule.cc", text))
-    assert NAME.search((ROOT / FOLDER / "schedule.cc").read_text()), "schedule.cc names none"
+    assert NAME.search((ROOT / FOLDER / "schedule.cc").read_text()), (
+        "no name of a schedule is found in schedule.cc")
 
 
 def main():

@@ -38,12 +38,12 @@ def run(scripts, limits=()):
     """Returns (exit code, lines, rows of unsteady.tsv, folder) of running such entries."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     project(folder, scripts, limits)
-    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
-                           folder / "budgets.tsv", "--parallel", "4"],
-                          capture_output=True, text=True)
-    assert not done.stderr, done.stderr
+    result = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
+                             folder / "budgets.tsv", "--parallel", "4"],
+                            capture_output=True, text=True)
+    assert not result.stderr, result.stderr
     rows = [line.split("\t") for line in (folder / "unsteady.tsv").read_text().splitlines()[1:]]
-    return done.returncode, done.stdout.splitlines(), rows, folder
+    return result.returncode, result.stdout.splitlines(), rows, folder
 
 
 def ctest_line(lines):
@@ -125,16 +125,16 @@ def leftover_processes_are_ended_before_an_entry_is_run_again():
 def a_run_that_ctest_could_not_make_fails():
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     (folder / "CTestTestfile.cmake").write_text("no such command(\n")
-    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder, "none"],
-                          capture_output=True, text=True)
-    assert done.returncode != 0, done
+    result = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder, "none"],
+                            capture_output=True, text=True)
+    assert result.returncode != 0, result
     missing = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     (missing / "CTestTestfile.cmake").write_text('add_test(gone "/nonexistent")\n')
-    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", missing, "none"],
-                          capture_output=True, text=True)
-    assert (done.returncode == 1
-            and done.stdout.splitlines()[-1]
-            == "0% tests passed, 1 tests failed out of 1"), done.stdout
+    result = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", missing, "none"],
+                            capture_output=True, text=True)
+    assert (result.returncode == 1
+            and result.stdout.splitlines()[-1]
+            == "0% tests passed, 1 tests failed out of 1"), result.stdout
 
 
 def only_the_last_line_says_that_an_entry_waited():

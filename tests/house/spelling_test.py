@@ -99,9 +99,9 @@ def self_check(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         self_check(pathlib.Path(folder))
-    found = list(faults(ROOT))
-    print("\n".join(found) or f"spelling: {sum(1 for _ in texts(ROOT))} texts, no fault")
-    sys.exit(1 if found else 0)
+    all_faults = list(faults(ROOT))
+    print("\n".join(all_faults) or f"spelling: {sum(1 for _ in texts(ROOT))} texts, no fault")
+    sys.exit(1 if all_faults else 0)
 
 
 main()

@@ -21,10 +21,11 @@ def summary(folder, budgets, *entries):
     (folder / "results.xml").write_text(f"<testsuite>{''.join(entries)}</testsuite>")
     (folder / "budgets.tsv").write_text("# seconds\n"
                                         + "".join(f"{name}\t{s}\n" for name, s in budgets.items()))
-    done = subprocess.run([sys.executable, SUMMARY, folder / "results.xml", folder / "budgets.tsv"],
-                          capture_output=True, text=True)
-    assert not done.stderr, done.stderr
-    return done.returncode, done.stdout
+    result = subprocess.run([sys.executable, SUMMARY, folder / "results.xml",
+                             folder / "budgets.tsv"],
+                            capture_output=True, text=True)
+    assert not result.stderr, result.stderr
+    return result.returncode, result.stdout
 
 
 def main(folder):
@@ -50,7 +51,8 @@ def main(folder):
     assert with_one("t0", 16) == (0, with_one("t0", 16)[1])
     assert with_one("t0", 16)[1].endswith("over budget: t0: 16.0 s, with a budget of 10 s, 10 s at "
                                           "the pace of this run\n")
-    assert with_one("quick", 61)[0] == 0 and with_one("t0", 69)[0] == 0, "five times, but no minute"
+    assert with_one("quick", 61)[0] == 0 and with_one("t0", 69)[0] == 0, (
+        "entries fail that exceed five times their budget, but not by a minute")
     code, text = with_one("quick", 63)
     assert code == 1 and text.endswith(
         "far over budget, which fails the run: quick: 63.0 s, with a budget of 2 s, 2 s at the "
@@ -73,7 +75,7 @@ def main(folder):
                                         "tests/budgets.tsv (counted as 20 s), 20 s at the pace of "
                                         "this run\n")), text
     assert with_one("new", 101)[0] == 1
-    assert summary(folder, known)[0] == 1, "nothing ran"
+    assert summary(folder, known)[0] == 1, "a run without entries passes"
 
 
 with tempfile.TemporaryDirectory() as scratch:

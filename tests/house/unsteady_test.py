@@ -45,9 +45,9 @@ def environment():
 
 
 def run_unsteady(*arguments):
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
+    result = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
     assert list(scratch.iterdir()) == [], list(scratch.iterdir())
-    return done.returncode, done.stdout.splitlines(), done.stderr
+    return result.returncode, result.stdout.splitlines(), result.stderr
 
 
 def results(*arguments):
@@ -145,11 +145,11 @@ def nothing_outlives_a_search():
     running.kill()
     running.wait()
 
-    def its_load_is_gone():
+    def its_load_has_ended():
         return not any(b"prctl" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
                        for pid in processes_of(running.pid))
 
-    await_that(its_load_is_gone)
+    await_that(its_load_has_ended)
     for pid in processes_of(running.pid):  # CTest and the entry
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
