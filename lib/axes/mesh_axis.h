@@ -96,10 +96,11 @@ inline constexpr MeshAxes kAllAxes = [] {
 }();
 /// The axes along which ranks share one copy of the state of what they compute.
 inline constexpr MeshAxes kStateAxes = axes_that_cut(AxisCuts::kState);
-/// The axes along which ranks share one copy of the whole model's state, and those along which they
-/// have the same parts of it.
+/// The cuts that give ranks different parts of the model's state.
 inline constexpr AxisCuts kModelCuts = AxisCuts::kState | AxisCuts::kLayers | AxisCuts::kTensors;
+/// The axes along which ranks share one copy of the whole model's state.
 inline constexpr MeshAxes kModelAxes = axes_that_cut(kModelCuts);
+/// The axes along which ranks have the same parts of the model's state.
 inline constexpr MeshAxes kReplicaAxes = axes_that_keep(kModelCuts);
 /// The axes along which each rank computes a share of a gradient; the gradient is their sum.
 inline constexpr MeshAxes kGradientAxes = axes_that_cut(AxisCuts::kSamples | AxisCuts::kRows);

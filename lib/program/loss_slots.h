@@ -6,9 +6,9 @@
 
 namespace ftrun {
 
-/// LossNumber lists the numbers that a step sums, in the order in which operations write them. A
-/// new number needs only an enumerator: the loss buffer, its sum over all ranks and its readers
-/// adapt.
+/// LossNumber lists the numbers that a step sums, in the order in which operations write them. The
+/// loss buffer and its sum over all ranks adapt to a new enumerator; Executor gives the number its
+/// place in the result of a step.
 enum class LossNumber : uint8_t {
   /// Sum of token losses.
   kLoss,

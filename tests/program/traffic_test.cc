@@ -25,7 +25,7 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   return ranks;
 }
 
-/// Returns the bytes that Communicator::account counts, summed over all collectives.
+/// Returns the bytes that Communicator::stats() would count, summed over all collectives.
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
