@@ -238,8 +238,8 @@ mark { background: var(--trained); color: var(--trained-text); border-radius: .1
 
 def html_page(tally, writers, fitter, out):
     """Returns the report as an HTML page."""
-    tokens, trained = (sum(getattr(w, key) for w in writers.values())
-                       for key in ("tokens", "trained"))
+    tokens = sum(writer.tokens for writer in writers.values())
+    trained = sum(writer.trained_tokens for writer in writers.values())
     samples = sum(len(w.lengths) for w in writers.values())
     lengths = quantiles(tally.lengths)
     tiles = [("samples", f"{samples:,}"), ("tokens", f"{tokens:,}"),

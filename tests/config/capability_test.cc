@@ -158,7 +158,7 @@ TEST_CASE("the reference says which part of a key cannot run yet") {
   REQUIRE(unsupported_part("optimizer.type").find("Lamb, ") == 0);
   const std::string markdown = config_markdown();
   for (const char* row :
-       {"| `pipeline` | whole number, ≥ 1, ranks | 1 | yes; GPUs: emulated |",
+       {"| `pipeline` | whole number, ≥ 1, stages | 1 | yes; GPUs: emulated |",
         "| `context` | whole number, ≥ 1, ranks | 1 | not yet: context parallelism |",
         "| `use_node_local_storage` | true/false | false | not yet: checkpoints on "})
     REQUIRE(markdown.find(row) != std::string::npos);

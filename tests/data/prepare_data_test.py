@@ -312,7 +312,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual((inputs["count"], inputs["first"]),
                          (300, ["part-0000.txt", "part-0001.txt", "part-0002.txt"]))
         self.assertIn("up to date", self.prepare(*many))
-        self.assertIn("299 documents", self.prepare(*many[:-1]))
+        self.assertIn("299 samples", self.prepare(*many[:-1]))
         self.assertIn("300 documents", self.prepare(*many))
         os.utime(many[-1], ns=(1, 1))
         self.assertIn("300 documents", self.prepare(*many))

@@ -82,8 +82,8 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_rank(running, 0, 4)
         next_line = running.await_line("step 1/", next_line)
         kill_rank(running, 0, 4)
-        running.await_line("rank 0 failed twice without a new checkpoint; continuing with 1 data "
-                           "rank of 2, global batch unchanged", next_line)
+        running.await_line("rank 0 failed twice without a new checkpoint; continuing with 1 "
+                           "data-parallel rank of 2, global batch unchanged", next_line)
         running.wait(0)
         same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
@@ -176,8 +176,8 @@ with tempfile.TemporaryDirectory() as scratch:
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2))
         assert "has no effect" not in checked.stdout, checked.stdout
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1))
-        assert ("notice: elastic.min_ranks 1 has no effect: there must be at least 1 data "
-                "rank" in checked.stdout), checked.stdout
+        assert ("notice: elastic.min_ranks 1 has no effect: there must be at least 1 "
+                "data-parallel rank" in checked.stdout), checked.stdout
         launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": "1"}

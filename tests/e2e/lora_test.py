@@ -290,7 +290,7 @@ with tempfile.TemporaryDirectory() as scratch:
                               scratch / "never"),
                         ftrun("--config", job.config(name, **settings), "--resume", "auto")):
             assert (process.returncode == 4
-                    and "its weights are not those"
+                    and "its weights differ from the base model that"
                     in process.stderr), process.stdout[-500:] + process.stderr[-1500:]
         assert not (scratch / "never").exists()
 

@@ -672,7 +672,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @needs("terminal")
     def warnings_above_the_live_line_are_in_log_and_report():
-        screen = on_a_terminal("--config", job.config("warned", train={"steps": 5},
+        screen = on_a_terminal("--config", job.config("warned", train={"steps": 40},
                                                       fp16={"enabled": True,
                                                             "initial_scale_power": 40}))
         assert "warning: step 1: " in screen, screen
