@@ -313,9 +313,9 @@ class PrepareData(unittest.TestCase):
                          (300, ["part-0000.txt", "part-0001.txt", "part-0002.txt"]))
         self.assertIn("up to date", self.prepare(*many))
         self.assertIn("299 samples", self.prepare(*many[:-1]))
-        self.assertIn("300 documents", self.prepare(*many))
+        self.assertIn("300 samples", self.prepare(*many))
         os.utime(many[-1], ns=(1, 1))
-        self.assertIn("300 documents", self.prepare(*many))
+        self.assertIn("300 samples", self.prepare(*many))
 
     def test_a_record_that_lists_every_input_is_up_to_date_too(self):
         path = self.write("a.txt", "hello")
