@@ -113,8 +113,8 @@ Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
             << format_table(
                    {"", "stated", "formula", "formula vs stated", "planned", "plan vs stated"},
                    cells)
-            << "ZeRO 3's 16 leaves 5.5 GB for activations, ZeRO 1's 52 and ZeRO 2's 38 hold 7 and "
-               "5 GB more than the formula\n";
+            << "The stated figure for ZeRO 3 (16 GB) leaves 5.5 GB for activations. Those for ZeRO "
+               "1 (52 GB) and ZeRO 2 (38 GB) are 7 GB and 5 GB above the formula.\n";
   return json;
 }
 
@@ -186,12 +186,14 @@ std::vector<ModelRows> compute_rows(const TableOptions& options,
 
 /// Prints the table of all rows, and returns them for --json.
 Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& gpus) {
-  std::cout << "memory of a GPU in GB of 10^9 bytes, if all weights are trained in bf16 with one "
+  std::cout << "memory of a GPU in GB of 10^9 bytes; all weights are trained in bf16 with one "
                "sequence of "
             << all.front().rows.front().query.sequence_length
-            << " tokens on each GPU: textbook formulas (2 + 2 + 8 bytes per parameter, divided by "
-               "the GPUs from ZeRO 3, 2 and 1 on, and 2 b s h L 2 bytes of activations) compared "
-               "with what ftrun and its libraries would allocate\n\n";
+            << " tokens on each GPU\n"
+               "formula: the textbook's 2 + 2 + 8 bytes per parameter for weights, gradients and "
+               "optimizer state, which ZeRO 3, 2 and 1 divide by the GPUs, plus 4 bytes x batch x "
+               "sequence x hidden size x layers of activations\n"
+               "planned: what ftrun and its libraries would allocate\n\n";
   std::vector<std::string> headers{"model",   "ZeRO",    "GPUs",
                                    "formula", "planned", "plan vs formula"};
   for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));

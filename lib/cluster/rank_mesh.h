@@ -12,7 +12,7 @@ namespace ftrun {
 
 /// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
 struct MeshPoint {
-#define FTRUN_MESH_AXIS(kind, name, what) int name = 0;
+#define FTRUN_MESH_AXIS(kind, name, cuts) int name = 0;
 #include "axes/axes.inc"
 
   int at(MeshAxis axis) const;

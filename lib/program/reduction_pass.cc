@@ -64,6 +64,7 @@ void sort_by_position(std::vector<WrittenGradient>& gradients) {
             });
 }
 
+/// Reductions collects the instructions that reduce gradients, and where each goes in the program.
 class Reductions {
  public:
   Reductions(const Program& program, GradientReduction& gradients, int64_t bucket_elements)

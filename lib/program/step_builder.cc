@@ -120,7 +120,7 @@ struct ListFacts {
         scratch(graph, plan_scratch(graph, op_list)) {}
 
   const std::vector<Op>& op_list;
-  /// Whether the list reads or writes a value, by value.
+  /// Says for each value (ValueId) whether the list reads it, and whether it writes it.
   std::vector<char> reads;
   std::vector<char> writes;
   std::vector<ListPart> parts;

@@ -165,8 +165,8 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
 }
 
 TEST_CASE(
-    "a micro-batch has the same position in the global batch in every step, and no two have "
-    "together",
+    "a micro-batch has the same position in the global batch in every step, which no other "
+    "micro-batch has",
     "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(300))}, {.sequence_length = 8});

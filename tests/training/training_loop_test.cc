@@ -316,8 +316,8 @@ TEST_CASE("a resumed run makes the evaluation that a signal prevented, unless it
 }
 
 TEST_CASE(
-    "a step that is not finite is counted, searched once a row, and passes its update number to "
-    "the next") {
+    "steps that are not finite are counted, only the first of consecutive ones is searched, and "
+    "the next step gets their update number") {
   FakeRun run(plain(), 6);
   for (const int64_t step : {2, 3, 5})
     run.at[step] = [](StepRun& found) { found.result.gradient_norm = kInfinite; };
