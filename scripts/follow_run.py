@@ -59,7 +59,7 @@ def parse_metrics(line):
         names = {key: f"{line['evaluation']}/{key}" for key in ("loss", "perplexity", "accuracy")}
     else:
         names = STEP_TAGS
-    # Without a token that counts in the loss, these values mean nothing.
+    # These values mean nothing if no token counts in the loss.
     meaningless = ("loss", "perplexity", "accuracy") if line.get("tokens") == 0 else ()
     values = {name: number(line[key]) for key, name in names.items() if key in line
               and key not in meaningless}

@@ -86,7 +86,7 @@ def check_encoding(path, head, encoding):
         return
     name, codec = detected
     marked = marked_encoding(head) is not None
-    # Without a byte order mark Python assumes the byte order of the machine
+    # Python assumes the byte order of the machine if there is no byte order mark
     by_machine = expected == name.lower() and not marked and codec.endswith("-be")
     if family(encoding) == name and expected in (name.lower(), f"{name.lower()}-sig",
                                                  codec) and not by_machine:

@@ -1,9 +1,7 @@
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -19,6 +17,7 @@
 #include "engine.h"
 #include "machine/machine_file.h"
 #include "new_file_checks.h"
+#include "report/load_watch.h"
 #include "report/machine_info.h"
 #include "report/wall_time.h"
 
@@ -41,47 +40,14 @@ std::string default_output_path() {
   return path;
 }
 
-/// OtherLoad measures how many cores other programs and other virtual machines keep busy.
-class OtherLoad {
- public:
-  /// Returns the mean number of cores since the constructor. The CPU time of child processes that
-  /// have ended counts as this program's.
-  double cores() const {
-    const Times now = read();
-    const double seconds = now.machine.all_seconds - begin_.machine.all_seconds;
-    if (seconds <= 0) return 0;
-    const double others = now.machine.busy_seconds - begin_.machine.busy_seconds +
-                          now.machine.stolen_seconds - begin_.machine.stolen_seconds -
-                          (now.own_seconds - begin_.own_seconds);
-    return std::max(0.0, others / seconds) * static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
-  }
-
- private:
-  struct Times {
-    MachineTimes machine;
-    double own_seconds;
-  };
-
-  static double used_seconds(int who) {
-    rusage usage{};
-    ::getrusage(who, &usage);
-    const auto seconds = [](const timeval& time) {
-      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-    };
-    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-  }
-  static Times read() {
-    return {read_machine_times(), used_seconds(RUSAGE_SELF) + used_seconds(RUSAGE_CHILDREN)};
-  }
-
-  Times begin_ = read();
-};
-
-/// Warns if other programs used this machine, because they make every measurement worse.
-void warn_of_load(const OtherLoad& load) {
+/// Warns if other programs or other virtual machines used this machine's cores, because they make
+/// every measurement worse.
+void warn_of_load(const LoadShares& load) {
   constexpr double kMuch = 0.2;
-  if (load.cores() > kMuch)
-    log_warning(cat("other programs kept ", format_number("%.1f", load.cores()),
+  const double cores =
+      (load.other_programs + load.stolen) * static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (cores > kMuch)
+    log_warning(cat("other programs kept ", format_number("%.1f", cores),
                     " cores busy meanwhile, so the measured rates are too low: measure again when "
                     "they have ended"));
 }
@@ -101,9 +67,9 @@ int bench_command(const BenchOptions& options) {
                              .cpu_model = host.cpu_model,
                              .measured = utc_now(),
                              .say = [](const std::string& line) { log_notice(line); }};
-  const OtherLoad load;
+  const LoadWatch load(1, read_times_with_children);
   const std::string text = machine_text(bench_with_engine(request));
-  warn_of_load(load);
+  warn_of_load(load.shares());
   parse_machine(path, text);
   if (options.out.empty())
     write_file_atomic(posix_files(), path, text);

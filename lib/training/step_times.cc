@@ -11,6 +11,7 @@
 #include "base/median.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
+#include "report/machine_info.h"
 #include "sim/step_trace.h"
 
 namespace ftrun {
@@ -88,26 +89,6 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
     predicted.why_not = first_line(error.what());
   }
   return predicted;
-}
-
-UsedTimes read_used_times() {
-  const ProcessTimes own = read_process_times();
-  return {read_machine_times(), own.user_seconds + own.system_seconds};
-}
-
-LoadWatch::LoadWatch(int64_t ranks, Reader read)
-    : ranks_(ranks), read_(std::move(read)), begin_(read_()) {}
-
-LoadShares LoadWatch::shares() const {
-  const UsedTimes now = read_();
-  const MachineTimes& begin = begin_.machine;
-  const double all_seconds = now.machine.all_seconds - begin.all_seconds;
-  if (all_seconds <= 0) return {};
-  const double run_seconds = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);
-  return {
-      .other_programs =
-          std::max(0.0, now.machine.busy_seconds - begin.busy_seconds - run_seconds) / all_seconds,
-      .stolen = std::max(0.0, now.machine.stolen_seconds - begin.stolen_seconds) / all_seconds};
 }
 
 StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted)) {

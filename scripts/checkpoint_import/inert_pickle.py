@@ -513,7 +513,7 @@ class OpenFiles:
             return descriptor
         if len(self.descriptors) >= self.MAX_OPEN:
             os.close(self.descriptors.pop(next(iter(self.descriptors))))
-        # Without O_NONBLOCK, open() would wait if the path is a pipe.
+        # O_NONBLOCK lets open() return if the path is a pipe; it would wait otherwise.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

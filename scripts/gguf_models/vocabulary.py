@@ -190,7 +190,7 @@ def byte_level_tokenizer(file):
                         f"{', '.join(PRE_TOKENIZERS)}. Use the tokenizer.json of the Hugging Face "
                         "folder")
     merges = [tuple(merge.split(" ")) for merge in file.field("tokenizer.ggml.merges", [])]
-    # These match a whole token even if no merges lead to it.
+    # The tokenizers of ADDS_BOS match a whole token even if no merges lead to it.
     ignores_merges = name in ADDS_BOS
     tokenizer = Tokenizer(models.BPE(vocab=text_tokens(file), merges=merges,
                                      ignore_merges=ignores_merges))

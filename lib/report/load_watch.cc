@@ -1,0 +1,40 @@
+#include "report/load_watch.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ftrun {
+
+UsedTimes read_used_times() {
+  const ProcessTimes own = read_process_times();
+  return {read_machine_times(), own.user_seconds + own.system_seconds};
+}
+
+UsedTimes read_times_with_children() {
+  UsedTimes times = read_used_times();
+  rusage children{};
+  ::getrusage(RUSAGE_CHILDREN, &children);
+  for (const timeval& time : {children.ru_utime, children.ru_stime})
+    times.own_seconds +=
+        static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  return times;
+}
+
+LoadWatch::LoadWatch(int64_t ranks, Reader read)
+    : ranks_(ranks), read_(std::move(read)), begin_(read_()) {}
+
+LoadShares LoadWatch::shares() const {
+  const UsedTimes now = read_();
+  const MachineTimes& begin = begin_.machine;
+  const double all_seconds = now.machine.all_seconds - begin.all_seconds;
+  if (all_seconds <= 0) return {};
+  const double run_seconds = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);
+  return {
+      .other_programs =
+          std::max(0.0, now.machine.busy_seconds - begin.busy_seconds - run_seconds) / all_seconds,
+      .stolen = std::max(0.0, now.machine.stolen_seconds - begin.stolen_seconds) / all_seconds};
+}
+
+}  // namespace ftrun

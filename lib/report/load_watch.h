@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "report/machine_info.h"
+
+namespace ftrun {
+
+/// LoadShares holds shares of this machine's CPU time during a run: the share that processes other
+/// than the run's ranks used, and the share that a hypervisor gave to other virtual machines.
+struct LoadShares {
+  double other_programs = 0;
+  double stolen = 0;
+};
+
+/// UsedTimes holds the CPU time of this machine, and the part that this process used.
+struct UsedTimes {
+  MachineTimes machine;
+  double own_seconds = 0;
+};
+UsedTimes read_used_times();
+/// Reads the same times, where child processes that have ended count as this process.
+UsedTimes read_times_with_children();
+
+/// LoadWatch measures the other load on this machine.
+class LoadWatch {
+ public:
+  using Reader = std::function<UsedTimes()>;
+
+  /// Begins the measurement. Assumes that all `ranks` ranks of the run are on this machine and use
+  /// as much CPU time as this rank.
+  explicit LoadWatch(int64_t ranks, Reader read = read_used_times);
+
+  /// Returns the shares since the beginning of the measurement.
+  LoadShares shares() const;
+
+ private:
+  int64_t ranks_;
+  Reader read_;
+  UsedTimes begin_;
+};
+
+}  // namespace ftrun
