@@ -13,9 +13,10 @@ inline constexpr int64_t kShmStagedBytes = 64 << 10;
 /// Bytes of each of the two halves of a rank's staging area. Larger collectives pass through the
 /// halves in pieces if their buffers are not in shared memory.
 inline constexpr int64_t kShmHalfBytes = 512 << 10;
-/// Bytes of each peer's memory that larger collectives and messages map at a time: little memory,
-/// but whole huge pages.
-inline constexpr int64_t kShmMappedBytes = 4 << 20;
+/// Bytes of each peer's memory that larger collectives and messages map at a time: one huge page.
+/// Mapping a huge page takes a small fraction of the time of reading it, so more bytes at a time
+/// would use more memory without being faster.
+inline constexpr int64_t kShmMappedBytes = 2 << 20;
 /// Bytes of a huge page. A peer that touches a part of a huge page maps all of it. The kernel is
 /// asked to make huge pages of memory that is offered to peers if it is at least half a huge page.
 inline constexpr int64_t kShmHugePage = 2 << 20;
