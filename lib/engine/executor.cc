@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/collective_kind.h"
 #include "base/error.h"
 #include "optimizers/code_map.h"
 #include "program/layer_instr.h"
@@ -399,21 +400,26 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   auto* in = address<std::byte>(instr.reads[index]);
   auto* out = address<std::byte>(instr.writes[index]);
   const CallSite site{program_.at(instr.writes[index].buffer).name};
-  switch (instr.kind) {
-    case InstrKind::kAllReduce:
+  switch (collective_kind(instr.kind)) {
+    case CollectiveKind::kAllReduce:
       return group.all_reduce(out, written, dtype,
                               exchange.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
-    case InstrKind::kReduceScatter:
+    case CollectiveKind::kReduceScatter:
       return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
-    case InstrKind::kAllGather:
+    case CollectiveKind::kAllGather:
       return group.all_gather(in, out, read, dtype, site);
-    case InstrKind::kAllToAll:
+    case CollectiveKind::kAllToAll:
       return group.all_to_all(in, out, read / group.size(), dtype, site);
-    case InstrKind::kShift:
+    case CollectiveKind::kShift:
       return group.shift(in, out, read, dtype, exchange.shift, site);
-    default:
-      bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
+    case CollectiveKind::kCountedAllToAll:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
+      break;
   }
+  bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
 }
 
 /// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a

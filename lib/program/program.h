@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/collective_kind.h"
 #include "base/dtype.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
@@ -124,22 +125,27 @@ constexpr bool is_communication(Lane lane) {
   return lane >= Lane::kFirstGroup;
 }
 
+/// InstrKind is the closed set of things that an instruction does. Those of base/collectives.inc
+/// run over the ranks of `group`:
+/// * kAllReduce sums (or takes the maximum of) writes[*], in place
+/// * kReduceScatter sums reads[i], one block per rank; writes[i] gets this rank's block
+/// * kAllGather: writes[i] gets reads[i] of every rank
+/// * kAllToAll: writes[i] gets this rank's block of reads[i] of every rank
+/// * kCountedAllToAll is like kAllToAll, for blocks of any number of rows, counted by their sender
+/// * kShift: writes[i] gets reads[i] of the rank Exchange::shift places before this one
+/// * kSend sends reads[0] to the other rank of `group` (a link), which has the kReceive
+/// * kReceive receives writes[0] from the other rank of `group`
 enum class InstrKind : uint8_t {
-  kLoadBatch,      // copies the loader's micro-batch into its buffers
-  kClear,          // zeroes its writes: padding that no list writes
-  kBegin,          // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
-  kForward,        // operations of a layer's forward list
-  kBackward,       // operations of a layer's backward list (input and weight gradients)
-  kInputGrad,      // only the operations of its input gradients
-  kWeightGrad,     // only the operations of its weight gradients
-  kAllReduce,      // sums (or takes the maximum of) writes[*] over the ranks of `group`, in place
-  kReduceScatter,  // sums reads[i], one block per rank of `group`; writes[i] gets this rank's block
-  kAllGather,      // writes[i] gets reads[i] of every rank of `group`
-  kAllToAll,       // writes[i] gets this rank's block of reads[i] of every rank of `group`
-  kCountedAllToAll,  // like kAllToAll, for blocks of any number of rows, counted by their sender
-  kShift,         // writes[i] gets reads[i] of the rank Exchange::shift places before this one
-  kSend,          // sends reads[0] to the other rank of `group` (a link), which has the kReceive
-  kReceive,       // receives writes[0] from the other rank of `group`
+  kLoadBatch,   // copies the loader's micro-batch into its buffers
+  kClear,       // zeroes its writes: padding that no list writes
+  kBegin,       // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
+  kForward,     // operations of a layer's forward list
+  kBackward,    // operations of a layer's backward list (input and weight gradients)
+  kInputGrad,   // only the operations of its input gradients
+  kWeightGrad,  // only the operations of its weight gradients
+#define FTRUN_STEP_COLLECTIVE(kind, name) kind,
+#define FTRUN_OTHER_COLLECTIVE(kind, name)
+#include "base/collectives.inc"
   kCopy,          // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
   kAccumulate,    // adds reads[0] to writes[0]
   kGradientNorm,  // writes the sum of squares of reads[i] to writes[i] (one F64 each)
@@ -148,6 +154,12 @@ enum class InstrKind : uint8_t {
   kUpdate,        // runs the optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
+
+/// Returns the collective or transfer that instructions of a kind run; they must run one.
+CollectiveKind collective_kind(InstrKind kind);
+/// Returns the kind of the instructions that run a collective or transfer; a step must have such
+/// instructions.
+InstrKind instr_kind(CollectiveKind kind);
 
 /// ProgramGroup holds the ranks that collectives of a program run over, and this rank's place among
 /// them.

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "base/collective_kind.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "graph/collective_attrs.h"
@@ -26,29 +28,11 @@
 namespace ftrun {
 namespace {
 
-InstrKind instr_kind(OpCollective collective) {
-  switch (collective) {
-    case OpCollective::kAllReduce:
-      return InstrKind::kAllReduce;
-    case OpCollective::kAllGather:
-      return InstrKind::kAllGather;
-    case OpCollective::kReduceScatter:
-      return InstrKind::kReduceScatter;
-    case OpCollective::kAllToAll:
-      return InstrKind::kAllToAll;
-    case OpCollective::kShift:
-      return InstrKind::kShift;
-    case OpCollective::kNone:
-      break;
-  }
-  bug("the operation is not a collective");
-}
-
 /// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
 /// place. For values in the operation list's scratch buffer the scratch plan has done this already.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValuePlaces& places) {
   for (const Op& op : op_list) {
-    if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
+    if (op_spec(op.kind).collective != CollectiveKind::kAllReduce) continue;
     const Range out = places.at(op.out[0]);
     const bool moves =
         graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
@@ -493,7 +477,9 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePl
   const auto& over = op.attrs.get<CollectiveAttrs>();
   const GroupId group = placement_.groups().along(over.axis);
   require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
-  const bool is_all_reduce = op_spec(op.kind).collective == OpCollective::kAllReduce;
+  const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;
+  require(collective.has_value(), "the operation is a collective");
+  const bool is_all_reduce = collective == CollectiveKind::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
     instr.layer = like.layer;
     instr.micro_batch = like.micro_batch;
@@ -502,8 +488,7 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePl
   if (is_all_reduce && in != out) emit_for_layer(make_copy(program_, in, out));
   const Exchange exchange{
       .group = group, .dtype = graph.at(op.in[0]).dtype, .shift = static_cast<int32_t>(over.by)};
-  emit_for_layer(make_collective(instr_kind(op_spec(op.kind).collective), exchange,
-                                 is_all_reduce ? out : in, out));
+  emit_for_layer(make_collective(instr_kind(*collective), exchange, is_all_reduce ? out : in, out));
 }
 
 /// Records the gradients that a list writes, so it is called once for a list, and returns how the

@@ -52,6 +52,11 @@ TEST_CASE("instructions are called by kind, layer and micro-batch") {
   CHECK(instr_name(InstrKind::kAllToAll) == "all_to_all");
   CHECK(instr_name(InstrKind::kShift) == "shift");
   CHECK(instr_name(InstrKind::kUpdate) == "update");
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kShift, CollectiveKind::kReceive}) {
+    CHECK(collective_kind(instr_kind(kind)) == kind);
+    CHECK(instr_name(instr_kind(kind)) == collective_name(kind));
+  }
   CHECK(lane_name(Lane::kCompute) == "compute");
   CHECK(lane_name(lane_of(0)) == "communication");
   CHECK(category_name(Category::kParameters) == "parameters");
