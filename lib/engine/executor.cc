@@ -123,10 +123,30 @@ void Executor::plan_norm(const Instr& instr) {
 }
 
 void Executor::run(StepRun& step) {
-  require(!decides_ || step.decide, "a program that updates is run with a decision");
+  require(decides_ && step.decide, "a training step is run with a decision");
+  run_program(step);
+  step.result.all_votes = all_votes();
+  step.result.loss_sum = loss_number(TrainingNumber::kLoss);
+  step.result.counted_tokens = loss_number(TrainingNumber::kCountedTokens);
+}
+
+void Executor::run_forward(ForwardRun& forward) {
+  require(!decides_, "a program that updates is run as a training step");
+  StepRun step;
+  step.micro_batches = forward.micro_batches;
+  step.votes = forward.votes;
+  run_program(step);
+  forward.result = {};
+  if (!loss_slots_) return;
+  forward.result.all_votes = all_votes();
+  forward.result.loss_sum = loss_number(EvaluationNumber::kLoss);
+  forward.result.correct_tokens = loss_number(EvaluationNumber::kCorrectTokens);
+}
+
+void Executor::run_program(StepRun& step) {
   step_ = &step;
   step.result = {};
-  loss_recorded_ = false;
+  loss_slots_.reset();
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
   phases_.begin();
@@ -147,7 +167,7 @@ void Executor::run(StepRun& step) {
     step.result.exposed_communication_seconds = times_->exposed_communication;
   else if (!device_->is_asynchronous())
     step.result.exposed_communication_seconds = lanes_.exposed_communication_seconds();
-  if (loss_ && !loss_recorded_) {
+  if (loss_ && !loss_slots_) {
     device_->drain();
     record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
@@ -207,14 +227,16 @@ void Executor::run_recorded(const StepRun& step) {
   if (updates()) device_->replay(1);
 }
 
-/// Copies the sums of losses, tokens and votes into the result. No later instruction may change
-/// them.
+/// Copies the sums of losses, tokens and votes. No later instruction may change them.
 void Executor::record_loss(const double* loss) {
-  loss_recorded_ = true;
-  StepResult& result = step_->result;
-  result.loss_sum = loss[slot_of(LossNumber::kLoss)];
-  (decides_ ? result.counted_tokens : result.correct_tokens) = loss[slot_of(LossNumber::kTokens)];
-  std::copy_n(loss + kLossNumbers, kVotes, result.all_votes.counts().begin());
+  loss_slots_.emplace();
+  std::copy_n(loss, kLossSlots, loss_slots_->begin());
+}
+
+Votes Executor::all_votes() const {
+  Votes all;
+  std::copy_n(loss_slots_->begin() + kLossNumbers, kVotes, all.counts().begin());
+  return all;
 }
 
 NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
@@ -535,8 +557,9 @@ void Executor::decide(const Instr& instr) {
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   record_loss(loss);
-  const StepDecision decision = step_->decide(
-      {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
+  const StepDecision decision =
+      step_->decide({loss_number(TrainingNumber::kLoss),
+                     loss_number(TrainingNumber::kCountedTokens), std::sqrt(sum)});
   step_->result.finite = decision.finite;
   step_->result.gradient_norm = decision.gradient_norm;
   step_->scalars.update_gradient_factor = decision.update_gradient_factor;

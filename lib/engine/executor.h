@@ -22,6 +22,7 @@
 #include "kernels/kernels.h"
 #include "model/description.h"
 #include "optimizers/optimizer_config.h"
+#include "program/loss_slots.h"
 #include "program/program.h"
 #include "program/update_operands.h"
 
@@ -50,18 +51,15 @@ struct StepDecision {
 /// ranks, so that all ranks make the same decision.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
-/// StepResult holds the results of a run of a program. It is equal on all ranks, except for the
+/// StepResult holds the results of a training step. It is equal on all ranks, except for the
 /// seconds.
 struct StepResult {
   /// The votes of all ranks.
   Votes all_votes;
   /// The sum of token losses over all ranks.
   double loss_sum = 0;
-  /// The number of counted tokens of a program that updates, over all ranks.
+  /// The number of counted tokens over all ranks.
   double counted_tokens = 0;
-  /// The number of counted tokens whose label is the most likely token (argmax of the logits), for
-  /// a program that does not update.
-  double correct_tokens = 0;
   /// The gradient norm that the decision reports.
   double gradient_norm = 0;
   /// The decision found the sums finite, so the updates ran.
@@ -71,13 +69,12 @@ struct StepResult {
   std::optional<double> exposed_communication_seconds;
 };
 
-/// StepRun holds the inputs of a step besides the program, and its result.
+/// StepRun holds the inputs of a training step besides the program, and its result.
 struct StepRun {
   /// The batches, one for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// The policy that answers kDecide. Each run calls it once, from the calling thread. It is
-  /// required if the program has a kDecide instruction.
+  /// The policy that answers kDecide, required. Each run calls it once, from the calling thread.
   StepPolicy decide;
   /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
@@ -87,6 +84,29 @@ struct StepRun {
   bool traced = false;
   /// The result of the last run.
   StepResult result;
+};
+
+/// ForwardResult holds the results of an evaluation. It is equal on all ranks. Programs without a
+/// loss have none.
+struct ForwardResult {
+  /// The votes of all ranks.
+  Votes all_votes;
+  /// The sum of token losses over all ranks.
+  double loss_sum = 0;
+  /// The number of counted tokens, over all ranks, whose label is the most likely token (argmax of
+  /// the logits).
+  double correct_tokens = 0;
+};
+
+/// ForwardRun holds the inputs of a run of a program that decides on no update (an evaluation, or
+/// logits), and its result.
+struct ForwardRun {
+  /// The batches, one for each kLoadBatch instruction.
+  std::span<const Batch> micro_batches;
+  /// The votes of this rank, which are summed over all ranks together with the loss.
+  Votes votes;
+  /// The result of the last run.
+  ForwardResult result;
 };
 
 /// RunTrace says when each instruction of a run ran on this rank.
@@ -115,8 +135,11 @@ class Executor {
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
            const RankGroups& groups);
 
-  /// Runs the program. Collective: every rank of the group calls this with its own micro-batches.
+  /// Runs a training step. Collective: every rank of the group calls this with its own
+  /// micro-batches.
   void run(StepRun& step);
+  /// Runs a program that decides on no update. Collective, like run().
+  void run_forward(ForwardRun& forward);
 
   /// Repeats a training step that was not finite, and returns where this rank first finds a value
   /// that is not. Weights and state have not changed, so the values are the same again. The
@@ -139,6 +162,7 @@ class Executor {
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
+  void run_program(StepRun& step);
   void begin_trace();
   void end_trace();
   void run_recorded(const StepRun& step);
@@ -172,6 +196,12 @@ class Executor {
   FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
   void plan_norm(const Instr& instr);
   void record_loss(const double* loss);
+  /// Returns a number of the loss buffer, once record_loss() has copied it.
+  template <typename Number>
+  double loss_number(Number number) const {
+    return (*loss_slots_)[static_cast<size_t>(slot_of(number))];
+  }
+  Votes all_votes() const;
   DType dtype(const Range& range) const { return program_.at(range.buffer).format.dtype; }
   TypedSpan span_of(const Range& range) const;
   template <typename T>
@@ -195,7 +225,8 @@ class Executor {
   std::optional<TypedSpan> loss_;
   /// The program has a kDecide instruction.
   bool decides_ = false;
-  bool loss_recorded_ = false;
+  /// The loss buffer of this run, once all its sums are final.
+  std::optional<std::array<double, kLossSlots>> loss_slots_;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;

@@ -98,6 +98,8 @@ StepMetrics TrainingLoop::train_step() {
   evaluation_clock_.add_vote(step.votes);
   parts_.stepper.run(step);
   const StepResult& result = step.result;
+  require(result.counted_tokens == static_cast<double>(fetched.batch.counted_tokens_global),
+          "a step counts the tokens that the loader has counted");
   ++progress_.step;
   progress_.tokens += static_cast<int64_t>(result.counted_tokens);
   parts_.stop.read_votes(result.all_votes);

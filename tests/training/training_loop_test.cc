@@ -442,6 +442,11 @@ TEST_CASE(
 
 TEST_CASE("a run whose labels are all masked says so once, and slow ranks are named and counted") {
   FakeRun run(plain(), 3);
+  StepBatch batch;
+  run.next_batch = [&] {
+    batch.counted_tokens_global = run.progress.step < 2 ? 0 : 10;
+    return Loader::Fetched{batch, 0.25};
+  };
   for (const int64_t step : {1, 2})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = found.result.counted_tokens = 0; };
   run.loop().run();
