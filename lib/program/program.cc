@@ -87,9 +87,10 @@ std::string_view tier_name(Tier tier) {
 }
 
 std::string_view category_name(Category category) {
-  static constexpr std::array<std::string_view, kCategoryCount> kNames{
-      "parameters", "gradients", "optimizer", "activations",
-      "buckets",    "staging",   "buffers",   "snapshot"};
+  // The names are keys of `ftrun plan --json`.
+  static constexpr auto kNames =
+      enum_names<Category>({"parameters", "gradients", "optimizer", "activations", "buckets",
+                            "staging", "buffers", "snapshot"});
   return kNames[static_cast<size_t>(category)];
 }
 

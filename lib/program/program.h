@@ -11,6 +11,7 @@
 
 #include "base/collective_kind.h"
 #include "base/dtype.h"
+#include "base/enum_names.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
 #include "optimizers/block_map.h"
@@ -34,10 +35,10 @@ enum class Category : uint8_t {
   kActivations,  // batch, values of the layers, scratch
   kBuckets,      // gathered parameters, gradients that are being reduced
   kStaging,      // copies of data that is stored in another tier
-  kBuffers,      // loss, norm; the name is a key of `ftrun plan --json`
+  kSums,         // sums of a step: loss, norm
   kSnapshot,     // copy of the state from which a checkpoint is written while training continues
 };
-inline constexpr size_t kCategoryCount = 8;
+inline constexpr size_t kCategoryCount = enumerator_count<Category>();
 
 /// The maximum number of states of an optimizer that can have their own persistent buffer.
 inline constexpr int32_t kMaxStateBuffers = 16;
@@ -88,7 +89,7 @@ struct Buffer {
 /// Arena names a memory block that buffers share if they are not persistent: private memory of the
 /// device, memory of the device that peers can read, or memory of the host.
 enum class Arena : uint8_t { kDevice, kShared, kHost };
-inline constexpr size_t kArenaCount = 3;
+inline constexpr size_t kArenaCount = enumerator_count<Arena>();
 using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
 /// Returns whether peers can read the buffer in place. It may be persistent or not.
@@ -153,7 +154,7 @@ enum class InstrKind : uint8_t {
   kMeasure,       // computes the new scales of 8-bit states of a tensor that straddles blocks
   kUpdate,        // runs the optimizer over one range of parameters
 };
-inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
+inline constexpr size_t kInstrKinds = enumerator_count<InstrKind>();
 
 /// Returns the collective or transfer that instructions of a kind run; they must run one.
 CollectiveKind collective_kind(InstrKind kind);

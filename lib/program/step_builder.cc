@@ -228,7 +228,7 @@ class StepBuilder {
 
   BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
     return program_.add({.name = name,
-                         .category = Category::kBuffers,
+                         .category = Category::kSums,
                          .bytes = elements * dtype_bytes(dtype),
                          .persistent = which,
                          .format = {.dtype = dtype}});

@@ -267,7 +267,7 @@ class Formula {
   int64_t loss_and_norm_bytes() const {
     return sent_by([&](const Instr& instr) {
       return instr.is_collective() &&
-             program_.at(instr.writes[0].buffer).category == Category::kBuffers;
+             program_.at(instr.writes[0].buffer).category == Category::kSums;
     });
   }
 
