@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
-#include <set>
 
 #include "base/clock.h"
 #include "base/collective_kind.h"
@@ -40,18 +39,6 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
         activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
   }
   return all;
-}
-
-/// Returns the values that an instruction computes for later instructions of its list.
-std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
-  const std::vector<Op>& list = op_list_of(graph, instr.kind);
-  std::set<ValueId> made;
-  for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
-  std::set<ValueId> later;
-  for (auto op = list.begin() + instr.ops().first_op + instr.ops().op_count; op != list.end(); ++op)
-    for (const ValueId id : op->in)
-      if (made.contains(id)) later.insert(id);
-  return later;
 }
 
 /// Lists the first token of each micro-batch, which a recording holds as a constant. (It does not
@@ -111,10 +98,24 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
   }
 }
 
-TypedSpan Executor::span_of(const Range& range) const {
-  return {address<std::byte>(range), dtype(range), element_count(program_, range),
-          program_.at(range.buffer).tier};
-}
+/// RunScope sets what the lanes of a run use, and resets it when the run has ended, also by an
+/// error.
+class Executor::RunScope {
+ public:
+  RunScope(Executor& executor, StepRun& step, NonfiniteProbe* probe) : executor_(executor) {
+    executor_.step_ = &step;
+    executor_.probe_ = probe;
+  }
+  ~RunScope() {
+    executor_.step_ = nullptr;
+    executor_.probe_ = nullptr;
+  }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  Executor& executor_;
+};
 
 void Executor::plan_norm(const Instr& instr) {
   require(norm_parts_.empty(), "a step has one gradient norm");
@@ -123,8 +124,18 @@ void Executor::plan_norm(const Instr& instr) {
 }
 
 void Executor::run(StepRun& step) {
+  run_step(step, nullptr);
+}
+
+NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
+  NonfiniteProbe probe(program_, model_, memory_, *device_);
+  run_step(step, &probe);
+  return probe.found();
+}
+
+void Executor::run_step(StepRun& step, NonfiniteProbe* probe) {
   require(decides_ && step.decide, "a training step is run with a decision");
-  run_program(step);
+  run_program(step, probe);
   step.result.all_votes = all_votes();
   step.result.loss_sum = loss_number(TrainingNumber::kLoss);
   step.result.counted_tokens = loss_number(TrainingNumber::kCountedTokens);
@@ -135,7 +146,7 @@ void Executor::run_forward(ForwardRun& forward) {
   StepRun step;
   step.micro_batches = forward.micro_batches;
   step.votes = forward.votes;
-  run_program(step);
+  run_program(step, nullptr);
   forward.result = {};
   if (!loss_slots_) return;
   forward.result.all_votes = all_votes();
@@ -143,21 +154,21 @@ void Executor::run_forward(ForwardRun& forward) {
   forward.result.correct_tokens = loss_number(EvaluationNumber::kCorrectTokens);
 }
 
-void Executor::run_program(StepRun& step) {
-  step_ = &step;
+void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
+  const RunScope scope(*this, step, probe);
   step.result = {};
   loss_slots_.reset();
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
   phases_.begin();
-  const bool traced = step.traced && !looks_for_nonfinite_;
+  const bool traced = step.traced && probe == nullptr;
   lanes_trace_ = traced && !device_->is_asynchronous();
   if (traced) begin_trace();
   device_->begin_run(step.scalars, traced);
   if (traced) trace_.begin = std::chrono::steady_clock::now();
   // The first run is not recorded, because libraries initialize themselves in it. A traced run is
   // not replayed, because a recording does not measure the times of instructions.
-  if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_ && !traced)
+  if (device_->can_record() && ++runs_ > 1 && probe == nullptr && !traced)
     run_recorded(step);
   else
     lanes_.run_once();
@@ -171,7 +182,6 @@ void Executor::run_program(StepRun& step) {
     device_->drain();
     record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
-  step_ = nullptr;
 }
 
 /// Prepares the intervals that a traced run records; only the first traced run allocates them.
@@ -237,14 +247,6 @@ Votes Executor::all_votes() const {
   Votes all;
   std::copy_n(loss_slots_->begin() + kLossNumbers, kVotes, all.counts().begin());
   return all;
-}
-
-NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
-  looks_for_nonfinite_ = true;
-  nonfinite_ = {};
-  run(step);
-  looks_for_nonfinite_ = false;
-  return nonfinite_;
 }
 
 std::array<double, kInstrKinds> Executor::seconds() const {
@@ -349,58 +351,7 @@ void Executor::run_ops(const Instr& instr) {
                    {.accumulate = instr.ops().accumulate,
                     .layer = instr.layer,
                     .first_token = batch.first_token});
-  if (looks_for_nonfinite_) record_nonfinite(instr);
-}
-
-/// Records the first value, in the order of ids, that is not finite. Checks the values that leave
-/// the list, or that leave the part of the list between two collectives which this instruction
-/// runs.
-void Executor::record_nonfinite(const Instr& instr) {
-  if (nonfinite_.instr >= 0) return;
-  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
-  const std::set<ValueId> later = values_for_later(graph, instr);
-  for (const Binding& binding : instr.ops().bindings) {
-    const Value& value = graph.at(binding.value);
-    const bool leaves =
-        later.contains(binding.value) ||
-        (instr.kind == InstrKind::kForward
-             ? value.role == ValueRole::kOutput
-             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
-    const bool number =
-        value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
-    TypedSpan numbers = span_of(binding.range);
-    numbers.dtype = value.dtype;
-    numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
-    const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
-                        device_->is_finite(instr.lane, numbers);
-    if (finite) continue;
-    nonfinite_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
-    const std::string layer =
-        instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
-    nonfinite_.text =
-        cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
-    return;
-  }
-}
-
-/// Returns "; the weight model.norm.weight is not finite" for each weight of the layer that is not
-/// finite; "" if all are finite.
-std::string Executor::nonfinite_weights(const Instr& instr) {
-  std::string found;
-  if (instr.layer < 0) return found;
-  for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
-    for (const Binding& binding : instr.ops().bindings) {
-      if (binding.value != param.value) continue;
-      const TypedSpan weights = span_of(binding.range);
-      int64_t first = 0;
-      for (const TensorId id : param.tensors) {
-        const TensorInfo& tensor = model_.tensor(id);
-        if (!device_->is_finite(instr.lane, weights.part(first, tensor.local_numel())))
-          found += cat("; the weight ", tensor.name, " is not finite");
-        first += tensor.local_numel();
-      }
-    }
-  return found;
+  if (probe_ != nullptr) probe_->check(instr);
 }
 
 /// Runs a collective: one call for each pair of ranges. Starts all calls before it waits for the

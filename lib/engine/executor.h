@@ -16,6 +16,7 @@
 #include "engine/lane_device.h"
 #include "engine/lanes.h"
 #include "engine/memory.h"
+#include "engine/nonfinite_probe.h"
 #include "engine/phase_clock.h"
 #include "engine/rank_groups.h"
 #include "engine/votes.h"
@@ -117,14 +118,6 @@ struct RunTrace {
   std::vector<Interval> instrs;
 };
 
-/// NonfiniteLocation is the place where a rank first found a value that is not finite.
-struct NonfiniteLocation {
-  /// The instruction that computed the value; -1: every value is finite.
-  InstrId instr = -1;
-  /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
-  std::string text;
-};
-
 /// Executor runs one program on this rank's lanes. It knows instructions, but no ZeRO stages or
 /// models: the lists of a graph say what a layer computes, and bindings say where its values lie in
 /// memory.
@@ -162,7 +155,12 @@ class Executor {
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
-  void run_program(StepRun& step);
+  class RunScope;
+
+  /// Runs a training step. With a probe it looks for a value that is not finite, and updates
+  /// nothing.
+  void run_step(StepRun& step, NonfiniteProbe* probe);
+  void run_program(StepRun& step, NonfiniteProbe* probe);
   void begin_trace();
   void end_trace();
   void run_recorded(const StepRun& step);
@@ -173,8 +171,6 @@ class Executor {
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void record_nonfinite(const Instr& instr);
-  std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   Work start_collective(const Instr& instr, size_t index, Communicator& group);
   void move_counted(const Instr& instr, Communicator& group);
@@ -185,7 +181,7 @@ class Executor {
   bool may_start_disk(InstrId id);
   /// Returns whether the step runs its updates; call it after the decision. A step that only
   /// searches for values that are not finite updates nothing.
-  bool updates() const { return step_->result.finite && !looks_for_nonfinite_; }
+  bool updates() const { return step_->result.finite && probe_ == nullptr; }
   void drop_disk_requests();
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
@@ -203,7 +199,7 @@ class Executor {
   }
   Votes all_votes() const;
   DType dtype(const Range& range) const { return program_.at(range.buffer).format.dtype; }
-  TypedSpan span_of(const Range& range) const;
+  TypedSpan span_of(const Range& range) const { return ftrun::span_of(program_, memory_, range); }
   template <typename T>
   T* address(const Range& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
@@ -227,7 +223,9 @@ class Executor {
   bool decides_ = false;
   /// The loss buffer of this run, once all its sums are final.
   std::optional<std::array<double, kLossSlots>> loss_slots_;
+  /// The present run, and its search for values that are not finite; null where there is none.
   StepRun* step_ = nullptr;
+  NonfiniteProbe* probe_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;
   /// The lanes record the times of this run's instructions.
@@ -245,9 +243,7 @@ class Executor {
   std::optional<OptimizerConfig> recorded_;
   /// The positions in the run, in tokens, at which the recorded micro-batches begin.
   std::vector<int64_t> recorded_tokens_;
-  bool looks_for_nonfinite_ = false;
   PhaseClock phases_;
-  NonfiniteLocation nonfinite_;
   Lanes lanes_;
 };
 
