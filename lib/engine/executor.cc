@@ -49,20 +49,6 @@ std::vector<int64_t> first_tokens(const StepRun& step) {
   return first;
 }
 
-/// Returns, for each instruction of the disk lane, the next one of the lane if that may start
-/// early, else -1.
-std::vector<InstrId> early_disk_requests(const Program& program) {
-  std::vector<InstrId> next(program.instrs.size(), -1);
-  InstrId last = -1;
-  for (size_t i = 0; i < program.instrs.size(); ++i) {
-    if (program.instrs[i].lane != Lane::kDisk) continue;
-    if (last >= 0 && program.instrs[i].starts_early())
-      next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
-    last = static_cast<InstrId>(i);
-  }
-  return next;
-}
-
 }  // namespace
 
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
@@ -76,8 +62,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       activities_(board_ == nullptr ? std::vector<Activity>()
                                     : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
-      early_disk_(early_disk_requests(program)),
-      disk_tickets_(program.instrs.size()),
+      disk_(program, memory),
       phases_(program),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
@@ -159,7 +144,7 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
   step.result = {};
   loss_slots_.reset();
   for (auto& lane : seconds_) lane.fill(0);
-  drop_disk_requests();
+  disk_.drop();
   phases_.begin();
   const bool traced = step.traced && probe == nullptr;
   lanes_trace_ = traced && !device_->is_asynchronous();
@@ -445,17 +430,9 @@ void Executor::run_transfer(const Instr& instr) {
 }
 
 void Executor::copy(const Instr& instr) {
-  if (instr.lane == Lane::kDisk) return copy_disk(instr);
+  if (instr.lane == Lane::kDisk)
+    return disk_.copy(instr, [this](InstrId next) { return may_start_disk(next); });
   device_->copy(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
-}
-
-void Executor::start_disk(size_t at) {
-  if (disk_tickets_[at]) return;
-  const Instr& instr = program_.instrs[at];
-  const bool write = memory_.on_disk(program_, instr.writes[0]);
-  const Range& disk = write ? instr.writes[0] : instr.reads[0];
-  const Range& memory = write ? instr.reads[0] : instr.writes[0];
-  disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
 }
 
 /// Returns whether a disk request may start: everything that it waits for is done, and the step's
@@ -465,32 +442,6 @@ void Executor::start_disk(size_t at) {
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
   return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
-}
-
-/// Copies to or from the disk, and starts the next request of the lane if it may start early. All
-/// earlier work of the lane is over, so at most two requests are in progress.
-void Executor::copy_disk(const Instr& instr) {
-  const auto at = static_cast<size_t>(&instr - program_.instrs.data());
-  start_disk(at);
-  const InstrId next = early_disk_[at];
-  if (next >= 0 && may_start_disk(next)) start_disk(static_cast<size_t>(next));
-  const SwapFile::Ticket ticket = *disk_tickets_[at];
-  disk_tickets_[at].reset();
-  memory_.swap()->wait(ticket);
-}
-
-/// Waits for the disk requests that a failed step has started, and drops them. Otherwise the next
-/// step would take them for its own.
-void Executor::drop_disk_requests() {
-  for (std::optional<SwapFile::Ticket>& ticket : disk_tickets_) {
-    if (!ticket) continue;
-    try {
-      memory_.swap()->wait(*ticket);
-    } catch (const Error&) {
-      // The step has failed already.
-    }
-    ticket.reset();
-  }
 }
 
 void Executor::accumulate(const Instr& instr) {

@@ -13,6 +13,7 @@
 
 #include "cluster/progress_board.h"
 #include "data/loader.h"
+#include "engine/disk_requests.h"
 #include "engine/lane_device.h"
 #include "engine/lanes.h"
 #include "engine/memory.h"
@@ -176,13 +177,10 @@ class Executor {
   void move_counted(const Instr& instr, Communicator& group);
   void run_transfer(const Instr& instr);
   void copy(const Instr& instr);
-  void copy_disk(const Instr& instr);
-  void start_disk(size_t at);
   bool may_start_disk(InstrId id);
   /// Returns whether the step runs its updates; call it after the decision. A step that only
   /// searches for values that are not finite updates nothing.
   bool updates() const { return step_->result.finite && probe_ == nullptr; }
-  void drop_disk_requests();
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
@@ -232,10 +230,7 @@ class Executor {
   bool lanes_trace_ = false;
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  /// State of the disk lane, by instruction: the next instruction if it may start early (else -1),
-  /// and the request in progress.
-  std::vector<InstrId> early_disk_;
-  std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
+  DiskRequests disk_;
   /// The number of runs so far.
   int64_t runs_ = 0;
   /// The optimizer settings that the recording was made with; all other inputs of a step are in the
