@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-static_assert(3 * kMaxOptimizerStates <= kMaxStateBuffers,
+static_assert(3 * kMaxOptimizerStates <= static_cast<size_t>(kMaxStateBuffers),
               "each state has a buffer for numbers, one for codes and one for their scales");
 
 std::vector<KeptState> kept_states(const Config& config) {
