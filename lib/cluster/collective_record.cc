@@ -4,36 +4,6 @@
 
 namespace ftrun {
 
-std::string_view collective_name(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kAllToAll:
-      return "all_to_all";
-    case CollectiveKind::kCountedAllToAll:
-      return "counted_all_to_all";
-    case CollectiveKind::kShift:
-      return "shift";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    case CollectiveKind::kBarrier:
-      return "barrier";
-    case CollectiveKind::kSend:
-      return "send";
-    case CollectiveKind::kReceive:
-      return "receive";
-  }
-  return "?";
-}
-
-bool between_two(CollectiveKind kind) {
-  return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
-}
-
 std::string describe(const CollectiveRecord& record) {
   std::string inside = record.site;
   if (record.kind != CollectiveKind::kBarrier)

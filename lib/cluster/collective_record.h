@@ -4,25 +4,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/collective_kind.h"
 #include "base/dtype.h"
 
 namespace ftrun {
-
-enum class CollectiveKind : uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kAllToAll,
-  kCountedAllToAll,
-  kShift,
-  kBroadcast,
-  kBarrier,
-  kSend,
-  kReceive,
-};
-inline constexpr int kCollectiveKinds = 10;
-/// Returns a kind's name: "all_reduce", "reduce_scatter", ...
-std::string_view collective_name(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
@@ -67,7 +52,5 @@ std::string describe(const CollectiveRecord& record);
 /// Returns whether two ranks are in the same collective: everything except time, state and call
 /// site is equal.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
-/// Returns whether `kind` is kSend or kReceive.
-bool between_two(CollectiveKind kind);
 
 }  // namespace ftrun

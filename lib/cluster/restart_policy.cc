@@ -1,6 +1,7 @@
 #include "cluster/restart_policy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -11,31 +12,44 @@ bool may_succeed_on_restart(const FailureSummary& failure) {
          failure.exit_code == static_cast<int>(ExitCode::kPeerLost) || failure.exit_code > 128;
 }
 
+RestartPolicy::RestartPolicy(const Options& options, PlanRestart plan)
+    : options_(options), plan_(std::move(plan)) {}
+
+RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::string& saved) {
+  RestartDecision decision;
+  decision.times = count_failure(failure, saved);
+  if (plan_) {
+    std::optional<Restart> planned = plan_(failure, decision.times);
+    if (!planned) return decision;
+    decision.restart = *std::move(planned);
+  }
+  if (decision.restart.local_ranks != local_ranks_) {
+    last_saved_.reset();
+    times_ = 0;
+  }
+  if (last_saved_ != saved) {
+    restarts_without_progress_ = 0;
+    first_failure_ = failure;
+  }
+  last_saved_ = saved;
+  if (may_succeed_on_restart(failure) &&
+      restarts_without_progress_ < options_.max_restarts_without_progress) {
+    ++restarts_without_progress_;
+    local_ranks_ = decision.restart.local_ranks;
+    decision.delay = delay();
+  } else if (restarts_without_progress_ > 0) {
+    decision.repeated = first_failure_;
+  }
+  decision.restarts_without_progress = restarts_without_progress_;
+  return decision;
+}
+
 int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& saved) {
   const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
   times_ = !failure.belongs_to_rank ? 0 : again ? times_ + 1 : 1;
   failing_rank_ = failure.rank;
   saved_at_failure_ = saved;
   return times_;
-}
-
-void RestartPolicy::reset_progress() {
-  last_saved_.reset();
-  times_ = 0;
-}
-
-std::optional<std::chrono::milliseconds> RestartPolicy::take_restart(const FailureSummary& failure,
-                                                                     const std::string& saved) {
-  if (last_saved_ != saved) {
-    restarts_without_progress_ = 0;
-    first_failure_ = failure;
-  }
-  last_saved_ = saved;
-  if (!may_succeed_on_restart(failure) ||
-      restarts_without_progress_ >= options_.max_restarts_without_progress)
-    return std::nullopt;
-  ++restarts_without_progress_;
-  return delay();
 }
 
 std::chrono::milliseconds RestartPolicy::delay() const {

@@ -1,12 +1,43 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cluster/failure_summary.h"
 
 namespace ftrun {
+
+/// Restart describes how a restart differs from the first start.
+struct Restart {
+  /// Variables for every rank, which override those of all starts: {"FTRUN_RESUME=auto"}.
+  std::vector<std::string> environment;
+  /// Arguments that are added after those of all starts.
+  std::vector<std::string> arguments;
+  /// The number of ranks to start, or 0 to start as many as at first.
+  int local_ranks = 0;
+  /// The checkpoint from which the ranks continue, for the line that logs the restart:
+  /// "step-00000010".
+  std::string from;
+};
+
+/// RestartDecision says what follows a failure of the ranks.
+struct RestartDecision {
+  /// The pause before the restart; no value: the ranks are not restarted.
+  std::optional<std::chrono::milliseconds> delay;
+  /// The restart, if there is one.
+  Restart restart;
+  /// The number of consecutive failures that belong to the same rank, including this one, with
+  /// nothing new saved between them; 0 if this failure belongs to no rank.
+  int times = 0;
+  /// The number of restarts since something new was saved, including this one.
+  int restarts_without_progress = 0;
+  /// The first failure since something new was saved, which this one repeats; no value unless the
+  /// restarts without progress are used up.
+  std::optional<FailureSummary> repeated;
+};
 
 /// Returns whether a restart of the ranks may succeed: the environment (5) or a peer (6) failed, or
 /// a signal ended a rank. An error of the config, the data, ftrun itself or the numbers (1 to 4, 7)
@@ -25,33 +56,27 @@ class RestartPolicy {
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
   };
+  /// PlanRestart decides how the next start continues; returns nothing if the run had not begun and
+  /// this failure would occur again. `times` is RestartDecision::times.
+  using PlanRestart = std::function<std::optional<Restart>(const FailureSummary&, int times)>;
 
-  explicit RestartPolicy(const Options& options) : options_(options) {}
+  /// Without `plan` every start is like the first.
+  explicit RestartPolicy(const Options& options, PlanRestart plan = nullptr);
 
-  /// Counts a failure. Returns the number of consecutive failures that belong to the same rank,
-  /// including this one, with nothing new saved between them; 0 if this failure belongs to no rank.
-  /// Must be called exactly once per failure, before take_restart().
-  int count_failure(const FailureSummary& failure, const std::string& saved);
-  /// Resets the count of restarts without progress: it says nothing about a start with another
-  /// number of ranks.
-  void reset_progress();
-
-  /// Takes one of the allowed restarts, and returns the pause before it; no value (std::nullopt) if
-  /// the ranks are not restarted. `saved` identifies the run's newest checkpoint, "" if there is
-  /// none yet.
-  std::optional<std::chrono::milliseconds> take_restart(const FailureSummary& failure,
-                                                        const std::string& saved);
-
-  /// Returns the number of restarts since something new was saved, including the one that
-  /// take_restart() has just taken.
-  int restarts_without_progress() const { return restarts_without_progress_; }
-  /// Returns the first failure since something new was saved, which later failures repeat.
-  const FailureSummary& first_failure() const { return first_failure_; }
+  /// Counts a failure, and takes one of the allowed restarts if there is one. `saved` identifies
+  /// the run's newest checkpoint, "" if there is none yet. If the plan changes the number of ranks,
+  /// restarts and failures are counted from one again: those of a start with another number say
+  /// nothing about this one.
+  RestartDecision decide(const FailureSummary& failure, const std::string& saved);
 
  private:
+  int count_failure(const FailureSummary& failure, const std::string& saved);
   std::chrono::milliseconds delay() const;
 
   Options options_;
+  PlanRestart plan_;
+  /// Restart::local_ranks of the last start.
+  int local_ranks_ = 0;
   int restarts_without_progress_ = 0;
   std::optional<std::string> last_saved_;
   FailureSummary first_failure_;

@@ -504,7 +504,7 @@ void Supervisor::signal_all(int signal) {
 class Restarts {
  public:
   explicit Restarts(const SupervisorOptions& options)
-      : options_(options), policy_(options.restarts) {}
+      : options_(options), policy_(options.restarts, options.on_restart) {}
 
   int run() {
     while (true) {
@@ -512,51 +512,45 @@ class Restarts {
       const FailureSummary summary = supervisor.run();
       if (summary.rank < 0) return summary.exit_code;
       if (options_.on_failure) options_.on_failure(summary);
-      no_progress_ = false;
-      const auto delay = supervisor.asked_to_stop() ? std::nullopt : prepare(summary);
-      if (!delay) return give_up(summary);
-      if (const int signal = wait(*delay)) return stopped_by(signal);
+      const RestartDecision decision =
+          supervisor.asked_to_stop() ? RestartDecision() : decide(summary);
+      if (!decision.delay) return give_up(summary, decision);
+      prepare(summary, decision);
+      if (const int signal = wait(*decision.delay)) return stopped_by(signal);
     }
   }
 
  private:
-  /// Prepares the next start and returns the pause before it; nothing if there is none.
-  std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
+  /// Decides whether the ranks are restarted. A failure that would occur again is not counted, nor
+  /// is its last checkpoint looked for.
+  RestartDecision decide(const FailureSummary& failure) {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
-      return std::nullopt;
-    const std::string saved = options_.saved ? options_.saved() : "";
-    const int times = policy_.count_failure(failure, saved);
-    Restart restart;
-    if (options_.on_restart) {
-      auto wanted = options_.on_restart(failure, times);
-      if (!wanted) return std::nullopt;
-      restart = std::move(*wanted);
-    }
-    if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
-    const auto delay = policy_.take_restart(failure, saved);
-    no_progress_ = !delay && policy_.restarts_without_progress() > 0;
-    if (!delay) return std::nullopt;
+      return {};
+    return policy_.decide(failure, options_.saved ? options_.saved() : "");
+  }
+
+  /// Prepares the next start, and logs it.
+  void prepare(const FailureSummary& failure, const RestartDecision& decision) {
     ++count_;
-    next_ = std::move(restart);
-    const double seconds = std::chrono::duration<double>(*delay).count();
-    log_warning(cat("restart ", count_, " (", policy_.restarts_without_progress(), " of ",
+    next_ = decision.restart;
+    const double seconds = std::chrono::duration<double>(*decision.delay).count();
+    log_warning(cat("restart ", count_, " (", decision.restarts_without_progress, " of ",
                     options_.restarts.max_restarts_without_progress,
                     " without a new checkpoint) in ", human_seconds(seconds), ", from ",
                     next_.from.empty() ? "the start" : next_.from, ": rank ", failure.rank, ": ",
                     first_line(failure.reason)));
-    return delay;
   }
 
   /// Logs the failure. After restarts without a new checkpoint it logs the first failure, which the
   /// last one repeats. Returns the exit code of the logged failure.
-  int give_up(const FailureSummary& last) const {
-    if (!no_progress_) {
+  static int give_up(const FailureSummary& last, const RestartDecision& decision) {
+    if (!decision.repeated) {
       log_error(last.text);
       return last.exit_code;
     }
-    const FailureSummary& first = policy_.first_failure();
+    const FailureSummary& first = *decision.repeated;
     log_error(cat(first.text, "\n  gave up after ",
-                  count_text(policy_.restarts_without_progress(), "restart"),
+                  count_text(decision.restarts_without_progress, "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
                   first_line(last.reason)));
     return first.exit_code;
@@ -587,8 +581,6 @@ class Restarts {
   int count_ = 0;
   /// The changes from the first start to the next start.
   Restart next_;
-  /// Says whether the last failure used up the number of restarts that may save nothing.
-  bool no_progress_ = false;
 };
 
 }  // namespace

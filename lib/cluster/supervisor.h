@@ -3,7 +3,6 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,19 +13,6 @@
 #include "cluster/restart_policy.h"
 
 namespace ftrun {
-
-/// Restart describes how a restart differs from the first start.
-struct Restart {
-  /// Variables for every rank, which override those of all starts: {"FTRUN_RESUME=auto"}.
-  std::vector<std::string> environment;
-  /// Arguments that are added after those of all starts.
-  std::vector<std::string> arguments;
-  /// The number of ranks to start, or 0 to start as many as at first.
-  int local_ranks = 0;
-  /// The checkpoint from which the ranks continue, for the line that logs the restart:
-  /// "step-00000010".
-  std::string from;
-};
 
 struct SupervisorOptions {
   /// The number of ranks to start on this machine.
@@ -66,11 +52,8 @@ struct SupervisorOptions {
   /// Returns the name of the run's last saved state, "" if there is none yet; a new name means
   /// progress.
   std::function<std::string()> saved;
-  /// Decides how the next start continues; returns nothing if the run had not begun and this
-  /// failure would occur again. `times` is the number of consecutive failures of its rank
-  /// (RestartPolicy::count_failure). If it changes the number of ranks, restarts without progress
-  /// are counted from one again. Without this function every start is like the first.
-  std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
+  /// Plans each restart; without this function every start is like the first.
+  RestartPolicy::PlanRestart on_restart;
   /// Writes output; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;
 };

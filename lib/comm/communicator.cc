@@ -42,16 +42,49 @@ std::optional<std::vector<CollectiveRecord>> differing_calls(const std::vector<P
   return equal ? std::nullopt : std::optional(all);
 }
 
+/// CallBytes holds the bytes that a rank sends and receives in one collective.
+struct CallBytes {
+  int64_t sent = 0;
+  int64_t received = 0;
+};
+
+/// Counts the bytes of a collective on rank `rank` of a group of `size` ranks. A rank receives as
+/// many bytes as it sends, except in transfers and broadcasts, and where counts differ by rank.
+CallBytes bytes_of_call(const Collective& collective, int rank, int size) {
+  const CollectiveRecord& record = collective.record;
+  const int64_t bytes = payload_bytes(record);
+  const auto sent_of = [&](int64_t input) { return sent_bytes(record.kind, input, size); };
+  switch (record.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kAllGather:
+      return {sent_of(bytes), sent_of(bytes)};
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+      return {sent_of(bytes * size), sent_of(bytes * size)};
+    case CollectiveKind::kCountedAllToAll:
+    case CollectiveKind::kShift: {
+      const MovedBlocks moved = moved_blocks(collective, rank, size);
+      const auto own = static_cast<size_t>(rank);
+      return {std::reduce(moved.sent.begin(), moved.sent.end()) - moved.sent[own],
+              std::reduce(moved.received.begin(), moved.received.end()) - moved.received[own]};
+    }
+    case CollectiveKind::kBroadcast:
+      return record.peer == rank ? CallBytes{sent_of(bytes), 0} : CallBytes{0, bytes};
+    case CollectiveKind::kSend:
+      return {sent_of(bytes), 0};
+    case CollectiveKind::kReceive:
+      return {0, bytes};
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  return {};
+}
+
 void free_pages(void* data, int64_t bytes) {
   ::munmap(data, static_cast<size_t>(bytes));
 }
 
 }  // namespace
-
-bool moves_blocks(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kCountedAllToAll ||
-         kind == CollectiveKind::kShift;
-}
 
 MovedBlocks moved_blocks(const Collective& collective, int rank, int size) {
   const CollectiveRecord& record = collective.record;
@@ -333,41 +366,9 @@ void Communicator::record_time(const Collective& collective, double seconds) {
   CommStats::KindStats& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
   entry.calls += 1;
   entry.seconds += seconds;
-  const int64_t bytes = payload_bytes(record), others = size() - 1;
-  const bool root = record.peer == rank();
-  switch (record.kind) {
-    case CollectiveKind::kAllReduce:
-      entry.bytes_sent += 2 * bytes * others / size();
-      entry.bytes_received += 2 * bytes * others / size();
-      break;
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllGather:
-      entry.bytes_sent += bytes * others;
-      entry.bytes_received += bytes * others;
-      break;
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kCountedAllToAll:
-    case CollectiveKind::kShift: {
-      const MovedBlocks moved = moved_blocks(collective, rank(), size());
-      const auto own = static_cast<size_t>(rank());
-      entry.bytes_sent += std::reduce(moved.sent.begin(), moved.sent.end()) - moved.sent[own];
-      entry.bytes_received +=
-          std::reduce(moved.received.begin(), moved.received.end()) - moved.received[own];
-      break;
-    }
-    case CollectiveKind::kBroadcast:
-      entry.bytes_sent += root ? bytes * others : 0;
-      entry.bytes_received += root ? 0 : bytes;
-      break;
-    case CollectiveKind::kSend:
-      entry.bytes_sent += bytes;
-      break;
-    case CollectiveKind::kReceive:
-      entry.bytes_received += bytes;
-      break;
-    case CollectiveKind::kBarrier:
-      break;
-  }
+  const CallBytes bytes = bytes_of_call(collective, rank(), size());
+  entry.bytes_sent += bytes.sent;
+  entry.bytes_received += bytes.received;
 }
 
 /// Calls a back end and aborts the group if the back end throws: this rank does not take part in

@@ -21,8 +21,8 @@
 namespace ftrun {
 
 /// CommStats counts what one communicator has moved, for each kind of collective. Bytes are the
-/// minimum that an algorithm must transfer: for an all-reduce of B bytes among N ranks, each rank
-/// sends and receives 2 B (N-1)/N.
+/// minimum that an algorithm must transfer (sent_bytes()): for an all-reduce of B bytes among N
+/// ranks, each rank sends and receives 2 B (N-1)/N.
 struct CommStats {
   struct KindStats {
     int64_t calls = 0;
@@ -77,13 +77,12 @@ struct Collective {
 };
 
 /// MovedBlocks holds the bytes that a rank sends to each rank of the group, itself included, and
-/// receives from each, in a collective that moves blocks without adding them: all-to-all, counted
-/// all-to-all, and shift. Blocks lie in the order of ranks, without gaps.
+/// receives from each, in a collective that moves blocks without adding them (moves_blocks()).
+/// Blocks lie in the order of ranks, without gaps.
 struct MovedBlocks {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
 };
-bool moves_blocks(CollectiveKind kind);
 /// Returns the bytes of rank `rank` in a group of `size` ranks. For a counted all-to-all, `rank`
 /// must be the rank whose counts `collective` holds.
 MovedBlocks moved_blocks(const Collective& collective, int rank, int size);

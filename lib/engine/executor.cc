@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
-#include <set>
 
 #include "base/clock.h"
+#include "base/collective_kind.h"
 #include "base/error.h"
 #include "optimizers/code_map.h"
 #include "program/layer_instr.h"
@@ -41,38 +41,12 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   return all;
 }
 
-/// Returns the values that an instruction computes for later instructions of its list.
-std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
-  const std::vector<Op>& list = op_list_of(graph, instr.kind);
-  std::set<ValueId> made;
-  for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
-  std::set<ValueId> later;
-  for (auto op = list.begin() + instr.ops().first_op + instr.ops().op_count; op != list.end(); ++op)
-    for (const ValueId id : op->in)
-      if (made.contains(id)) later.insert(id);
-  return later;
-}
-
 /// Lists the first token of each micro-batch, which a recording holds as a constant. (It does not
 /// hold the data of the micro-batches: each replay copies these.)
 std::vector<int64_t> first_tokens(const StepRun& step) {
   std::vector<int64_t> first;
   for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
   return first;
-}
-
-/// Returns, for each instruction of the disk lane, the next one of the lane if that may start
-/// early, else -1.
-std::vector<InstrId> early_disk_requests(const Program& program) {
-  std::vector<InstrId> next(program.instrs.size(), -1);
-  InstrId last = -1;
-  for (size_t i = 0; i < program.instrs.size(); ++i) {
-    if (program.instrs[i].lane != Lane::kDisk) continue;
-    if (last >= 0 && program.instrs[i].starts_early())
-      next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
-    last = static_cast<InstrId>(i);
-  }
-  return next;
 }
 
 }  // namespace
@@ -88,8 +62,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       activities_(board_ == nullptr ? std::vector<Activity>()
                                     : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
-      early_disk_(early_disk_requests(program)),
-      disk_tickets_(program.instrs.size()),
+      disk_(program, memory),
       phases_(program),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
@@ -110,10 +83,24 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
   }
 }
 
-TypedSpan Executor::span_of(const Range& range) const {
-  return {address<std::byte>(range), dtype(range), element_count(program_, range),
-          program_.at(range.buffer).tier};
-}
+/// RunScope sets what the lanes of a run use, and resets it when the run has ended, also by an
+/// error.
+class Executor::RunScope {
+ public:
+  RunScope(Executor& executor, StepRun& step, NonfiniteProbe* probe) : executor_(executor) {
+    executor_.step_ = &step;
+    executor_.probe_ = probe;
+  }
+  ~RunScope() {
+    executor_.step_ = nullptr;
+    executor_.probe_ = nullptr;
+  }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  Executor& executor_;
+};
 
 void Executor::plan_norm(const Instr& instr) {
   require(norm_parts_.empty(), "a step has one gradient norm");
@@ -122,21 +109,51 @@ void Executor::plan_norm(const Instr& instr) {
 }
 
 void Executor::run(StepRun& step) {
-  require(!decides_ || step.decide, "a program that updates is run with a decision");
-  step_ = &step;
+  run_step(step, nullptr);
+}
+
+NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
+  NonfiniteProbe probe(program_, model_, memory_, *device_);
+  run_step(step, &probe);
+  return probe.found();
+}
+
+void Executor::run_step(StepRun& step, NonfiniteProbe* probe) {
+  require(decides_ && step.decide, "a training step is run with a decision");
+  run_program(step, probe);
+  step.result.all_votes = all_votes();
+  step.result.loss_sum = loss_number(TrainingNumber::kLoss);
+  step.result.counted_tokens = loss_number(TrainingNumber::kCountedTokens);
+}
+
+void Executor::run_forward(ForwardRun& forward) {
+  require(!decides_, "a program that updates is run as a training step");
+  StepRun step;
+  step.micro_batches = forward.micro_batches;
+  step.votes = forward.votes;
+  run_program(step, nullptr);
+  forward.result = {};
+  if (!loss_slots_) return;
+  forward.result.all_votes = all_votes();
+  forward.result.loss_sum = loss_number(EvaluationNumber::kLoss);
+  forward.result.correct_tokens = loss_number(EvaluationNumber::kCorrectTokens);
+}
+
+void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
+  const RunScope scope(*this, step, probe);
   step.result = {};
-  loss_recorded_ = false;
+  loss_slots_.reset();
   for (auto& lane : seconds_) lane.fill(0);
-  drop_disk_requests();
+  disk_.drop();
   phases_.begin();
-  const bool traced = step.traced && !looks_for_nonfinite_;
+  const bool traced = step.traced && probe == nullptr;
   lanes_trace_ = traced && !device_->is_asynchronous();
   if (traced) begin_trace();
   device_->begin_run(step.scalars, traced);
   if (traced) trace_.begin = std::chrono::steady_clock::now();
   // The first run is not recorded, because libraries initialize themselves in it. A traced run is
   // not replayed, because a recording does not measure the times of instructions.
-  if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_ && !traced)
+  if (device_->can_record() && ++runs_ > 1 && probe == nullptr && !traced)
     run_recorded(step);
   else
     lanes_.run_once();
@@ -146,11 +163,10 @@ void Executor::run(StepRun& step) {
     step.result.exposed_communication_seconds = times_->exposed_communication;
   else if (!device_->is_asynchronous())
     step.result.exposed_communication_seconds = lanes_.exposed_communication_seconds();
-  if (loss_ && !loss_recorded_) {
+  if (loss_ && !loss_slots_) {
     device_->drain();
     record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
-  step_ = nullptr;
 }
 
 /// Prepares the intervals that a traced run records; only the first traced run allocates them.
@@ -206,22 +222,16 @@ void Executor::run_recorded(const StepRun& step) {
   if (updates()) device_->replay(1);
 }
 
-/// Copies the sums of losses, tokens and votes into the result. No later instruction may change
-/// them.
+/// Copies the sums of losses, tokens and votes. No later instruction may change them.
 void Executor::record_loss(const double* loss) {
-  loss_recorded_ = true;
-  StepResult& result = step_->result;
-  result.loss_sum = loss[slot_of(LossNumber::kLoss)];
-  (decides_ ? result.counted_tokens : result.correct_tokens) = loss[slot_of(LossNumber::kTokens)];
-  std::copy_n(loss + kLossNumbers, kVotes, result.all_votes.counts().begin());
+  loss_slots_.emplace();
+  std::copy_n(loss, kLossSlots, loss_slots_->begin());
 }
 
-NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
-  looks_for_nonfinite_ = true;
-  nonfinite_ = {};
-  run(step);
-  looks_for_nonfinite_ = false;
-  return nonfinite_;
+Votes Executor::all_votes() const {
+  Votes all;
+  std::copy_n(loss_slots_->begin() + kLossNumbers, kVotes, all.counts().begin());
+  return all;
 }
 
 std::array<double, kInstrKinds> Executor::seconds() const {
@@ -326,58 +336,7 @@ void Executor::run_ops(const Instr& instr) {
                    {.accumulate = instr.ops().accumulate,
                     .layer = instr.layer,
                     .first_token = batch.first_token});
-  if (looks_for_nonfinite_) record_nonfinite(instr);
-}
-
-/// Records the first value, in the order of ids, that is not finite. Checks the values that leave
-/// the list, or that leave the part of the list between two collectives which this instruction
-/// runs.
-void Executor::record_nonfinite(const Instr& instr) {
-  if (nonfinite_.instr >= 0) return;
-  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
-  const std::set<ValueId> later = values_for_later(graph, instr);
-  for (const Binding& binding : instr.ops().bindings) {
-    const Value& value = graph.at(binding.value);
-    const bool leaves =
-        later.contains(binding.value) ||
-        (instr.kind == InstrKind::kForward
-             ? value.role == ValueRole::kOutput
-             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
-    const bool number =
-        value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
-    TypedSpan numbers = span_of(binding.range);
-    numbers.dtype = value.dtype;
-    numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
-    const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
-                        device_->is_finite(instr.lane, numbers);
-    if (finite) continue;
-    nonfinite_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
-    const std::string layer =
-        instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
-    nonfinite_.text =
-        cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
-    return;
-  }
-}
-
-/// Returns "; the weight model.norm.weight is not finite" for each weight of the layer that is not
-/// finite; "" if all are finite.
-std::string Executor::nonfinite_weights(const Instr& instr) {
-  std::string found;
-  if (instr.layer < 0) return found;
-  for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
-    for (const Binding& binding : instr.ops().bindings) {
-      if (binding.value != param.value) continue;
-      const TypedSpan weights = span_of(binding.range);
-      int64_t first = 0;
-      for (const TensorId id : param.tensors) {
-        const TensorInfo& tensor = model_.tensor(id);
-        if (!device_->is_finite(instr.lane, weights.part(first, tensor.local_numel())))
-          found += cat("; the weight ", tensor.name, " is not finite");
-        first += tensor.local_numel();
-      }
-    }
-  return found;
+  if (probe_ != nullptr) probe_->check(instr);
 }
 
 /// Runs a collective: one call for each pair of ranges. Starts all calls before it waits for the
@@ -399,21 +358,26 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   auto* in = address<std::byte>(instr.reads[index]);
   auto* out = address<std::byte>(instr.writes[index]);
   const CallSite site{program_.at(instr.writes[index].buffer).name};
-  switch (instr.kind) {
-    case InstrKind::kAllReduce:
+  switch (collective_kind(instr.kind)) {
+    case CollectiveKind::kAllReduce:
       return group.all_reduce(out, written, dtype,
                               exchange.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
-    case InstrKind::kReduceScatter:
+    case CollectiveKind::kReduceScatter:
       return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
-    case InstrKind::kAllGather:
+    case CollectiveKind::kAllGather:
       return group.all_gather(in, out, read, dtype, site);
-    case InstrKind::kAllToAll:
+    case CollectiveKind::kAllToAll:
       return group.all_to_all(in, out, read / group.size(), dtype, site);
-    case InstrKind::kShift:
+    case CollectiveKind::kShift:
       return group.shift(in, out, read, dtype, exchange.shift, site);
-    default:
-      bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
+    case CollectiveKind::kCountedAllToAll:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
+      break;
   }
+  bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
 }
 
 /// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a
@@ -466,17 +430,9 @@ void Executor::run_transfer(const Instr& instr) {
 }
 
 void Executor::copy(const Instr& instr) {
-  if (instr.lane == Lane::kDisk) return copy_disk(instr);
+  if (instr.lane == Lane::kDisk)
+    return disk_.copy(instr, [this](InstrId next) { return may_start_disk(next); });
   device_->copy(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
-}
-
-void Executor::start_disk(size_t at) {
-  if (disk_tickets_[at]) return;
-  const Instr& instr = program_.instrs[at];
-  const bool write = memory_.on_disk(program_, instr.writes[0]);
-  const Range& disk = write ? instr.writes[0] : instr.reads[0];
-  const Range& memory = write ? instr.reads[0] : instr.writes[0];
-  disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
 }
 
 /// Returns whether a disk request may start: everything that it waits for is done, and the step's
@@ -486,32 +442,6 @@ void Executor::start_disk(size_t at) {
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
   return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
-}
-
-/// Copies to or from the disk, and starts the next request of the lane if it may start early. All
-/// earlier work of the lane is over, so at most two requests are in progress.
-void Executor::copy_disk(const Instr& instr) {
-  const auto at = static_cast<size_t>(&instr - program_.instrs.data());
-  start_disk(at);
-  const InstrId next = early_disk_[at];
-  if (next >= 0 && may_start_disk(next)) start_disk(static_cast<size_t>(next));
-  const SwapFile::Ticket ticket = *disk_tickets_[at];
-  disk_tickets_[at].reset();
-  memory_.swap()->wait(ticket);
-}
-
-/// Waits for the disk requests that a failed step has started, and drops them. Otherwise the next
-/// step would take them for its own.
-void Executor::drop_disk_requests() {
-  for (std::optional<SwapFile::Ticket>& ticket : disk_tickets_) {
-    if (!ticket) continue;
-    try {
-      memory_.swap()->wait(*ticket);
-    } catch (const Error&) {
-      // The step has failed already.
-    }
-    ticket.reset();
-  }
 }
 
 void Executor::accumulate(const Instr& instr) {
@@ -529,8 +459,9 @@ void Executor::decide(const Instr& instr) {
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   record_loss(loss);
-  const StepDecision decision = step_->decide(
-      {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
+  const StepDecision decision =
+      step_->decide({loss_number(TrainingNumber::kLoss),
+                     loss_number(TrainingNumber::kCountedTokens), std::sqrt(sum)});
   step_->result.finite = decision.finite;
   step_->result.gradient_norm = decision.gradient_norm;
   step_->scalars.update_gradient_factor = decision.update_gradient_factor;

@@ -13,15 +13,18 @@
 
 #include "cluster/progress_board.h"
 #include "data/loader.h"
+#include "engine/disk_requests.h"
 #include "engine/lane_device.h"
 #include "engine/lanes.h"
 #include "engine/memory.h"
+#include "engine/nonfinite_probe.h"
 #include "engine/phase_clock.h"
 #include "engine/rank_groups.h"
 #include "engine/votes.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 #include "optimizers/optimizer_config.h"
+#include "program/loss_slots.h"
 #include "program/program.h"
 #include "program/update_operands.h"
 
@@ -50,18 +53,15 @@ struct StepDecision {
 /// ranks, so that all ranks make the same decision.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
-/// StepResult holds the results of a run of a program. It is equal on all ranks, except for the
+/// StepResult holds the results of a training step. It is equal on all ranks, except for the
 /// seconds.
 struct StepResult {
   /// The votes of all ranks.
   Votes all_votes;
   /// The sum of token losses over all ranks.
   double loss_sum = 0;
-  /// The number of counted tokens of a program that updates, over all ranks.
+  /// The number of counted tokens over all ranks.
   double counted_tokens = 0;
-  /// The number of counted tokens whose label is the most likely token (argmax of the logits), for
-  /// a program that does not update.
-  double correct_tokens = 0;
   /// The gradient norm that the decision reports.
   double gradient_norm = 0;
   /// The decision found the sums finite, so the updates ran.
@@ -71,13 +71,12 @@ struct StepResult {
   std::optional<double> exposed_communication_seconds;
 };
 
-/// StepRun holds the inputs of a step besides the program, and its result.
+/// StepRun holds the inputs of a training step besides the program, and its result.
 struct StepRun {
   /// The batches, one for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// The policy that answers kDecide. Each run calls it once, from the calling thread. It is
-  /// required if the program has a kDecide instruction.
+  /// The policy that answers kDecide, required. Each run calls it once, from the calling thread.
   StepPolicy decide;
   /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
@@ -89,20 +88,35 @@ struct StepRun {
   StepResult result;
 };
 
+/// ForwardResult holds the results of an evaluation. It is equal on all ranks. Programs without a
+/// loss have none.
+struct ForwardResult {
+  /// The votes of all ranks.
+  Votes all_votes;
+  /// The sum of token losses over all ranks.
+  double loss_sum = 0;
+  /// The number of counted tokens, over all ranks, whose label is the most likely token (argmax of
+  /// the logits).
+  double correct_tokens = 0;
+};
+
+/// ForwardRun holds the inputs of a run of a program that decides on no update (an evaluation, or
+/// logits), and its result.
+struct ForwardRun {
+  /// The batches, one for each kLoadBatch instruction.
+  std::span<const Batch> micro_batches;
+  /// The votes of this rank, which are summed over all ranks together with the loss.
+  Votes votes;
+  /// The result of the last run.
+  ForwardResult result;
+};
+
 /// RunTrace says when each instruction of a run ran on this rank.
 struct RunTrace {
   std::chrono::steady_clock::time_point begin;
   /// The interval of each instruction; it has no length if the instruction did not run. On
   /// CPUs the interval of a collective begins when this rank starts it.
   std::vector<Interval> instrs;
-};
-
-/// NonfiniteLocation is the place where a rank first found a value that is not finite.
-struct NonfiniteLocation {
-  /// The instruction that computed the value; -1: every value is finite.
-  InstrId instr = -1;
-  /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
-  std::string text;
 };
 
 /// Executor runs one program on this rank's lanes. It knows instructions, but no ZeRO stages or
@@ -115,8 +129,11 @@ class Executor {
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
            const RankGroups& groups);
 
-  /// Runs the program. Collective: every rank of the group calls this with its own micro-batches.
+  /// Runs a training step. Collective: every rank of the group calls this with its own
+  /// micro-batches.
   void run(StepRun& step);
+  /// Runs a program that decides on no update. Collective, like run().
+  void run_forward(ForwardRun& forward);
 
   /// Repeats a training step that was not finite, and returns where this rank first finds a value
   /// that is not. Weights and state have not changed, so the values are the same again. The
@@ -139,6 +156,12 @@ class Executor {
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
+  class RunScope;
+
+  /// Runs a training step. With a probe it looks for a value that is not finite, and updates
+  /// nothing.
+  void run_step(StepRun& step, NonfiniteProbe* probe);
+  void run_program(StepRun& step, NonfiniteProbe* probe);
   void begin_trace();
   void end_trace();
   void run_recorded(const StepRun& step);
@@ -149,20 +172,15 @@ class Executor {
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void record_nonfinite(const Instr& instr);
-  std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   Work start_collective(const Instr& instr, size_t index, Communicator& group);
   void move_counted(const Instr& instr, Communicator& group);
   void run_transfer(const Instr& instr);
   void copy(const Instr& instr);
-  void copy_disk(const Instr& instr);
-  void start_disk(size_t at);
   bool may_start_disk(InstrId id);
   /// Returns whether the step runs its updates; call it after the decision. A step that only
   /// searches for values that are not finite updates nothing.
-  bool updates() const { return step_->result.finite && !looks_for_nonfinite_; }
-  void drop_disk_requests();
+  bool updates() const { return step_->result.finite && probe_ == nullptr; }
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
@@ -172,8 +190,14 @@ class Executor {
   FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
   void plan_norm(const Instr& instr);
   void record_loss(const double* loss);
+  /// Returns a number of the loss buffer, once record_loss() has copied it.
+  template <typename Number>
+  double loss_number(Number number) const {
+    return (*loss_slots_)[static_cast<size_t>(slot_of(number))];
+  }
+  Votes all_votes() const;
   DType dtype(const Range& range) const { return program_.at(range.buffer).format.dtype; }
-  TypedSpan span_of(const Range& range) const;
+  TypedSpan span_of(const Range& range) const { return ftrun::span_of(program_, memory_, range); }
   template <typename T>
   T* address(const Range& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
@@ -195,18 +219,18 @@ class Executor {
   std::optional<TypedSpan> loss_;
   /// The program has a kDecide instruction.
   bool decides_ = false;
-  bool loss_recorded_ = false;
+  /// The loss buffer of this run, once all its sums are final.
+  std::optional<std::array<double, kLossSlots>> loss_slots_;
+  /// The present run, and its search for values that are not finite; null where there is none.
   StepRun* step_ = nullptr;
+  NonfiniteProbe* probe_ = nullptr;
   std::optional<DeviceTimes> times_;
   RunTrace trace_;
   /// The lanes record the times of this run's instructions.
   bool lanes_trace_ = false;
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  /// State of the disk lane, by instruction: the next instruction if it may start early (else -1),
-  /// and the request in progress.
-  std::vector<InstrId> early_disk_;
-  std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
+  DiskRequests disk_;
   /// The number of runs so far.
   int64_t runs_ = 0;
   /// The optimizer settings that the recording was made with; all other inputs of a step are in the
@@ -214,9 +238,7 @@ class Executor {
   std::optional<OptimizerConfig> recorded_;
   /// The positions in the run, in tokens, at which the recorded micro-batches begin.
   std::vector<int64_t> recorded_tokens_;
-  bool looks_for_nonfinite_ = false;
   PhaseClock phases_;
-  NonfiniteLocation nonfinite_;
   Lanes lanes_;
 };
 

@@ -69,9 +69,9 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
     const auto used =
         static_cast<size_t>(std::min<int64_t>(sequence_length, static_cast<int64_t>(all.size())));
     const Batch batch = row_of({all.data() + all.size() - used, used}, sequence_length);
-    StepRun step;
-    step.micro_batches = {&batch, 1};
-    executor.run(step);
+    ForwardRun run;
+    run.micro_batches = {&batch, 1};
+    executor.run_forward(run);
     for (int64_t block = 0; options.has_logits && block < blocks; ++block)
       memory.read(logits.program,
                   {scored, (block * sequence_length + static_cast<int64_t>(used - 1)) * row_bytes,

@@ -30,7 +30,9 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
     : program_(program),
       gpu_(gpu),
       groups_(std::move(groups)),
-      transfer_rings_(static_cast<size_t>(lane_count(program))) {
+      transfer_rings_(static_cast<size_t>(lane_count(program))),
+      counts_(transfer_rings_.size()),
+      most_counts_(transfer_rings_.size(), 0) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
@@ -120,8 +122,10 @@ void GpuDevice::plan(const Instr& instr) {
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
-  if (instr.kind == InstrKind::kCountedAllToAll)
-    most_counts_ = std::max(most_counts_, element_count(program_, instr.reads[1]));
+  if (instr.kind == InstrKind::kCountedAllToAll) {
+    int64_t& most = most_counts_[static_cast<size_t>(instr.lane)];
+    most = std::max(most, element_count(program_, instr.reads[1]));
+  }
   if (instr.kind == InstrKind::kGradientNorm)
     for (const Range& part : instr.reads) {
       if (tier(part) == Tier::kDevice)
@@ -154,8 +158,10 @@ void GpuDevice::make_staging() {
       GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
-  if (most_counts_ > 0)
-    counts_ = GpuBlock::pinned(gpu_, most_counts_ * static_cast<int64_t>(sizeof(int32_t)));
+  for (size_t lane = 0; lane < counts_.size(); ++lane)
+    if (most_counts_[lane] > 0)
+      counts_[lane] =
+          GpuBlock::pinned(gpu_, most_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
   if (can_record_) {
     recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
@@ -458,10 +464,11 @@ double GpuDevice::number_at(Lane lane, const void* address) {
 }
 
 std::vector<int64_t> GpuDevice::counts(Lane lane, const TypedSpan& numbers) {
-  require(numbers.count <= most_counts_, "there is room for what is counted");
+  const auto number = static_cast<size_t>(lane);
+  require(numbers.count <= most_counts_[number], "there is room for what is counted");
   kernels().bind_thread();
   const DeviceStream stream = gpu_.stream(lane);
-  auto* const begin = counts_.as<int32_t>();
+  auto* const begin = counts_[number].as<int32_t>();
   kernels().copy(begin, numbers.data, numbers.bytes(), stream);
   wait_for(stream);
   return {begin, begin + numbers.count};

@@ -128,13 +128,11 @@ class GpuDevice final : public LaneDevice {
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
   int64_t staged_bytes_ = 0;
-  int64_t most_counts_ = 0;
 
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;
+  /// The pinned memory into which fetch() and is_finite() copy; only the compute lane calls them.
   GpuBlock fetched_;
-  /// The pinned memory into which counts() copies its result.
-  GpuBlock counts_;
   /// Memory of one F64.
   GpuBlock probe_;
   std::optional<PinnedRing> scalar_ring_;
@@ -143,6 +141,10 @@ class GpuDevice final : public LaneDevice {
   std::optional<PinnedRing> sum_ring_;
   /// The pinned ring of each lane for data that moves between the device and the host tier.
   std::vector<std::optional<PinnedRing>> transfer_rings_;
+  /// The pinned memory of each lane into which counts() copies its result, and the maximum number
+  /// of counts of the lane's instructions.
+  std::vector<GpuBlock> counts_;
+  std::vector<int64_t> most_counts_;
 };
 
 }  // namespace ftrun

@@ -32,6 +32,13 @@ struct TypedSpan {
   }
 };
 
+/// Returns the span of a range of one of the programs that `memory` holds.
+inline TypedSpan span_of(const Program& program, const RankMemory& memory, const Range& range) {
+  const Buffer& buffer = program.at(range.buffer);
+  return {memory.at(program, range), buffer.format.dtype, element_count(program, range),
+          buffer.tier};
+}
+
 /// Interval is the time during which an instruction ran, in seconds since the beginning of its run.
 struct Interval {
   double begin = 0;

@@ -137,7 +137,7 @@ class RankMemory {
   struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
-    Category category = Category::kBuffers;
+    Category category = Category::kSums;
     Tier tier = Tier::kDevice;
     /// The place of the block on disk. A write after keep_disk() may change it.
     mutable ShadowMap disk;

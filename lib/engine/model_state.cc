@@ -91,19 +91,17 @@ class BounceBuffer {
 
 }  // namespace
 
-ModelState::ModelState(const StepPlan& plan, RankMemory& memory,
-                       std::vector<std::string> state_kinds)
+ModelState::ModelState(const StepPlan& plan, RankMemory& memory)
     : model_(plan.train.model),
       program_(plan.train.program),
       pieces_(plan.train.pieces),
       holders_(plan.train.holders),
       partition_(plan.partition),
       options_(plan.options.state),
-      memory_(memory),
-      kinds_(std::move(state_kinds)) {}
+      memory_(memory) {}
 
 std::string ModelState::kind_of(int32_t state) const {
-  return state < 0 ? "param" : kinds_[static_cast<size_t>(state)];
+  return state < 0 ? "param" : options_.optimizer_states[static_cast<size_t>(state)].name;
 }
 
 DType ModelState::dtype(const StatePiece& piece) const {

@@ -31,9 +31,8 @@ struct StateReading {
 /// export. It works for any layout, tier and dtype, as the plan's pieces describe these.
 class ModelState {
  public:
-  /// Borrows all arguments. `state_kinds` names the optimizer's state buffers in order: {"exp_avg",
-  /// "exp_avg_sq"}. `memory` must have allocated the plan's training program.
-  ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds);
+  /// Borrows all arguments. `memory` must have allocated the plan's training program.
+  ModelState(const StepPlan& plan, RankMemory& memory);
 
   /// Fills this rank's part of every parameter with its initial values. Throws Error(kBadInput)
   /// with every tensor that is missing, unknown or misshapen.
@@ -118,7 +117,6 @@ class ModelState {
   const Partition& partition_;
   const StateOptions& options_;
   RankMemory& memory_;
-  std::vector<std::string> kinds_;
 };
 
 }  // namespace ftrun

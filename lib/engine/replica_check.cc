@@ -111,14 +111,13 @@ RankError make_difference_error(const std::map<std::string, std::vector<int>>& v
 
 }  // namespace
 
-ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
-                           const RankMemory& memory, std::vector<std::string> state_kinds,
-                           ExchangeTexts exchange, Sum sum)
-    : program_(train.program),
+ReplicaCheck::ReplicaCheck(const StepPlan& plan, const RankMemory& memory, ExchangeTexts exchange,
+                           Sum sum)
+    : program_(plan.train.program),
       memory_(memory),
       exchange_(std::move(exchange)),
       sum_(std::move(sum)) {
-  list_parts(train, partition, state_kinds);
+  list_parts(plan);
   find_shared();
 }
 
@@ -126,29 +125,30 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
 /// it. Parts are in different sets if data-parallel ranks cut one and not the other, or if
 /// tensor-parallel ranks divide one and have copies of the other. All ranks have the same number of
 /// sets.
-void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
-                              const std::vector<std::string>& kinds) {
+void ReplicaCheck::list_parts(const StepPlan& plan) {
+  const ModelDescription& model = plan.train.model;
+  const std::vector<KeptState>& kept = plan.options.state.optimizer_states;
   std::map<std::tuple<int32_t, bool, int>, StateSet> sets;
-  for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(kinds.size()); ++state)
+  for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(kept.size()); ++state)
     for (const bool cut : {false, true})
       for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
-  for (const StatePiece& piece : train.pieces) {
+  for (const StatePiece& piece : plan.train.pieces) {
     if (memory_.on_disk(program_, piece.range)) continue;
-    const Unit& unit = partition.unit(piece.unit);
+    const Unit& unit = plan.partition.unit(piece.unit);
     const Buffer& buffer = program_.at(piece.range.buffer);
     const bool cut = piece.begin != 0 || piece.end != unit.padded;
-    const std::string kind = piece.state >= 0 ? kinds[static_cast<size_t>(piece.state)]
+    const std::string kind = piece.state >= 0 ? kept[static_cast<size_t>(piece.state)].name
                              : piece.state == StatePiece::kParam ? "parameters"
                                                                  : "working copy of the parameters";
     if (piece.straddling >= 0) {
       StateSet& all = sets[{piece.state, false, 2}];
-      const std::string& name = train.model.tensor(piece.straddling).name;
+      const std::string& name = model.tensor(piece.straddling).name;
       all.key += cat(name, " scales\n");
       all.parts.push_back({cat(name, " (", kind, ")"), piece.range});
       continue;
     }
     for (const Slice& slice : slices_in(unit, piece.begin, piece.end)) {
-      const TensorInfo& tensor = train.model.tensor(slice.tensor);
+      const TensorInfo& tensor = model.tensor(slice.tensor);
       const int copied = tensor.local == whole_box(tensor.shape) ? 2 : tensor.copies > 1 ? 1 : 0;
       StateSet& set = sets[{piece.state, cut, copied}];
       set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ',

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/memory.h"
-#include "partition/units.h"
 #include "program/step_plan.h"
 
 namespace ftrun {
@@ -22,10 +21,9 @@ class ReplicaCheck {
   /// Sum adds numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;
 
-  /// Finds the state of which several ranks hold copies. Collective. `state_kinds` names the
-  /// optimizer's states. The plan and the memory are borrowed.
-  ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
-               std::vector<std::string> state_kinds, ExchangeTexts exchange, Sum sum);
+  /// Finds the state of training of which several ranks hold copies. Collective. The plan and the
+  /// memory are borrowed.
+  ReplicaCheck(const StepPlan& plan, const RankMemory& memory, ExchangeTexts exchange, Sum sum);
 
   /// Returns whether any two ranks hold copies of the same state.
   bool compares() const { return !shared_.empty(); }
@@ -57,8 +55,7 @@ class ReplicaCheck {
     double ranks = 0;
   };
 
-  void list_parts(const ProgramPlan& train, const Partition& partition,
-                  const std::vector<std::string>& kinds);
+  void list_parts(const StepPlan& plan);
   void find_shared();
   uint64_t hash_of(const StatePart& part) const;
   std::vector<uint64_t> hashes(const StateSet& set) const;

@@ -79,8 +79,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   train_executor_ = executor_of(train_program());
   evaluate_executor_ = executor_of(evaluation_program());
   if (plan().text) text_executor_ = executor_of(text_program());
-  state_ =
-      std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
+  state_ = std::make_unique<ModelState>(model_.plan, memory_);
   if (gpu != nullptr) return;
   // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning
   // has freed is first returned to the system: it would count here, although the run may use it

@@ -44,7 +44,6 @@ class TrainingSetup {
   /// Returns the program that writes samples of text. The program and its executor exist only if
   /// samples are wanted and there is validation data to begin them with.
   const ProgramPlan& text_program() const { return model_.plan.text.value(); }
-  const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }
   Executor& train_executor() { return *train_executor_; }

@@ -13,7 +13,7 @@ bool is_cheap(OpKind kind) {
 }
 
 bool is_collective(OpKind kind) {
-  return op_spec(kind).collective != OpCollective::kNone;
+  return op_spec(kind).collective.has_value();
 }
 
 ValueId in_place_input(const Op& op) {

@@ -8,21 +8,11 @@
 #include <string>
 #include <string_view>
 
+#include "base/collective_kind.h"
 #include "graph/op.h"
 #include "graph/op_parts.h"
 
 namespace ftrun {
-
-/// OpCollective is the communication that an operation performs among the ranks that its
-/// CollectiveAttrs name; kNone: a kernel runs it.
-enum class OpCollective : uint8_t {
-  kNone,
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kShift
-};
 
 /// WorkClass is a class of operations for which a software stack has a speed of its own
 /// (machine/software_stack.h).
@@ -55,7 +45,9 @@ struct OpSpec {
   /// The input, where it is given, whose storage output 0 may reuse if nothing reads that input
   /// later; -1: none.
   int in_place = -1;
-  OpCollective collective = OpCollective::kNone;
+  /// The communication that the operation performs among the ranks that its CollectiveAttrs name;
+  /// no value: a kernel runs it.
+  std::optional<CollectiveKind> collective = std::nullopt;
   /// The operation must not run again in backward, because it would count the loss twice.
   bool must_not_recompute = false;
   /// The gradient operation accepts each rank's term of the result's gradient, a term of a sum over

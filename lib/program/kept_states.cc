@@ -2,22 +2,32 @@
 
 #include <span>
 
+#include "base/error.h"
+#include "optimizers/max_states.h"
 #include "optimizers/optimizers.h"
 #include "partition/units.h"
 
 namespace ftrun {
+
+static_assert(3 * kMaxOptimizerStates <= static_cast<size_t>(kMaxStateBuffers),
+              "each state has a buffer for numbers, one for codes and one for their scales");
 
 std::vector<KeptState> kept_states(const Config& config) {
   const bool narrow = config.bf16.enabled && config.bf16.bf16_optimizer_states;
   const std::span<const OptimizerState> states = optimizer_states(config.optimizer);
   std::vector<KeptState> kept;
   for (const OptimizerState& state : states)
-    kept.push_back({narrow ? DType::kBF16 : DType::kF32,
-                    state.first == nullptr ? 0.0 : config.optimizer.*state.first});
+    kept.push_back({.dtype = narrow ? DType::kBF16 : DType::kF32,
+                    .first = state.first == nullptr ? 0.0 : config.optimizer.*state.first,
+                    .name = state.name});
   if (!optimizer_of(config.optimizer.type).coded) return kept;
-  for (size_t s = 0; s < states.size(); ++s) kept.push_back({.dtype = DType::kU8, .coded = true});
-  for (size_t s = 0; s < states.size(); ++s)
-    kept.push_back({.dtype = DType::kF32, .coded = true, .block = kTensorBlock});
+  for (const OptimizerState& state : states)
+    kept.push_back({.dtype = DType::kU8, .coded = true, .name = state.name});
+  for (const OptimizerState& state : states)
+    kept.push_back({.dtype = DType::kF32,
+                    .coded = true,
+                    .block = kTensorBlock,
+                    .name = cat(state.name, "_absmax")});
   return kept;
 }
 

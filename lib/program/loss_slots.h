@@ -6,16 +6,28 @@
 
 namespace ftrun {
 
-/// LossNumber lists the numbers that a step sums, in the order in which operations write them. The
-/// loss buffer and its sum over all ranks adapt to a new enumerator; Executor gives the number its
-/// place in the result of a step.
-enum class LossNumber : uint8_t {
+/// TrainingNumber lists the numbers that a training step sums, in the order in which the head's
+/// operation writes them. The loss buffer and its sum over all ranks adapt to a new enumerator, if
+/// EvaluationNumber gets one too. The head's operation must write the number, and Executor must
+/// give it a member of StepResult or ForwardResult.
+enum class TrainingNumber : uint8_t {
   /// Sum of token losses.
   kLoss,
-  /// A training step's counted tokens; an evaluation's tokens whose label is the likeliest.
-  kTokens,
+  /// The tokens that count in the loss.
+  kCountedTokens,
 };
-inline constexpr int64_t kLossNumbers = enumerator_count<LossNumber>();
+
+/// EvaluationNumber lists the numbers that an evaluation sums, likewise.
+enum class EvaluationNumber : uint8_t {
+  /// Sum of token losses.
+  kLoss,
+  /// The counted tokens whose label is the likeliest.
+  kCorrectTokens,
+};
+
+inline constexpr int64_t kLossNumbers = enumerator_count<TrainingNumber>();
+static_assert(enumerator_count<EvaluationNumber>() == enumerator_count<TrainingNumber>(),
+              "all programs have the same loss buffer");
 
 /// Vote is a kind of message that ranks exchange with a step's loss. Every kind has its own count
 /// of the ranks that vote for it, so that none can hide another.
@@ -35,7 +47,10 @@ inline constexpr int64_t kVotes = enumerator_count<Vote>();
 
 /// The slots of the loss buffer: an F64 for each number and each vote, all summed over all ranks.
 inline constexpr int64_t kLossSlots = kLossNumbers + kVotes;
-constexpr int64_t slot_of(LossNumber number) {
+constexpr int64_t slot_of(TrainingNumber number) {
+  return static_cast<int64_t>(number);
+}
+constexpr int64_t slot_of(EvaluationNumber number) {
   return static_cast<int64_t>(number);
 }
 constexpr int64_t slot_of(Vote vote) {

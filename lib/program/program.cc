@@ -28,14 +28,50 @@ void add_range(std::vector<Range>& ranges, const Range& range) {
   ranges.push_back(range);
 }
 
+CollectiveKind collective_kind(InstrKind kind) {
+  switch (kind) {
+#define FTRUN_STEP_COLLECTIVE(kind, name) \
+  case InstrKind::kind:                   \
+    return CollectiveKind::kind;
+#define FTRUN_OTHER_COLLECTIVE(kind, name)
+#include "base/collectives.inc"
+    default:  // The list has all kinds that communicate.
+      bug(cat(instr_name(kind), " is not a collective"));
+  }
+}
+
+InstrKind instr_kind(CollectiveKind kind) {
+  switch (kind) {
+#define FTRUN_STEP_COLLECTIVE(kind, name) \
+  case CollectiveKind::kind:              \
+    return InstrKind::kind;
+#define FTRUN_OTHER_COLLECTIVE(kind, name) \
+  case CollectiveKind::kind:               \
+    break;
+#include "base/collectives.inc"
+  }
+  bug(cat("no instruction runs a ", collective_name(kind)));
+}
+
 std::string_view instr_name(InstrKind kind) {
-  static constexpr auto kNames =
-      enum_names<InstrKind>({"load_batch",     "clear",         "begin",       "forward",
-                             "backward",       "input_grad",    "weight_grad", "all_reduce",
-                             "reduce_scatter", "all_gather",    "all_to_all",  "counted_all_to_all",
-                             "shift",          "send",          "receive",     "copy",
-                             "accumulate",     "gradient_norm", "decide",      "measure",
-                             "update"});
+  static constexpr auto kNames = enum_names<InstrKind>({
+      "load_batch",
+      "clear",
+      "begin",
+      "forward",
+      "backward",
+      "input_grad",
+      "weight_grad",
+#define FTRUN_STEP_COLLECTIVE(kind, name) #name,
+#define FTRUN_OTHER_COLLECTIVE(kind, name)
+#include "base/collectives.inc"
+      "copy",
+      "accumulate",
+      "gradient_norm",
+      "decide",
+      "measure",
+      "update",
+  });
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -51,9 +87,10 @@ std::string_view tier_name(Tier tier) {
 }
 
 std::string_view category_name(Category category) {
-  static constexpr std::array<std::string_view, kCategoryCount> kNames{
-      "parameters", "gradients", "optimizer", "activations",
-      "buckets",    "staging",   "buffers",   "snapshot"};
+  // The names are keys of `ftrun plan --json`.
+  static constexpr auto kNames =
+      enum_names<Category>({"parameters", "gradients", "optimizer", "activations", "buckets",
+                            "staging", "buffers", "snapshot"});
   return kNames[static_cast<size_t>(category)];
 }
 

@@ -9,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/collective_kind.h"
 #include "base/dtype.h"
+#include "base/enum_names.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
 #include "optimizers/block_map.h"
@@ -33,10 +35,10 @@ enum class Category : uint8_t {
   kActivations,  // batch, values of the layers, scratch
   kBuckets,      // gathered parameters, gradients that are being reduced
   kStaging,      // copies of data that is stored in another tier
-  kBuffers,      // loss, norm; the name is a key of `ftrun plan --json`
+  kSums,         // sums of a step: loss, norm
   kSnapshot,     // copy of the state from which a checkpoint is written while training continues
 };
-inline constexpr size_t kCategoryCount = 8;
+inline constexpr size_t kCategoryCount = enumerator_count<Category>();
 
 /// The maximum number of states of an optimizer that can have their own persistent buffer.
 inline constexpr int32_t kMaxStateBuffers = 16;
@@ -87,7 +89,7 @@ struct Buffer {
 /// Arena names a memory block that buffers share if they are not persistent: private memory of the
 /// device, memory of the device that peers can read, or memory of the host.
 enum class Arena : uint8_t { kDevice, kShared, kHost };
-inline constexpr size_t kArenaCount = 3;
+inline constexpr size_t kArenaCount = enumerator_count<Arena>();
 using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
 /// Returns whether peers can read the buffer in place. It may be persistent or not.
@@ -124,22 +126,27 @@ constexpr bool is_communication(Lane lane) {
   return lane >= Lane::kFirstGroup;
 }
 
+/// InstrKind is the closed set of things that an instruction does. Those of base/collectives.inc
+/// run over the ranks of `group`:
+/// * kAllReduce sums (or takes the maximum of) writes[*], in place
+/// * kReduceScatter sums reads[i], one block per rank; writes[i] gets this rank's block
+/// * kAllGather: writes[i] gets reads[i] of every rank
+/// * kAllToAll: writes[i] gets this rank's block of reads[i] of every rank
+/// * kCountedAllToAll is like kAllToAll, for blocks of any number of rows, counted by their sender
+/// * kShift: writes[i] gets reads[i] of the rank Exchange::shift places before this one
+/// * kSend sends reads[0] to the other rank of `group` (a link), which has the kReceive
+/// * kReceive receives writes[0] from the other rank of `group`
 enum class InstrKind : uint8_t {
-  kLoadBatch,      // copies the loader's micro-batch into its buffers
-  kClear,          // zeroes its writes: padding that no list writes
-  kBegin,          // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
-  kForward,        // operations of a layer's forward list
-  kBackward,       // operations of a layer's backward list (input and weight gradients)
-  kInputGrad,      // only the operations of its input gradients
-  kWeightGrad,     // only the operations of its weight gradients
-  kAllReduce,      // sums (or takes the maximum of) writes[*] over the ranks of `group`, in place
-  kReduceScatter,  // sums reads[i], one block per rank of `group`; writes[i] gets this rank's block
-  kAllGather,      // writes[i] gets reads[i] of every rank of `group`
-  kAllToAll,       // writes[i] gets this rank's block of reads[i] of every rank of `group`
-  kCountedAllToAll,  // like kAllToAll, for blocks of any number of rows, counted by their sender
-  kShift,         // writes[i] gets reads[i] of the rank Exchange::shift places before this one
-  kSend,          // sends reads[0] to the other rank of `group` (a link), which has the kReceive
-  kReceive,       // receives writes[0] from the other rank of `group`
+  kLoadBatch,   // copies the loader's micro-batch into its buffers
+  kClear,       // zeroes its writes: padding that no list writes
+  kBegin,       // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
+  kForward,     // operations of a layer's forward list
+  kBackward,    // operations of a layer's backward list (input and weight gradients)
+  kInputGrad,   // only the operations of its input gradients
+  kWeightGrad,  // only the operations of its weight gradients
+#define FTRUN_STEP_COLLECTIVE(kind, name) kind,
+#define FTRUN_OTHER_COLLECTIVE(kind, name)
+#include "base/collectives.inc"
   kCopy,          // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
   kAccumulate,    // adds reads[0] to writes[0]
   kGradientNorm,  // writes the sum of squares of reads[i] to writes[i] (one F64 each)
@@ -147,7 +154,13 @@ enum class InstrKind : uint8_t {
   kMeasure,       // computes the new scales of 8-bit states of a tensor that straddles blocks
   kUpdate,        // runs the optimizer over one range of parameters
 };
-inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
+inline constexpr size_t kInstrKinds = enumerator_count<InstrKind>();
+
+/// Returns the collective or transfer that instructions of a kind run; they must run one.
+CollectiveKind collective_kind(InstrKind kind);
+/// Returns the kind of the instructions that run a collective or transfer; a step must have such
+/// instructions.
+InstrKind instr_kind(CollectiveKind kind);
 
 /// ProgramGroup holds the ranks that collectives of a program run over, and this rank's place among
 /// them.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 namespace ftrun {
 
-/// KeptState is a state that the optimizer keeps for each element: its storage, and its initial
-/// value.
+/// KeptState is a state that the optimizer keeps for each element: its storage, its initial value,
+/// and its name.
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
@@ -25,6 +26,8 @@ struct KeptState {
   /// The number of neighboring elements that share one value: the block size for the scales of
   /// codes, else 1.
   int64_t block = 1;
+  /// The name in checkpoints: "exp_avg", "exp_avg_absmax".
+  std::string name = {};
 };
 
 /// StateOptions describes how model states are kept and moved. ZeRO stages, precisions and offload

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "base/collective_kind.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "graph/collective_attrs.h"
@@ -26,29 +28,11 @@
 namespace ftrun {
 namespace {
 
-InstrKind instr_kind(OpCollective collective) {
-  switch (collective) {
-    case OpCollective::kAllReduce:
-      return InstrKind::kAllReduce;
-    case OpCollective::kAllGather:
-      return InstrKind::kAllGather;
-    case OpCollective::kReduceScatter:
-      return InstrKind::kReduceScatter;
-    case OpCollective::kAllToAll:
-      return InstrKind::kAllToAll;
-    case OpCollective::kShift:
-      return InstrKind::kShift;
-    case OpCollective::kNone:
-      break;
-  }
-  bug("the operation is not a collective");
-}
-
 /// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
 /// place. For values in the operation list's scratch buffer the scratch plan has done this already.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValuePlaces& places) {
   for (const Op& op : op_list) {
-    if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
+    if (op_spec(op.kind).collective != CollectiveKind::kAllReduce) continue;
     const Range out = places.at(op.out[0]);
     const bool moves =
         graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
@@ -244,7 +228,7 @@ class StepBuilder {
 
   BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
     return program_.add({.name = name,
-                         .category = Category::kBuffers,
+                         .category = Category::kSums,
                          .bytes = elements * dtype_bytes(dtype),
                          .persistent = which,
                          .format = {.dtype = dtype}});
@@ -258,9 +242,9 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// Adds the actions of this stage. The model's output is written to `result`. A loss is summed
-  /// over all ranks after the last forward pass.
-  void run_actions(BufferId result, ResultKind kind);
+  /// Adds all phases that the schedule lists for this stage. The model's output is written to
+  /// `result`. A loss is summed over all ranks after the last forward pass.
+  void expand_schedule(BufferId result, ResultKind kind);
   void decide(BufferId norm, BufferId loss);
 
   int64_t norm_slots() const { return ftrun::norm_slots(options_.state, placement_); }
@@ -293,14 +277,15 @@ class StepBuilder {
   LayersOfModel all_layers() const { return {layer_count(), model_.first_trained}; }
 
   void reduce_loss(BufferId loss);
-  void run(const ScheduleAction& action, BufferId result);
-  /// Returns the flow of a micro-batch; its first call for a micro-batch also loads the batch.
-  Flow& begin_micro_batch(int32_t micro_batch);
+  void add_phase(const ScheduleAction& action, BufferId result);
+  /// Adds the flow of a micro-batch, and the instructions that load its batch.
+  void begin_micro_batch(int32_t micro_batch);
   void load_batch(Flow& flow);
   void make_rope_table(Flow& flow);
   void receive(const Transfer& transfer, size_t action, Flow& flow);
   void send(const Transfer& transfer, size_t action, const Flow& flow);
-  void run_layer(InstrKind kind, size_t layer, Flow& flow, BufferId result);
+  /// Places the values of one of a layer's operation lists, and emits the list.
+  void add_layer_list(InstrKind kind, size_t layer, Flow& flow, BufferId result);
   void place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const;
   void place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places);
   void place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places);
@@ -310,9 +295,10 @@ class StepBuilder {
                        ValuePlaces& places);
   void place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
                 int32_t micro_batch, ValuePlaces& places);
-  void run_op_list(const Instr& like, const ListFacts& facts, ValuePlaces& places);
-  void run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places);
-  void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
+  /// Emits an instruction for each part of a list; `like` is the instruction for the whole list.
+  void emit_parts(const Instr& like, const ListFacts& facts, ValuePlaces& places);
+  void emit_compute(const Instr& like, const ListPart& part, const ValuePlaces& places);
+  void emit_collective(const Instr& like, const Op& op, const ValuePlaces& places);
   GradientWrite record_writes(size_t layer, int32_t micro_batch, const ListFacts& facts);
   const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
   std::vector<std::vector<BufferId>> offloaded_outputs() const;
@@ -354,18 +340,14 @@ void StepBuilder::reduce_loss(BufferId loss) {
       make_collective(InstrKind::kAllReduce, {all, DType::kF64}, whole(loss), whole(loss)));
 }
 
-StepBuilder::Flow& StepBuilder::begin_micro_batch(int32_t micro_batch) {
-  const auto [found, is_new] = flows_.try_emplace(micro_batch);
-  Flow& flow = found->second;
-  if (is_new) {
-    flow.micro_batch = micro_batch;
-    for (auto* buffers :
-         {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
-      buffers->assign(model_.layers.size(), -1);
-    load_batch(flow);
-    if (!holds(0)) make_rope_table(flow);
-  }
-  return flow;
+void StepBuilder::begin_micro_batch(int32_t micro_batch) {
+  Flow& flow = flows_[micro_batch];
+  flow.micro_batch = micro_batch;
+  for (auto* buffers :
+       {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
+    buffers->assign(model_.layers.size(), -1);
+  load_batch(flow);
+  if (!holds(0)) make_rope_table(flow);
 }
 
 void StepBuilder::load_batch(Flow& flow) {
@@ -471,31 +453,33 @@ void StepBuilder::place_in(BufferId& buffer, const char* name, size_t layer, con
   for (const auto& [id, range] : plan.values) places.set(id, {buffer, range.offset, range.bytes});
 }
 
-void StepBuilder::run_op_list(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
+void StepBuilder::emit_parts(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
   sum_in_place(graph_of(static_cast<size_t>(like.layer)), facts.op_list, places);
   for (const ListPart& part : facts.parts) {
     if (part.is_collective)
-      run_collective(like, facts.op_list[part.first], places);
+      emit_collective(like, facts.op_list[part.first], places);
     else
-      run_ops(like, part, places);
+      emit_compute(like, part, places);
   }
 }
 
-void StepBuilder::run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places) {
+void StepBuilder::emit_compute(const Instr& like, const ListPart& part, const ValuePlaces& places) {
   Instr& instr = program_.instrs.emplace_back(like);
   instr.ops().first_op = static_cast<int32_t>(part.first);
   instr.ops().op_count = static_cast<int32_t>(part.end - part.first);
   bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], part.touched, places);
 }
 
-void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
+void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
   const auto& over = op.attrs.get<CollectiveAttrs>();
   const GroupId group = placement_.groups().along(over.axis);
   require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
-  const bool is_all_reduce = op_spec(op.kind).collective == OpCollective::kAllReduce;
+  const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;
+  require(collective.has_value(), "the operation is a collective");
+  const bool is_all_reduce = collective == CollectiveKind::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
     instr.layer = like.layer;
     instr.micro_batch = like.micro_batch;
@@ -504,8 +488,7 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   if (is_all_reduce && in != out) emit_for_layer(make_copy(program_, in, out));
   const Exchange exchange{
       .group = group, .dtype = graph.at(op.in[0]).dtype, .shift = static_cast<int32_t>(over.by)};
-  emit_for_layer(make_collective(instr_kind(op_spec(op.kind).collective), exchange,
-                                 is_all_reduce ? out : in, out));
+  emit_for_layer(make_collective(instr_kind(*collective), exchange, is_all_reduce ? out : in, out));
 }
 
 /// Records the gradients that a list writes, so it is called once for a list, and returns how the
@@ -530,7 +513,7 @@ GradientWrite StepBuilder::record_writes(size_t l, int32_t micro_batch, const Li
   return adds ? GradientWrite::kAdds : GradientWrite::kOverwrites;
 }
 
-void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId result) {
+void StepBuilder::add_layer_list(InstrKind kind, size_t l, Flow& flow, BufferId result) {
   Instr like;
   like.kind = kind;
   like.layer = static_cast<int32_t>(l);
@@ -559,7 +542,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
              flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  run_op_list(like, facts, places);
+  emit_parts(like, facts, places);
 }
 
 const std::set<UnitId>& StepBuilder::units_read_by(size_t layer, InstrKind kind) {
@@ -595,10 +578,11 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
 }
 
 /// Adds one phase of a micro-batch over the layers of a chunk.
-void StepBuilder::run(const ScheduleAction& action, BufferId result) {
+void StepBuilder::add_phase(const ScheduleAction& action, BufferId result) {
   const size_t number = begins_.size();
   begins_.push_back(program_.instrs.size());
-  Flow& flow = begin_micro_batch(action.micro_batch);
+  if (!flows_.contains(action.micro_batch)) begin_micro_batch(action.micro_batch);
+  Flow& flow = flows_.at(action.micro_batch);
   const int stage = options_.state.pipeline_stage;
   const ActionTransfers moved = transfers_of(pipeline(), stage, action, all_layers());
   receive(moved.received, number, flow);
@@ -609,14 +593,14 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;
     const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
-    run_layer(kind, l, flow, result);
+    add_layer_list(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
     parameters_.release(k + 1 < layers ? units_read_by(next, kind) : std::set<UnitId>());
   }
   send(moved.sent, number, flow);
 }
 
-void StepBuilder::run_actions(BufferId result, ResultKind kind) {
+void StepBuilder::expand_schedule(BufferId result, ResultKind kind) {
   const std::vector<ScheduleAction>& own =
       actions_[static_cast<size_t>(options_.state.pipeline_stage)];
   const auto is_forward = [](const ScheduleAction& action) {
@@ -624,7 +608,7 @@ void StepBuilder::run_actions(BufferId result, ResultKind kind) {
   };
   auto forwards = std::count_if(own.begin(), own.end(), is_forward);
   for (const ScheduleAction& action : own) {
-    run(action, result);
+    add_phase(action, result);
     if (kind == ResultKind::kLoss && is_forward(action) && --forwards == 0) reduce_loss(result);
   }
 }
@@ -689,7 +673,7 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
   const BufferId norm =
       builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.norm_slots());
   builder.begin({loss, norm});
-  builder.run_actions(loss, ResultKind::kLoss);
+  builder.expand_schedule(loss, ResultKind::kLoss);
   builder.norm(norm);
   builder.decide(norm, loss);
   builder.update();
@@ -704,7 +688,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
   const BufferId loss =
       builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
-  builder.run_actions(loss, ResultKind::kLoss);
+  builder.expand_schedule(loss, ResultKind::kLoss);
   return builder.finish();
 }
 
@@ -719,7 +703,7 @@ StepProgram build_logits_step(const ModelDescription& model, const Partition& pa
   const BufferId logits = has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute,
                                                     model.batch.tokens() * columns)
                                    : -1;
-  builder.run_actions(logits, ResultKind::kLogits);
+  builder.expand_schedule(logits, ResultKind::kLogits);
   return builder.finish();
 }
 

@@ -6,26 +6,14 @@
 #include "axes/pipeline/plan.h"
 #include "axes/tensor/place.h"
 #include "axes/tensor/split.h"
-#include "base/error.h"
 #include "base/round_up.h"
 #include "model/families.h"
 #include "model/tensors.h"
-#include "optimizers/optimizers.h"
 #include "program/kept_states.h"
 #include "program/state_spec.h"
 #include "program/training_model.h"
 
 namespace ftrun {
-
-std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer) {
-  std::vector<std::string> names;
-  for (const OptimizerState& state : optimizer_states(optimizer)) names.emplace_back(state.name);
-  if (!optimizer_of(optimizer.type).coded) return names;
-  const std::vector<std::string> states = names;
-  names.insert(names.end(), states.begin(), states.end());
-  for (const std::string& state : states) names.push_back(cat(state, "_absmax"));
-  return names;
-}
 
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
   if (train.weight_decay_exempt == DecayExempt::kNone)
@@ -64,8 +52,10 @@ Tier tier_of(OffloadDevice device) {
   return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
 }
 
-StateOptions state_options(const Config& config, const ModelDescription& model, int rank) {
+StateOptions state_options(const Config& config, const ModelConfig& model_config,
+                           const ModelDescription& model, int rank) {
   StateOptions state = place_options(config, rank);
+  state.tensor_copies = kv_copies(model_config, tensor_split(config, rank));
   state.stage = static_cast<int>(config.zero.stage);
   state.pipeline = pipeline_layout(config, model);
   state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
@@ -110,12 +100,12 @@ int64_t disk_buffers(const Config& config) {
   return over ? INT64_MAX : elements;
 }
 
-StepOptions step_options(const Config& config, const ModelDescription& model,
-                         const Partition& partition, int rank) {
+StepOptions step_options(const Config& config, const ModelConfig& model_config,
+                         const ModelDescription& model, const Partition& partition, int rank) {
   StepOptions options;
   options.schedule = pipeline_schedule(config);
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
-  options.state = state_options(config, model, rank);
+  options.state = state_options(config, model_config, model, rank);
   const int64_t elements = padded_elements(partition, options.state);
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements =
@@ -165,8 +155,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
       train, config.partition.unit,
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
       coded_tensors(train, config.optimizer));
-  plan.options = step_options(config, train, plan.partition, rank);
-  plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));
+  plan.options = step_options(config, model, train, plan.partition, rank);
   plan.evaluation_micro_batches = evaluation_micro_batches(config, plan.options.state);
   StepProgram step = build_training_step(train, plan.partition, plan.options);
   plan.train = program_plan(std::move(train), std::move(step));

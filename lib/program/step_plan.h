@@ -44,10 +44,6 @@ struct StepPlan {
   std::vector<const Program*> programs() const;
 };
 
-/// Returns the names that checkpoints use for the flat optimizer state buffers: {"exp_avg",
-/// "exp_avg_sq"}.
-std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer);
-
 /// Returns a function that selects the tensors that weight decay applies to in a run: all, or all
 /// except norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/amount_text.h"
+#include "base/collective_kind.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "program/layer_instr.h"
@@ -26,27 +27,13 @@ size_t calls_of(const Instr& instr) {
   return std::max(instr.reads.size(), instr.writes.size());
 }
 
-/// Returns the bytes that one call sends, counted as in Communicator.
+/// Returns the bytes that one call sends, counted as in Communicator. The real numbers of rows of a
+/// kCountedAllToAll are not known here. Of its counts, each rank sends those for the other ranks.
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
-  switch (instr.kind) {
-    case InstrKind::kAllReduce:
-      return 2 * instr.writes[range].bytes * (ranks - 1) / ranks;
-    case InstrKind::kReduceScatter:
-      return instr.writes[range].bytes * (ranks - 1);
-    case InstrKind::kAllGather:
-      return instr.reads[range].bytes * (ranks - 1);
-    case InstrKind::kAllToAll:
-    // The real numbers of rows are not known here, so rows are counted as if each rank got the same
-    // number. Of the counts, each rank sends those for the other ranks.
-    case InstrKind::kCountedAllToAll:
-      return instr.reads[range].bytes * (ranks - 1) / ranks;
-    case InstrKind::kShift:
-      return instr.exchange().shift % ranks == 0 ? 0 : instr.reads[range].bytes;
-    case InstrKind::kSend:
-      return instr.reads[range].bytes;
-    default:
-      bug(cat(instr_name(instr.kind), " is not a collective"));
-  }
+  if (instr.kind == InstrKind::kShift && instr.exchange().shift % ranks == 0) return 0;
+  // An all-reduce works in place.
+  const auto& inputs = instr.kind == InstrKind::kAllReduce ? instr.writes : instr.reads;
+  return sent_bytes(collective_kind(instr.kind), inputs[range].bytes, ranks);
 }
 
 }  // namespace
@@ -280,7 +267,7 @@ class Formula {
   int64_t loss_and_norm_bytes() const {
     return sent_by([&](const Instr& instr) {
       return instr.is_collective() &&
-             program_.at(instr.writes[0].buffer).category == Category::kBuffers;
+             program_.at(instr.writes[0].buffer).category == Category::kSums;
     });
   }
 

@@ -9,6 +9,7 @@
 #include "axes/pipeline/balance_stages.h"
 #include "axes/pipeline/keys.h"
 #include "axes/pipeline/schedule.h"
+#include "base/collective_kind.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/run_in_parallel.h"
@@ -58,11 +59,10 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
     const OpSpec& spec = op_spec(op.kind);
-    const OpCollective collective = spec.collective;
     // The operation's name is also the name of the exchange in the machine file. A shift is one
     // send by each rank.
-    const std::string_view name = collective == OpCollective::kShift ? "send" : spec.name;
-    const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
+    const std::string_view name = spec.collective == CollectiveKind::kShift ? "send" : spec.name;
+    const ValueId whole = spec.collective == CollectiveKind::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
     seconds += exchange_seconds_lower_bound(
         task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, crossing);

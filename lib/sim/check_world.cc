@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/collective_kind.h"
 #include "base/error.h"
 #include "base/run_in_parallel.h"
 #include "program/by_lane.h"
@@ -130,11 +131,6 @@ void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Fa
   if (program.at(id).format.dtype == dtype || program.at(id).format.dtype == DType::kU8) return;
   faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
                        ", but its dtype is ", dtype_name(program.at(id).format.dtype)));
-}
-
-bool moves_blocks(InstrKind kind) {
-  return kind == InstrKind::kAllToAll || kind == InstrKind::kCountedAllToAll ||
-         kind == InstrKind::kShift;
 }
 
 /// Checks the ranges of a shift or an all-to-all: each destination is as large as its source, both
@@ -433,7 +429,8 @@ void check_forms(const Program& program, Faults& faults) {
                            " and writes ", instr.writes.size(),
                            ", a form that its kind does not allow"));
     else if (instr.is_collective())
-      moves_blocks(instr.kind) ? check_moved(program, i, faults) : check_parts(program, i, faults);
+      moves_blocks(collective_kind(instr.kind)) ? check_moved(program, i, faults)
+                                                : check_parts(program, i, faults);
     if (!instr.runs_ops()) continue;
     check_bindings(program, i, faults);
     check_sums(program, i, made, faults);

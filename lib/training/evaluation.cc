@@ -47,13 +47,13 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
   }
   double loss = 0, correct = 0;
   for (int64_t round = 0; round < reader.rounds(); ++round) {
-    StepRun step;
-    step.micro_batches = reader.read(round);
-    stop.add_vote(step.votes);
-    setup.evaluate_executor().run(step);
-    loss += step.result.loss_sum;
-    correct += step.result.correct_tokens;
-    stop.read_votes(step.result.all_votes);
+    ForwardRun run;
+    run.micro_batches = reader.read(round);
+    stop.add_vote(run.votes);
+    setup.evaluate_executor().run_forward(run);
+    loss += run.result.loss_sum;
+    correct += run.result.correct_tokens;
+    stop.read_votes(run.result.all_votes);
     if (stop.reached() && (round + 1 < reader.rounds() || !is_last)) return std::nullopt;
   }
   const auto tokens = static_cast<double>(reader.counted_tokens_global());

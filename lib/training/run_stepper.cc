@@ -31,8 +31,7 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
 void RunStepper::open_replica_check(const Config& config, Journal& journal) {
   if (config.train.check_replicas == 0) return;
   replicas_.emplace(
-      setup_.train_program(), setup_.partition(), setup_.memory(),
-      optimizer_state_kinds(config.optimizer),
+      setup_.plan(), setup_.memory(),
       [this](const std::string& text) { return session_.exchange("replicas", text); },
       [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())

@@ -44,8 +44,8 @@ void TrainingLoop::run() {
 void TrainingLoop::check_and_save() {
   const bool saves = parts_.saver.will_save(progress_);
   if (saves) parts_.data_identity.await_before_saving(parts_.stop);
-  const bool is_check_due =
-      progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
+  const int64_t every = config_.train.check_replicas;
+  const bool is_check_due = every != 0 && progress_.step % every == 0;
   // Replicas are compared before each checkpoint, so that no checkpoint contains state that a
   // memory error has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
@@ -59,7 +59,11 @@ void TrainingLoop::check_and_save() {
   review_stop_lead();
 }
 
+/// Compares the replicas of the present state, unless they were compared after this step already,
+/// or never are.
 void TrainingLoop::check_replicas() {
+  if (config_.train.check_replicas == 0 || checked_step_ == progress_.step) return;
+  checked_step_ = progress_.step;
   const double start = parts_.clock();
   parts_.stepper.check_replicas(progress_.step);
   longest_check_ = std::max(longest_check_, parts_.clock() - start);
@@ -98,6 +102,8 @@ StepMetrics TrainingLoop::train_step() {
   evaluation_clock_.add_vote(step.votes);
   parts_.stepper.run(step);
   const StepResult& result = step.result;
+  require(result.counted_tokens == static_cast<double>(fetched.batch.counted_tokens_global),
+          "a step counts the tokens that the loader has counted");
   ++progress_.step;
   progress_.tokens += static_cast<int64_t>(result.counted_tokens);
   parts_.stop.read_votes(result.all_votes);

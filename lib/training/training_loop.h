@@ -60,6 +60,8 @@ class TrainingLoop {
   TrainingProgress& progress_;
   const LoopParts parts_;
   EvaluationClock evaluation_clock_;
+  /// The step after which replicas were last compared; -1: they were not compared yet.
+  int64_t checked_step_ = -1;
   /// The seconds of the longest comparison of replicas.
   double longest_check_ = 0;
   bool warned_of_no_labels_ = false;

@@ -1,5 +1,9 @@
 #include "cluster/restart_policy.h"
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include <catch2/catch.hpp>
 
 using namespace ftrun;
@@ -22,65 +26,106 @@ TEST_CASE(
 TEST_CASE("restarts without progress wait longer each time, and end after the maximum") {
   RestartPolicy policy(
       {.max_restarts_without_progress = 3, .first_delay = 1s, .longest_delay = 3s});
-  CHECK(policy.take_restart(failed(137), "") == 1000ms);
-  CHECK(policy.take_restart(failed(6), "") == 2000ms);
-  CHECK(policy.take_restart(failed(6), "") == 3000ms);
-  CHECK(policy.restarts_without_progress() == 3);
-  CHECK_FALSE(policy.take_restart(failed(6), ""));
-  CHECK(policy.first_failure().exit_code == 137);
+  CHECK(policy.decide(failed(137), "").delay == 1000ms);
+  CHECK(policy.decide(failed(6), "").delay == 2000ms);
+  const RestartDecision third = policy.decide(failed(6), "");
+  CHECK(third.delay == 3000ms);
+  CHECK(third.restarts_without_progress == 3);
+  CHECK_FALSE(third.repeated);
+  const RestartDecision last = policy.decide(failed(6), "");
+  CHECK_FALSE(last.delay);
+  CHECK(last.restarts_without_progress == 3);
+  REQUIRE(last.repeated);
+  CHECK(last.repeated->exit_code == 137);
 }
 
 TEST_CASE("a new checkpoint resets the count of restarts") {
   RestartPolicy policy(
       {.max_restarts_without_progress = 2, .first_delay = 1s, .longest_delay = 8s});
-  CHECK(policy.take_restart(failed(137), "step-00000010") == 1000ms);
-  CHECK(policy.take_restart(failed(5), "step-00000010") == 2000ms);
-  CHECK(policy.take_restart(failed(6), "step-00000020") == 1000ms);
-  CHECK(policy.first_failure().exit_code == 6);
-  CHECK(policy.take_restart(failed(137), "step-00000020") == 2000ms);
-  CHECK_FALSE(policy.take_restart(failed(137), "step-00000020"));
+  CHECK(policy.decide(failed(137), "step-00000010").delay == 1000ms);
+  CHECK(policy.decide(failed(5), "step-00000010").delay == 2000ms);
+  CHECK(policy.decide(failed(6), "step-00000020").delay == 1000ms);
+  CHECK(policy.decide(failed(137), "step-00000020").delay == 2000ms);
+  const RestartDecision last = policy.decide(failed(137), "step-00000020");
+  CHECK_FALSE(last.delay);
+  REQUIRE(last.repeated);
+  CHECK(last.repeated->exit_code == 6);
 }
 
 TEST_CASE(
     "a rank's failures are consecutive as long as nothing new is saved and no other one fails") {
-  RestartPolicy policy({.max_restarts_without_progress = 3});
+  int local_ranks = 0;
+  std::vector<int> planned_times;
+  RestartPolicy policy({.max_restarts_without_progress = 3}, [&](const FailureSummary&, int times) {
+    planned_times.push_back(times);
+    return Restart{.local_ranks = local_ranks};
+  });
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
     failure.rank = rank;
     failure.belongs_to_rank = true;
     return failure;
   };
-  CHECK(policy.count_failure(of_rank(3), "step-10") == 1);
-  CHECK(policy.count_failure(of_rank(3), "step-10") == 2);
-  CHECK(policy.count_failure(of_rank(3), "step-20") == 1);
-  CHECK(policy.count_failure(of_rank(1), "step-20") == 1);
-  CHECK(policy.count_failure(of_rank(3), "step-20") == 1);
-  CHECK(policy.count_failure(of_rank(3), "step-20") == 2);
-  policy.reset_progress();
-  CHECK(policy.count_failure(of_rank(3), "step-20") == 1);
+  const auto times = [&](const FailureSummary& failure, const std::string& saved) {
+    const int counted = policy.decide(failure, saved).times;
+    REQUIRE(planned_times.back() == counted);
+    return counted;
+  };
+  CHECK(times(of_rank(3), "step-10") == 1);
+  CHECK(times(of_rank(3), "step-10") == 2);
+  CHECK(times(of_rank(3), "step-20") == 1);
+  CHECK(times(of_rank(1), "step-20") == 1);
+  CHECK(times(of_rank(3), "step-20") == 1);
+  CHECK(times(of_rank(3), "step-20") == 2);
+  // The restart after this failure has another number of ranks.
+  local_ranks = 2;
+  CHECK(times(of_rank(3), "step-20") == 3);
+  CHECK(times(of_rank(3), "step-20") == 1);
   // A failure that belongs to no rank is not counted, and failures before and after it are not
   // consecutive.
   FailureSummary full = failed(5);
   full.rank = 3;
-  CHECK(policy.count_failure(full, "step-20") == 0);
-  CHECK(policy.count_failure(full, "step-20") == 0);
-  CHECK(policy.count_failure(of_rank(3), "step-20") == 1);
+  CHECK(times(full, "step-20") == 0);
+  CHECK(times(full, "step-20") == 0);
+  CHECK(times(of_rank(3), "step-20") == 1);
 }
 
 TEST_CASE("with other ranks the count of restarts begins again") {
-  RestartPolicy policy({.max_restarts_without_progress = 1, .first_delay = 1s});
-  CHECK(policy.take_restart(failed(137), "") == 1000ms);
-  policy.reset_progress();
-  CHECK(policy.take_restart(failed(6), "") == 1000ms);
-  CHECK(policy.first_failure().exit_code == 6);
-  CHECK_FALSE(policy.take_restart(failed(6), ""));
+  int local_ranks = 0;
+  RestartPolicy policy(
+      {.max_restarts_without_progress = 1, .first_delay = 1s},
+      [&](const FailureSummary&, int) { return Restart{.local_ranks = local_ranks}; });
+  CHECK(policy.decide(failed(137), "").delay == 1000ms);
+  local_ranks = 2;
+  const RestartDecision with_others = policy.decide(failed(6), "");
+  CHECK(with_others.delay == 1000ms);
+  CHECK(with_others.restart.local_ranks == 2);
+  const RestartDecision last = policy.decide(failed(6), "");
+  CHECK_FALSE(last.delay);
+  REQUIRE(last.repeated);
+  CHECK(last.repeated->exit_code == 6);
 }
 
 TEST_CASE(
     "nothing is restarted if no restarts are configured, or if the failure is not a matter of "
     "chance") {
-  CHECK_FALSE(RestartPolicy({}).take_restart(failed(137), ""));
+  CHECK_FALSE(RestartPolicy({}).decide(failed(137), "").delay);
   RestartPolicy policy({.max_restarts_without_progress = 3});
-  CHECK_FALSE(policy.take_restart(failed(4), ""));
-  CHECK(policy.restarts_without_progress() == 0);
+  const RestartDecision decision = policy.decide(failed(4), "");
+  CHECK_FALSE(decision.delay);
+  CHECK_FALSE(decision.repeated);
+  CHECK(decision.restarts_without_progress == 0);
+}
+
+TEST_CASE("a failure without a plan for a restart takes none of the allowed restarts") {
+  bool has_plan = false;
+  RestartPolicy policy({.max_restarts_without_progress = 1, .first_delay = 1s},
+                       [&](const FailureSummary&, int) {
+                         return has_plan ? std::optional(Restart{}) : std::nullopt;
+                       });
+  const RestartDecision decision = policy.decide(failed(137), "");
+  CHECK_FALSE(decision.delay);
+  CHECK_FALSE(decision.repeated);
+  has_plan = true;
+  CHECK(policy.decide(failed(137), "").delay == 1000ms);
 }

@@ -33,8 +33,8 @@ class ExchangeRun {
   }
   void run() {
     Executor executor(program_, model_, memory_, groups_);
-    StepRun step;
-    executor.run(step);
+    ForwardRun run;
+    executor.run_forward(run);
   }
   template <typename T>
   std::vector<T> read(BufferId buffer) const {

@@ -53,9 +53,9 @@ TokenScore score_token(GeneratorRig& generator, const std::vector<int32_t>& seen
   const size_t used = std::min<size_t>(kRoom, seen.size());
   std::copy(seen.end() - static_cast<std::ptrdiff_t>(used), seen.end(), batch.tokens.begin());
   batch.labels[used - 1] = next;
-  StepRun run;
+  ForwardRun run;
   run.micro_batches = {&batch, 1};
-  generator.rig.evaluate_executor.run(run);
+  generator.rig.evaluate_executor.run_forward(run);
   return {run.result.loss_sum, run.result.correct_tokens};
 }
 

@@ -69,9 +69,9 @@ void require_same(const GpuOutcome& outcome, const GpuOutcome& expected) {
 }
 
 double evaluated(RankRig& rig) {
-  StepRun run;
+  ForwardRun run;
   run.micro_batches = {rig.batches.data(), 1};
-  rig.evaluate_executor.run(run);
+  rig.evaluate_executor.run_forward(run);
   return run.result.loss_sum;
 }
 

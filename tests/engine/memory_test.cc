@@ -53,7 +53,7 @@ TEST_CASE(
                     temporary(256, 512)},
                    {1024, 0, 0});
   const Program large =
-      with_buffers({persistent(Persistent::kLoss, "other", 64, Category::kBuffers),
+      with_buffers({persistent(Persistent::kLoss, "other", 64, Category::kSums),
                     persistent(Persistent::kParameters, "matrices", 4096, Category::kParameters)},
                    {8192, 0, 0});
   memory.allocate(small);
@@ -64,7 +64,7 @@ TEST_CASE(
   REQUIRE(memory.at(small, {1, 16, 8}) == arena + 528);
   const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
   REQUIRE(device.persistent[static_cast<size_t>(Category::kParameters)] == 4096);
-  REQUIRE(device.persistent[static_cast<size_t>(Category::kBuffers)] == 4096);  // one page
+  REQUIRE(device.persistent[static_cast<size_t>(Category::kSums)] == 4096);  // one page
   REQUIRE(device.arenas == 8192);
   REQUIRE(device.total == 8192 + 4096 + 4096);
   REQUIRE(memory.allocated(Tier::kHost).total == 0);

@@ -137,6 +137,20 @@ TEST_CASE(
   REQUIRE(testing::contents(rig.state) != before);
 }
 
+TEST_CASE("a search that fails leaves the next step to train as any other") {
+  testing::SingleRank single_rank;
+  RankRig rig(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
+  rig.train(1);
+  const auto before = testing::contents(rig.state);
+  rig.batches[1].tokens.pop_back();
+  StepRun run = rig.prepared(2);
+  REQUIRE_THROWS_WITH(rig.train_executor.find_nonfinite(run),
+                      Catch::Contains("a batch part has 60 bytes, its buffer 64"));
+  REQUIRE(testing::contents(rig.state) == before);
+  REQUIRE(rig.train(2).result.finite);
+  REQUIRE(testing::contents(rig.state) != before);
+}
+
 TEST_CASE("a step that is finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);

@@ -17,10 +17,7 @@ using testing::RankRig;
 
 ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
   return {
-      rig.plan.train,
-      rig.plan.partition,
-      rig.memory,
-      optimizer_state_kinds(rig.config.optimizer),
+      rig.plan, rig.memory,
       [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
       [&rig](std::span<double> numbers) {
         rig.groups.host_world

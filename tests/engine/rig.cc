@@ -243,7 +243,7 @@ RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups&
       memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),
       train_executor(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, groups),
-      state(plan, memory, optimizer_state_kinds(config.optimizer)),
+      state(plan, memory),
       rank(of.rank()) {
   state.load(model_folder(model));
 }

@@ -442,9 +442,9 @@ TEST_CASE("the validation loss does not depend on the stage or the tier either")
       testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
         RankRig rig(config, model, groups);
         rig.train(1);
-        StepRun run;
+        ForwardRun run;
         run.micro_batches = {rig.batches.data(), 1};
-        rig.evaluate_executor.run(run);
+        rig.evaluate_executor.run_forward(run);
         if (rendezvous.rank() == 0) loss = run.result.loss_sum;
         // Training continues as if there had been no evaluation.
         require(rig.train(2).result.finite, "evaluation changes nothing");

@@ -63,7 +63,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK_FALSE(spec.name.empty());
     CHECK(names.insert(spec.name).second);
     REQUIRE(spec.work != nullptr);
-    CHECK((spec.gpu_workspace == nullptr) == (spec.collective != OpCollective::kNone));
+    CHECK((spec.gpu_workspace == nullptr) == spec.collective.has_value());
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
     // A result that may be in place of an operand must have its size.
@@ -75,7 +75,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK(spec.parameter_gradient < static_cast<int>(patterns.out.size()));
     CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
-    if (spec.collective != OpCollective::kNone) {
+    if (spec.collective) {
       CHECK(spec.work == work_of::communication);
       CHECK(spec.workspace == nullptr);
       CHECK(spec.shared_by.empty());

@@ -52,10 +52,15 @@ TEST_CASE("instructions are called by kind, layer and micro-batch") {
   CHECK(instr_name(InstrKind::kAllToAll) == "all_to_all");
   CHECK(instr_name(InstrKind::kShift) == "shift");
   CHECK(instr_name(InstrKind::kUpdate) == "update");
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kShift, CollectiveKind::kReceive}) {
+    CHECK(collective_kind(instr_kind(kind)) == kind);
+    CHECK(instr_name(instr_kind(kind)) == collective_name(kind));
+  }
   CHECK(lane_name(Lane::kCompute) == "compute");
   CHECK(lane_name(lane_of(0)) == "communication");
   CHECK(category_name(Category::kParameters) == "parameters");
-  CHECK(category_name(Category::kBuffers) == "buffers");
+  CHECK(category_name(Category::kSums) == "buffers");
 }
 
 TEST_CASE("exchanges say over which ranks they go, a shift by how many ranks") {
@@ -203,7 +208,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     REQUIRE(account.bytes_of(Category::kOptimizer) == flat * (round % 3));
     REQUIRE(account.bytes_of(Category::kBuckets) == 0);
     REQUIRE(account.bytes_of(Category::kStaging) == 0);
-    REQUIRE(account.bytes_of(Category::kBuffers) == numbers);
+    REQUIRE(account.bytes_of(Category::kSums) == numbers);
     // Everything in the arena is an activation or a gradient here, but their peaks may be at
     // different times.
     REQUIRE(std::max(account.bytes_of(Category::kActivations), flat) <= arena_total(program));

@@ -189,7 +189,9 @@ TEST_CASE("the keys of the config become options of the step") {
   CHECK(state.parameter_tier == Tier::kHost);
   CHECK(state.optimizer_tier == Tier::kNvme);
   CHECK(state.optimizer_ratio == 0.5);
-  CHECK(state.optimizer_states.size() == 2);
+  REQUIRE(state.optimizer_states.size() == 2);
+  CHECK(state.optimizer_states[0].name == "exp_avg");
+  CHECK(state.optimizer_states[1].name == "exp_avg_sq");
   CHECK(plan.options.micro_batches == 2);
   CHECK(plan.options.max_live_elements == 77);
   CHECK(plan.options.reuse_distance == 66);

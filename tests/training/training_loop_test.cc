@@ -421,6 +421,23 @@ TEST_CASE("replicas are compared every so many steps and before each save") {
   CHECK(only(run, {"check", "save"}) == Calls{"check 3", "check 4", "save 4", "check 6"});
 }
 
+TEST_CASE("replicas are compared once after a step, and never if no comparison is wanted") {
+  Config config = plain();
+  config.checkpoint.every = 1;
+  FakeRun run(config, 2);
+  TrainingLoop loop = run.loop();
+  loop.run();
+  loop.save_last();
+  CHECK(only(run, {"check", "save"}) == Calls{"check 1", "save 1", "check 2", "save 2"});
+
+  config.train.check_replicas = 0;
+  FakeRun without(config, 2);
+  TrainingLoop unchecked = without.loop();
+  unchecked.run();
+  unchecked.save_last();
+  CHECK(only(without, {"check", "save"}) == Calls{"save 1", "save 2"});
+}
+
 TEST_CASE(
     "a stop lead that is too short is reported as soon as it is measured, whether or not run.json "
     "can be written") {
@@ -442,6 +459,11 @@ TEST_CASE(
 
 TEST_CASE("a run whose labels are all masked says so once, and slow ranks are named and counted") {
   FakeRun run(plain(), 3);
+  StepBatch batch;
+  run.next_batch = [&] {
+    batch.counted_tokens_global = run.progress.step < 2 ? 0 : 10;
+    return Loader::Fetched{batch, 0.25};
+  };
   for (const int64_t step : {1, 2})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = found.result.counted_tokens = 0; };
   run.loop().run();
