@@ -73,8 +73,8 @@ struct OtherForms {
   bool weighted = false;  // a list of {path, weight} (config/desugar.cc)
   /// Words that mean whole numbers, in any case.
   std::vector<NumberWord> words;
-  /// Synonyms of a choice (kChoice): other words in lower case, compared without regard to case,
-  /// each with its choice.
+  /// Synonyms of a choice (kChoice): other words in lower case, compared as the choices are, each
+  /// with its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
 };
 

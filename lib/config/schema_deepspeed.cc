@@ -39,7 +39,12 @@ void declare_deepspeed_top(Schema& s) {
       .at_least(0);
   top.key("wall_clock_breakdown", &Config::wall_clock_breakdown,
           "Print the time of forward, backward and step.");
-  top.key("log_level", &Config::log_level, "debug, info, notice, warning or error.").or_null();
+  top.key("log_level", &Config::log_level,
+          "Lowest level of the lines on the terminal; a rank's log holds all levels.")
+      .synonym("", "info")
+      .synonym("warn", "warning")
+      .synonym("critical", "error")
+      .or_null();
   top.key("sequence_parallel_size", &Config::sequence_parallel_size,
           "Ranks that share each sequence (Ulysses); parallel.context is ftrun's key.")
       .at_least(1)
