@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/learning_rate.h"
 #include "config/resolve_steps.h"
 #include "optimizers/optimizers.h"
 
@@ -151,39 +152,6 @@ void resolve_total(Resolving& r) {
            s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
 }
 
-/// Returns the learning rate that a schedule with a total keeps after its last step.
-double last_rate(const Config& c) {
-  const SchedulerConfig& s = c.scheduler;
-  const double lr = c.optimizer.lr;
-  switch (s.type) {
-    case SchedulerType::kLinear:
-    case SchedulerType::kCosine:
-      return s.min_lr;
-    case SchedulerType::kCosineWithRestarts:
-      return 0;
-    case SchedulerType::kPolynomial:
-      return s.lr_end;
-    case SchedulerType::kCosineWithMinLr: {
-      const double lowest = lowest_cosine_rate(s, lr);
-      return lowest + (lr - lowest) * cosine_left(s.num_cycles, 1.0);
-    }
-    case SchedulerType::kWarmupStableDecay:
-      return lr * s.min_lr_ratio;
-    case SchedulerType::kWarmupDecayLR:
-      return s.warmup_min_lr;
-    case SchedulerType::kWarmupCosineLR:
-      return lr * s.cos_min_ratio;
-    case SchedulerType::kConstant:
-    case SchedulerType::kInverseSqrt:
-    case SchedulerType::kWarmupLR:
-    case SchedulerType::kOneCycle:
-    case SchedulerType::kLRRangeTest:
-    case SchedulerType::kTorch:
-      break;
-  }
-  bug("this schedule has no last step");
-}
-
 /// Reports a decaying schedule that is shorter than the run, because usually both have the same
 /// length.
 void report_decay(Resolving& r) {
@@ -193,7 +161,7 @@ void report_decay(Resolving& r) {
     r.notice("scheduler.params.total_num_steps",
              cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
                  " steps: those after the schedule's end train with its last learning rate, ",
-                 number_text(last_rate(r.config))),
+                 number_text(last_rate(s, r.config.optimizer))),
              "remove total_num_steps for a schedule as long as the run");
 }
 
