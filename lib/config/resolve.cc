@@ -23,7 +23,7 @@ void Resolving::notice(const std::string& path, std::string message, std::string
   problems.notice(config.origins.position(path), std::move(message), std::move(remedy));
 }
 
-void Resolving::decide(const std::string& path, const std::string& value,
+void Resolving::record(const std::string& path, const std::string& value,
                        const std::string& reason) {
   decided.insert(path);
   lines.push_back(
@@ -44,12 +44,12 @@ void resolve_train(Resolving& r) {
             "keep one of the two");
   if (train.steps == 0 && train.epochs == 0) {
     train.epochs = 1;
-    if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
+    if (r.context.for_training) r.record("train.epochs", "1", "neither steps nor epochs is given");
   }
   if (r.is_auto("train.steps") && train.steps == 0)
-    r.decide("train.steps", "0", "unset: train.epochs counts");
+    r.record("train.steps", "0", "unset: train.epochs counts");
   if (r.is_auto("train.epochs") && train.epochs == 0)
-    r.decide("train.epochs", "0", "unset: train.steps counts");
+    r.record("train.epochs", "0", "unset: train.steps counts");
   const std::string exempt = "train.weight_decay_exempt";
   if (r.is_open(exempt)) {
     const bool as_deepspeed = r.config.origins.find("optimizer") != nullptr;
@@ -107,8 +107,8 @@ void resolve_data(Resolving& r) {
                 ", data.train ", count_text(std::ssize(data.train), "data set")),
             "give each data set a weight, or none: train_weights: []");
   if (r.is_written("data.packing") || !r.context.conversations) return;
-  r.config.data.packing = SequencePacking::kDocuments;
-  r.decide("data.packing", "documents", "data.train holds conversations");
+  r.decide("data.packing", r.config.data.packing, SequencePacking::kDocuments,
+           "data.train holds conversations");
 }
 
 void resolve_device(Resolving& r) {
@@ -125,15 +125,14 @@ void resolve_device(Resolving& r) {
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs its own GPU"),
                 "start one rank per GPU, or write device: cpu");
-  r.config.device = DeviceKind::kCuda;
   r.config.left_auto.erase("device");
-  r.decide("device", "cuda", cat("this machine shows ", gpus));
+  r.decide("device", r.config.device, DeviceKind::kCuda, cat("this machine shows ", gpus));
 }
 
 void resolve_remaining(Resolving& r) {
   for (const auto& [path, origin] : r.config.origins.keys)
     if (origin.is_auto && r.decided.count(path) == 0)
-      r.decide(path, value_text(r.config, path), "its default");
+      r.record(path, value_text(r.config, path), "its default");
 }
 
 namespace {
