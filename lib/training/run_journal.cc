@@ -6,8 +6,8 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine_info.h"
 #include "base/utf8.h"
-#include "report/machine_info.h"
 #include "training/describe_step.h"
 
 namespace ftrun {
