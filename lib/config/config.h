@@ -183,7 +183,8 @@ struct AdapterConfig {
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
   std::vector<int64_t> layers_to_transform;
-  /// Regular expressions and the rank for each of them; the first match counts.
+  /// Regular expressions and the rank for each of them; the first match counts. These lists have
+  /// the same length once the config is resolved, and so have the next two.
   std::vector<std::string> rank_pattern;
   std::vector<int64_t> rank_pattern_ranks;
   std::vector<std::string> alpha_pattern;

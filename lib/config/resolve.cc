@@ -66,9 +66,28 @@ void resolve_train(Resolving& r) {
             "data.train=data/train.bin");
 }
 
+namespace {
+
+/// Refuses a pattern whose expressions and values, which are two keys, do not have the same number.
+void check_pattern(Resolving& r, const std::string& name, size_t expressions,
+                   const std::string& values_name, size_t values) {
+  if (expressions == values) return;
+  const std::string path = cat("adapter.", name), values_path = cat("adapter.", values_name);
+  r.error(r.is_written(path) ? path : values_path,
+          cat(path, ": ", expressions, " expressions, ", values, " values"),
+          cat("write ", name, ": {expression: value}"));
+}
+
+}  // namespace
+
 void resolve_adapter(Resolving& r) {
-  if (r.is_written("adapter") && !r.is_written("adapter.type"))
-    r.config.adapter.type = AdapterType::kLora;
+  AdapterConfig& adapter = r.config.adapter;
+  if (r.is_written("adapter") && !r.is_written("adapter.type")) adapter.type = AdapterType::kLora;
+  if (adapter.type != AdapterType::kLora) return;
+  check_pattern(r, "rank_pattern", adapter.rank_pattern.size(), "rank_pattern_ranks",
+                adapter.rank_pattern_ranks.size());
+  check_pattern(r, "alpha_pattern", adapter.alpha_pattern.size(), "alpha_pattern_alphas",
+                adapter.alpha_pattern_alphas.size());
 }
 
 void resolve_quantization(Resolving& r) {

@@ -66,7 +66,8 @@ void resolve_mesh(Resolving& r);
 
 // resolve.cc
 void resolve_train(Resolving& r);
-/// Sets the type of a section without a type to the only type that exists.
+/// Sets the type of a section without a type to the only type that exists, and compares the lengths
+/// of the lists that are one pattern.
 void resolve_adapter(Resolving& r);
 /// Requires a type, and a block size that the kernels support.
 void resolve_quantization(Resolving& r);
