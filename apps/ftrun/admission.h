@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/memory_limit.h"
 #include "cluster/launch_environment.h"
 #include "config_source.h"
 #include "program/step_plan.h"
-#include "report/memory_limit.h"
 
 namespace ftrun {
 

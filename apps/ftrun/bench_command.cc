@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine_info.h"
 #include "base/new_file.h"
 #include "base/text.h"
 #include "commands.h"
@@ -18,7 +19,6 @@
 #include "machine/machine_file.h"
 #include "new_file_checks.h"
 #include "report/load_watch.h"
-#include "report/machine_info.h"
 #include "report/wall_time.h"
 
 namespace ftrun {

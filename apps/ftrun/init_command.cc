@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
+#include "base/memory_limit.h"
 #include "base/new_file.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -35,7 +36,6 @@
 #include "nodes_option.h"
 #include "optimizers/optimizer_config.h"
 #include "plan_search.h"
-#include "report/memory_limit.h"
 #include "search_text.h"
 
 namespace ftrun {

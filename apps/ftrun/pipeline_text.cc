@@ -9,10 +9,10 @@
 #include "axes/pipeline/plan.h"
 #include "axes/pipeline/schedule_picture.h"
 #include "base/error.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "program/step_plan.h"
 #include "program/training_model.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {

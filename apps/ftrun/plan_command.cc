@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "admission.h"
 #include "answer.h"
@@ -330,12 +331,10 @@ void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag(
       "--schedule", options.schedule,
       "only the pipeline: its picture, and how long each stage waits and what it keeps");
-  CLI::Option* evaluation = command.add_flag(
-      "--evaluation", options.evaluation, "the program of a validation instead of a training step");
-  command
-      .add_flag("--text", options.text,
-                "the program that scores the next token of a sample of text (train.generate)")
-      ->excludes(evaluation);
+  command.add_flag("--evaluation", options.evaluation,
+                   "the program of a validation instead of a training step");
+  command.add_flag("--text", options.text,
+                   "the program that scores the next token of a sample of text (train.generate)");
   command.add_option("--rank", options.rank, "the rank whose program is shown")
       ->check(CLI::Range(int64_t{0}, kMaxRanks));
 }
@@ -355,31 +354,21 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
                   "(docs/plan.md): predicts the time of a step on it")
       ->option_text("FILE");
-  // The excluded options show something other than a training step, and only a training step has a
-  // predicted time.
-  for (const char* text : {"--evaluation", "--text", "--program", "--schedule"})
-    command.get_option("--machine")->excludes(text);
   add_time_options(command, options.time);
 }
 
 /// Adds the options that write the timeline of a step to a file.
 void add_record_options(CLI::App& command, PlanOptions& options) {
-  CLI::Option* trace =
-      command
-          .add_option("--trace", options.trace,
-                      "a new file for the timeline of the step, for Perfetto or chrome://tracing")
-          ->option_text("FILE")
-          ->needs("--machine");
-  CLI::Option* html =
-      command
-          .add_option("--html", options.html,
-                      "a page of the plan for a browser: time, memory and lanes of the step")
-          ->option_text("FILE")
-          ->needs("--machine");
-  for (const char* text : {"--program", "--schedule", "--evaluation", "--text"}) {
-    html->excludes(text);
-    trace->excludes(text);
-  }
+  command
+      .add_option("--trace", options.trace,
+                  "a new file for the timeline of the step, for Perfetto or chrome://tracing")
+      ->option_text("FILE")
+      ->needs("--machine");
+  command
+      .add_option("--html", options.html,
+                  "a page of the plan for a browser: time, memory and lanes of the step")
+      ->option_text("FILE")
+      ->needs("--machine");
 }
 
 void add_search_options(CLI::App& command, PlanOptions& options) {
@@ -389,9 +378,6 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
                     "search for the fastest layout that fits the machine, and say why others were "
                     "not chosen")
           ->needs("--machine");
-  for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
-                           "--rank", "--trace", "--nproc", "--price"})
-    search->excludes(text);
   command.add_option("--seconds", options.seconds, "the time that a search may take")
       ->check(CLI::PositiveNumber)
       ->needs(search);
@@ -406,16 +392,11 @@ void add_model_options(CLI::App& command, PlanOptions& options) {
       .add_option("--model", options.model.model,
                   "the model: a known name (llama-3.1-8b), a config.json or a model folder; with "
                   "or without a --config that names no model")
-      ->option_text("NAME")
-      ->excludes("--evaluation")
-      ->excludes("--out");
+      ->option_text("NAME");
   command
       .add_option("--params", options.model.size,
                   "plan for a Llama-like model of about N parameters (7B; docs/plan.md)")
-      ->option_text("N")
-      ->excludes("--model")
-      ->excludes("--evaluation")
-      ->excludes("--out");
+      ->option_text("N");
   command
       .add_option("--stack", options.time.stack,
                   "a file with the speed of another program's kernels, to predict that program")
@@ -427,15 +408,47 @@ void add_table_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* table = command.add_flag("--table", options.table,
                                         "memory of a GPU by model, ZeRO stage and number of GPUs: "
                                         "textbook formulas compared with the exact plan");
-  for (const char* text :
-       {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
-        "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",
-        "--nodes", "--html", "--slow", "--network", "--price"})
-    table->excludes(text);
   command.add_option("--gpus", options.gpus, "the numbers of GPUs of a table (4,8,64)")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, kMaxRanks))
       ->needs(table);
+}
+
+/// Declares which options exclude each other: a row names an option, and the options with which it
+/// cannot be given. Only a training step has a predicted time, so options that show something else
+/// exclude --machine, and the options that need it.
+void exclude_options(CLI::App& command) {
+  struct Row {
+    const char* option;
+    std::vector<const char*> excluded;
+  };
+  const Row rows[] = {
+      {"--program", {"--machine", "--trace", "--html", "--search", "--table", "--json"}},
+      {"--schedule", {"--machine", "--trace", "--html", "--search", "--table", "--json"}},
+      {"--text", {"--machine", "--trace", "--html", "--search", "--table", "--evaluation"}},
+      {"--evaluation",
+       {"--machine", "--trace", "--html", "--search", "--table", "--model", "--params"}},
+      {"--memory", {"--search", "--table"}},
+      {"--rank", {"--search", "--table"}},
+      {"--trace", {"--search", "--table"}},
+      {"--nproc", {"--search", "--table"}},
+      {"--price", {"--search", "--table"}},
+      {"--config", {"--table"}},
+      {"--set", {"--table"}},
+      {"--device-memory", {"--table"}},
+      {"--host-memory", {"--table"}},
+      {"--nodes", {"--table"}},
+      {"--slow", {"--table"}},
+      {"--network", {"--table"}},
+      {"--stack", {"--table"}},
+      {"--html", {"--table"}},
+      {"--search", {"--table"}},
+      {"--out", {"--model", "--params"}},
+      {"--model", {"--params"}},
+  };
+  for (const auto& [option, excluded] : rows)
+    for (const char* other : excluded)
+      command.get_option(option)->excludes(command.get_option(other));
 }
 
 }  // namespace
@@ -444,8 +457,8 @@ Command add_plan(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
-  // Options are added in this order because an option can exclude only options that were added
-  // before it.
+  // Options are added in this order because an option can need only options that were added before
+  // it.
   add_config_options(*command, options->source);
   add_shown_options(*command, *options);
   add_machine_options(*command, *options);
@@ -455,8 +468,7 @@ Command add_plan(CLI::App& app, Answer& answer) {
   add_model_options(*command, *options);
   add_table_options(*command, *options);
   Answer::add_option(*command);
-  for (const char* text : {"--program", "--schedule"})
-    command->get_option("--json")->excludes(text);
+  exclude_options(*command);
   return [options, &answer] { return plan_command(*options, answer); };
 }
 

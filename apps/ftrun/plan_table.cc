@@ -9,11 +9,11 @@
 #include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
-#include "report/table.h"
 #include "search/size_table.h"
 
 namespace ftrun {

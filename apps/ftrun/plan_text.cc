@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "program/state_spec.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "base/table.h"
 #include "base/text.h"
-#include "report/table.h"
 #include "search/rank_place.h"
 
 namespace ftrun {

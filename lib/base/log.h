@@ -3,9 +3,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/enum_names.h"
+
 namespace ftrun {
 
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
+template <>
+struct EnumNames<LogLevel> {
+  static constexpr auto kNames =
+      enum_names<LogLevel>({"debug", "info", "notice", "warning", "error"});
+};
 
 /// LogOptions specify where this process logs. Lines are written to stderr as "[prefix] message"
 /// and, if `file` is given, to that file with time and level.

@@ -11,6 +11,7 @@
 #include "base/adapter_choices.h"
 #include "base/data_format.h"
 #include "base/enum_names.h"
+#include "base/log.h"
 #include "base/product_library.h"
 #include "base/recompute_level.h"
 #include "base/sequence_packing.h"
@@ -182,7 +183,8 @@ struct AdapterConfig {
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
   std::vector<int64_t> layers_to_transform;
-  /// Regular expressions and the rank for each of them; the first match counts.
+  /// Regular expressions and the rank for each of them; the first match counts. These lists have
+  /// the same length once the config is resolved, and so have the next two.
   std::vector<std::string> rank_pattern;
   std::vector<int64_t> rank_pattern_ranks;
   std::vector<std::string> alpha_pattern;
@@ -431,7 +433,8 @@ struct Config {
   /// The largest global L2 norm of the gradient; 0 = no clipping.
   double gradient_clipping = 1.0;
   bool wall_clock_breakdown = false;
-  std::string log_level;
+  /// The lowest level of the lines that go to the terminal; a rank's log holds all levels.
+  LogLevel log_level = LogLevel::kInfo;
 
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;

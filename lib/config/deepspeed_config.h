@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <numbers>
 #include <string>
 #include <vector>
 
@@ -211,17 +209,6 @@ struct SchedulerConfig {
   bool lr_range_test_staircase = false;
   bool operator==(const SchedulerConfig&) const = default;
 };
-
-/// Returns the height, from 0 to 1, of a cosine that begins at 1, after part p (0 to 1) of its
-/// `waves` waves.
-inline double cosine_left(double waves, double p) {
-  return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
-}
-
-/// Returns the lowest learning rate of linear, cosine and cosine_with_min_lr.
-inline double lowest_cosine_rate(const SchedulerConfig& schedule, double lr) {
-  return schedule.min_lr_rate > 0 ? lr * schedule.min_lr_rate : schedule.min_lr;
-}
 
 /// CsvMonitorConfig is the section csv_monitor.
 struct CsvMonitorConfig {

@@ -23,7 +23,7 @@ void Resolving::notice(const std::string& path, std::string message, std::string
   problems.notice(config.origins.position(path), std::move(message), std::move(remedy));
 }
 
-void Resolving::decide(const std::string& path, const std::string& value,
+void Resolving::record(const std::string& path, const std::string& value,
                        const std::string& reason) {
   decided.insert(path);
   lines.push_back(
@@ -44,12 +44,12 @@ void resolve_train(Resolving& r) {
             "keep one of the two");
   if (train.steps == 0 && train.epochs == 0) {
     train.epochs = 1;
-    if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
+    if (r.context.for_training) r.record("train.epochs", "1", "neither steps nor epochs is given");
   }
   if (r.is_auto("train.steps") && train.steps == 0)
-    r.decide("train.steps", "0", "unset: train.epochs counts");
+    r.record("train.steps", "0", "unset: train.epochs counts");
   if (r.is_auto("train.epochs") && train.epochs == 0)
-    r.decide("train.epochs", "0", "unset: train.steps counts");
+    r.record("train.epochs", "0", "unset: train.steps counts");
   const std::string exempt = "train.weight_decay_exempt";
   if (r.is_open(exempt)) {
     const bool as_deepspeed = r.config.origins.find("optimizer") != nullptr;
@@ -66,9 +66,28 @@ void resolve_train(Resolving& r) {
             "data.train=data/train.bin");
 }
 
+namespace {
+
+/// Refuses a pattern whose expressions and values, which are two keys, do not have the same number.
+void check_pattern(Resolving& r, const std::string& name, size_t expressions,
+                   const std::string& values_name, size_t values) {
+  if (expressions == values) return;
+  const std::string path = cat("adapter.", name), values_path = cat("adapter.", values_name);
+  r.error(r.is_written(path) ? path : values_path,
+          cat(path, ": ", expressions, " expressions, ", values, " values"),
+          cat("write ", name, ": {expression: value}"));
+}
+
+}  // namespace
+
 void resolve_adapter(Resolving& r) {
-  if (r.is_written("adapter") && !r.is_written("adapter.type"))
-    r.config.adapter.type = AdapterType::kLora;
+  AdapterConfig& adapter = r.config.adapter;
+  if (r.is_written("adapter") && !r.is_written("adapter.type")) adapter.type = AdapterType::kLora;
+  if (adapter.type != AdapterType::kLora) return;
+  check_pattern(r, "rank_pattern", adapter.rank_pattern.size(), "rank_pattern_ranks",
+                adapter.rank_pattern_ranks.size());
+  check_pattern(r, "alpha_pattern", adapter.alpha_pattern.size(), "alpha_pattern_alphas",
+                adapter.alpha_pattern_alphas.size());
 }
 
 void resolve_quantization(Resolving& r) {
@@ -107,8 +126,8 @@ void resolve_data(Resolving& r) {
                 ", data.train ", count_text(std::ssize(data.train), "data set")),
             "give each data set a weight, or none: train_weights: []");
   if (r.is_written("data.packing") || !r.context.conversations) return;
-  r.config.data.packing = SequencePacking::kDocuments;
-  r.decide("data.packing", "documents", "data.train holds conversations");
+  r.decide("data.packing", r.config.data.packing, SequencePacking::kDocuments,
+           "data.train holds conversations");
 }
 
 void resolve_device(Resolving& r) {
@@ -125,15 +144,14 @@ void resolve_device(Resolving& r) {
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs its own GPU"),
                 "start one rank per GPU, or write device: cpu");
-  r.config.device = DeviceKind::kCuda;
   r.config.left_auto.erase("device");
-  r.decide("device", "cuda", cat("this machine shows ", gpus));
+  r.decide("device", r.config.device, DeviceKind::kCuda, cat("this machine shows ", gpus));
 }
 
 void resolve_remaining(Resolving& r) {
   for (const auto& [path, origin] : r.config.origins.keys)
     if (origin.is_auto && r.decided.count(path) == 0)
-      r.decide(path, value_text(r.config, path), "its default");
+      r.record(path, value_text(r.config, path), "its default");
 }
 
 namespace {

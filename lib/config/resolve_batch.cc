@@ -133,17 +133,17 @@ bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSize
 /// Records what was decided for batch keys that are "auto".
 void record_decisions(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   if (given.micro == 0 && r.is_auto(kMicro))
-    r.decide(kMicro, std::to_string(b.micro),
+    r.record(kMicro, std::to_string(b.micro),
              given.total != 0 ? cat("train_batch_size ", b.total, " / accumulation ",
                                     b.accumulation, " / data-parallel ", b.ranks)
                               : "Hugging Face's default");
   if (given.accumulation == 0 && r.is_auto(kAccumulation))
-    r.decide(kAccumulation, std::to_string(b.accumulation),
+    r.record(kAccumulation, std::to_string(b.accumulation),
              given.total != 0 && given.micro != 0 ? cat("train_batch_size ", b.total, " / micro ",
                                                         b.micro, " / data-parallel ", b.ranks)
                                                   : "Hugging Face's default");
   if (given.total == 0 && r.is_auto(kTotal))
-    r.decide(kTotal, std::to_string(b.total), arithmetic(b));
+    r.record(kTotal, std::to_string(b.total), arithmetic(b));
 }
 
 }  // namespace

@@ -278,15 +278,6 @@ void check_optimizer(Resolving& r) {
   if (fault) r.error(cat("optimizer.params.", fault->parameter), fault->message, fault->remedy);
 }
 
-void check_log_level(Resolving& r) {
-  const std::string& level = r.config.log_level;
-  for (const char* known : {"", "debug", "info", "notice", "warning", "warn", "error", "critical"})
-    if (level == known) return;
-  r.error(
-      "log_level",
-      cat("log_level: expected one of debug, info, notice, warning, error, found \"", level, "\""));
-}
-
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run
 /// has lost is left out without an error.
 void check_trace(Resolving& r) {
@@ -327,7 +318,6 @@ void check_contradictions(Resolving& r) {
   check_recompute(r);
   check_backend(r);
   check_elastic(r);
-  check_log_level(r);
   check_optimizer(r);
   check_paths(r);
   check_evaluation(r);

@@ -23,7 +23,7 @@ void join_names(Resolving& r, const AxisKeys& axis) {
             "keep one of the two");
   else if (other > 1)
     degree = other;
-  if (r.is_auto(second)) r.decide(second, std::to_string(degree), first);
+  if (r.is_auto(second)) r.record(second, std::to_string(degree), first);
 }
 
 /// Suggests the multiples of `unit` next to a number of ranks: "start 2 or 4 ranks".
@@ -79,7 +79,7 @@ void compare_data(Resolving& r, int64_t data, int64_t inner) {
             cat("write parallel.data: ", data, " or auto"));
   }
   if (r.is_auto("parallel.data"))
-    r.decide("parallel.data", std::to_string(data),
+    r.record("parallel.data", std::to_string(data),
              cat(count_text(world_size, "rank"), degrees.empty() ? "" : cat(" / (", degrees, ")")));
 }
 

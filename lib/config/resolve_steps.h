@@ -1,12 +1,31 @@
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "base/enum_names.h"
+#include "base/text.h"
 #include "config/resolve.h"
 
 namespace ftrun {
+
+/// Formats a value that a step decides, for the line that says so.
+template <typename T>
+std::string decision_text(T value) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(name_of(value));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return number_text(value);
+  } else {
+    static_assert(std::is_same_v<T, int64_t>, "a decided value has one of these types");
+    return std::to_string(value);
+  }
+}
 
 /// Resolving is the state that the steps of resolve() share.
 struct Resolving {
@@ -25,10 +44,17 @@ struct Resolving {
   bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");
+  /// Sets the member of the key at `path`, and records the decision.
+  template <typename T>
+  void decide(const std::string& path, T& member, std::type_identity_t<T> value,
+              const std::string& reason) {
+    member = value;
+    record(path, decision_text(member), reason);
+  }
   /// Records that the key at `path` is decided, and adds the line "auto: key = value (reason)" or,
-  /// for a key that was not written, "default: ...". Assigns nothing: the caller sets the member,
-  /// and `value` must be its text.
-  void decide(const std::string& path, const std::string& value, const std::string& reason);
+  /// for a key that was not written, "default: ...". `value` is the text of a value that another
+  /// step has set.
+  void record(const std::string& path, const std::string& value, const std::string& reason);
 };
 
 // The functions below are the steps of resolve(). They run in this order, and each reads the
@@ -40,7 +66,8 @@ void resolve_mesh(Resolving& r);
 
 // resolve.cc
 void resolve_train(Resolving& r);
-/// Sets the type of a section without a type to the only type that exists.
+/// Sets the type of a section without a type to the only type that exists, and compares the lengths
+/// of the lists that are one pattern.
 void resolve_adapter(Resolving& r);
 /// Requires a type, and a block size that the kernels support.
 void resolve_quantization(Resolving& r);

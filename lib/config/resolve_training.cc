@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/learning_rate.h"
 #include "config/resolve_steps.h"
 #include "optimizers/optimizers.h"
 
@@ -32,11 +33,9 @@ void default_rate(Resolving& r) {
   if (r.config.origins.find("optimizer") == nullptr) {
     o.lr = r.config.train.learning_rate;
   } else if (r.is_auto(path) || r.is_written("train.learning_rate")) {
-    o.lr = r.config.train.learning_rate;
-    r.decide(path, number_text(o.lr), "train.learning_rate");
+    r.decide(path, o.lr, r.config.train.learning_rate, "train.learning_rate");
   } else {
-    o.lr = optimizer_of(o.type).defaults.lr;
-    r.decide(path, number_text(o.lr), "DeepSpeed's default");
+    r.decide(path, o.lr, optimizer_of(o.type).defaults.lr, "DeepSpeed's default");
   }
 }
 
@@ -58,17 +57,15 @@ void default_parameters(Resolving& r) {
 void resolve_precision(Resolving& r) {
   Config& c = r.config;
   const bool bf16_auto = r.is_auto("bf16.enabled"), fp16_auto = r.is_auto("fp16.enabled");
-  if (bf16_auto) {
-    c.bf16.enabled = r.context.bf16_hardware && !c.fp16.enabled;
-    r.decide("bf16.enabled", c.bf16.enabled ? "true" : "false",
+  if (bf16_auto)
+    r.decide("bf16.enabled", c.bf16.enabled, r.context.bf16_hardware && !c.fp16.enabled,
              c.fp16.enabled            ? "fp16 is enabled"
              : r.context.bf16_hardware ? "the hardware has bf16"
                                        : "no bf16 hardware");
-  }
   if (fp16_auto) {
-    c.fp16.enabled = bf16_auto && !c.bf16.enabled && r.context.fp16_hardware;
-    r.decide("fp16.enabled", c.fp16.enabled ? "true" : "false",
-             c.fp16.enabled   ? "the hardware has no bf16"
+    const bool fp16 = bf16_auto && !c.bf16.enabled && r.context.fp16_hardware;
+    r.decide("fp16.enabled", c.fp16.enabled, fp16,
+             fp16             ? "the hardware has no bf16"
              : c.bf16.enabled ? "bf16 is enabled"
                               : "fp32 unless fp16 is requested");
   }
@@ -81,16 +78,18 @@ void resolve_optimizer(Resolving& r) {
   refuse_unequal(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
                  train.weight_decay);
   default_rate(r);
-  if (!r.is_written("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
-  if (r.is_auto("optimizer.params.weight_decay"))
-    r.decide("optimizer.params.weight_decay", number_text(o.weight_decay), "train.weight_decay");
+  const std::string decay = "optimizer.params.weight_decay";
+  if (r.is_auto(decay))
+    r.decide(decay, o.weight_decay, train.weight_decay, "train.weight_decay");
+  else if (!r.is_written(decay))
+    o.weight_decay = train.weight_decay;
   default_parameters(r);
   if (r.config.origins.find("optimizer") == nullptr)
     r.lines.push_back(cat("default: optimizer = ", name_of(o.type), ", lr ", number_text(o.lr),
                           ", weight decay ", number_text(o.weight_decay),
                           " (no optimizer section)"));
   if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
-    r.decide("gradient_clipping", number_text(r.config.gradient_clipping),
+    r.record("gradient_clipping", number_text(r.config.gradient_clipping),
              "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
   train.learning_rate = o.lr;
   train.weight_decay = o.weight_decay;
@@ -109,12 +108,11 @@ void resolve_warmup(Resolving& r) {
   refuse_unequal(r, path, static_cast<double>(s.warmup_num_steps), "train.warmup_steps",
                  static_cast<double>(train.warmup_steps));
   if (r.is_auto(path)) {
-    s.warmup_num_steps = std::max(least, train.warmup_steps);
-    r.decide(path, std::to_string(s.warmup_num_steps),
-             s.warmup_num_steps == train.warmup_steps
-                 ? "train.warmup_steps"
-                 : cat("the least of a ", name_of(s.type), "; train.warmup_steps is ",
-                       train.warmup_steps));
+    const int64_t steps = std::max(least, train.warmup_steps);
+    r.decide(path, s.warmup_num_steps, steps,
+             steps == train.warmup_steps ? "train.warmup_steps"
+                                         : cat("the least of a ", name_of(s.type),
+                                               "; train.warmup_steps is ", train.warmup_steps));
   } else if (!r.is_written(path)) {
     s.warmup_num_steps = !needs_warmup || r.is_written("train.warmup_steps")
                              ? std::max(least, train.warmup_steps)
@@ -132,12 +130,11 @@ void resolve_rates(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   const std::string path = "scheduler.params.warmup_max_lr";
   if (r.is_auto(path)) {
-    s.warmup_max_lr = r.config.optimizer.lr;
-    r.decide(path, number_text(s.warmup_max_lr), "the optimizer's lr");
+    r.decide(path, s.warmup_max_lr, r.config.optimizer.lr, "the optimizer's lr");
   } else if (!r.is_written(path)) {
-    s.warmup_max_lr = s.type == SchedulerType::kWarmupLR ? r.config.optimizer.lr : 0.001;
-    r.decide(path, number_text(s.warmup_max_lr),
-             s.type == SchedulerType::kWarmupLR ? "the optimizer's lr" : "DeepSpeed's default");
+    const bool is_optimizers = s.type == SchedulerType::kWarmupLR;
+    r.decide(path, s.warmup_max_lr, is_optimizers ? r.config.optimizer.lr : 0.001,
+             is_optimizers ? "the optimizer's lr" : "DeepSpeed's default");
   }
 }
 
@@ -145,43 +142,11 @@ void resolve_total(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   const std::string path = "scheduler.params.total_num_steps";
   if (s.total_num_steps != 0) return;
-  s.total_num_steps = steps_of_run(r);
-  const std::string value = s.total_num_steps != 0 ? std::to_string(s.total_num_steps) : "null";
-  r.decide(path, value,
-           s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
-}
-
-/// Returns the learning rate that a schedule with a total keeps after its last step.
-double last_rate(const Config& c) {
-  const SchedulerConfig& s = c.scheduler;
-  const double lr = c.optimizer.lr;
-  switch (s.type) {
-    case SchedulerType::kLinear:
-    case SchedulerType::kCosine:
-      return s.min_lr;
-    case SchedulerType::kCosineWithRestarts:
-      return 0;
-    case SchedulerType::kPolynomial:
-      return s.lr_end;
-    case SchedulerType::kCosineWithMinLr: {
-      const double lowest = lowest_cosine_rate(s, lr);
-      return lowest + (lr - lowest) * cosine_left(s.num_cycles, 1.0);
-    }
-    case SchedulerType::kWarmupStableDecay:
-      return lr * s.min_lr_ratio;
-    case SchedulerType::kWarmupDecayLR:
-      return s.warmup_min_lr;
-    case SchedulerType::kWarmupCosineLR:
-      return lr * s.cos_min_ratio;
-    case SchedulerType::kConstant:
-    case SchedulerType::kInverseSqrt:
-    case SchedulerType::kWarmupLR:
-    case SchedulerType::kOneCycle:
-    case SchedulerType::kLRRangeTest:
-    case SchedulerType::kTorch:
-      break;
-  }
-  bug("this schedule has no last step");
+  const int64_t steps = steps_of_run(r);
+  if (steps != 0)
+    r.decide(path, s.total_num_steps, steps, "the run's steps");
+  else
+    r.record(path, "null", "known when the data is counted");
 }
 
 /// Reports a decaying schedule that is shorter than the run, because usually both have the same
@@ -193,7 +158,7 @@ void report_decay(Resolving& r) {
     r.notice("scheduler.params.total_num_steps",
              cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
                  " steps: those after the schedule's end train with its last learning rate, ",
-                 number_text(last_rate(r.config))),
+                 number_text(last_rate(s, r.config.optimizer))),
              "remove total_num_steps for a schedule as long as the run");
 }
 
@@ -321,12 +286,11 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
   const std::string path = "zero_optimization." + key;
   if (!r.is_auto(path)) return;
   if (hidden == 0) {
-    r.decide(path, std::to_string(value),
+    r.record(path, std::to_string(value),
              cat("its default; ", formula, " once the model is known"));
     return;
   }
-  value = from_hidden;
-  r.decide(path, std::to_string(value), cat(formula, ", hidden size ", hidden));
+  r.decide(path, value, from_hidden, cat(formula, ", hidden size ", hidden));
 }
 
 }  // namespace
@@ -372,7 +336,7 @@ void resolve_zero(Resolving& r) {
   }
   if (!r.is_written("zero_optimization.overlap_comm")) z.overlap_comm = z.stage == 3;
   if (z.stage == 3 && !r.is_written("zero_optimization.max_reuse_distance"))
-    r.decide("zero_optimization.max_reuse_distance", std::to_string(z.max_reuse_distance),
+    r.record("zero_optimization.max_reuse_distance", std::to_string(z.max_reuse_distance),
              "nothing is kept from forward to backward; DeepSpeed's 1e9 keeps small models whole");
 }
 

@@ -34,7 +34,7 @@ enum class SchedulerType : uint8_t {
 enum class SchedulerOrigin : uint8_t { kTransformers, kDeepSpeed, kPyTorch };
 
 /// SchedulerTraits holds what the reading of a config needs to know about a type. The formula of
-/// the type is in training/learning_rate.cc.
+/// the type is in config/learning_rate.cc.
 struct SchedulerTraits {
   SchedulerType type{};
   std::string_view name;        // in scheduler.type

@@ -45,6 +45,18 @@ enum class Action {
 /// Vocabulary specifies which program defined a key.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
+/// OnResume says what happens if a run that continues has another value of a key.
+enum class OnResume {
+  /// The run is refused: the key affects the losses of later steps, or the state with which these
+  /// steps begin.
+  kRefused,
+  /// The change is reported. It affects nothing but rounding, if the ranks or the precision of
+  /// states change, or it is compared by content, as model and data are.
+  kMayChange,
+  /// The key alone is not compared: its value is part of another key's, which is.
+  kEcho,
+};
+
 /// NumberWord is a word that means a number or, with a remedy, something that a single key cannot
 /// express.
 struct NumberWord {
@@ -73,8 +85,8 @@ struct OtherForms {
   bool weighted = false;  // a list of {path, weight} (config/desugar.cc)
   /// Words that mean whole numbers, in any case.
   std::vector<NumberWord> words;
-  /// Synonyms of a choice (kChoice): other words in lower case, compared without regard to case,
-  /// each with its choice.
+  /// Synonyms of a choice (kChoice): other words in lower case, compared as the choices are, each
+  /// with its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
 };
 
@@ -100,6 +112,7 @@ struct Field {
   bool decides_auto = false;
   /// The types of optimizer.params and scheduler.params that have the key; empty = all types.
   std::vector<std::string> types;
+  OnResume on_resume = OnResume::kRefused;
   FieldValue default_value;
   /// The text of the default in the docs, if it is not a fixed value.
   std::string default_text;
@@ -141,6 +154,8 @@ struct Field {
   Field& in_any_case() { return forms.any_case = true, *this; }
   Field& for_types(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
+  Field& may_change() { return on_resume = OnResume::kMayChange, *this; }
+  Field& echo() { return on_resume = OnResume::kEcho, *this; }
 };
 
 /// Section is a key whose value is a map.
@@ -157,6 +172,9 @@ struct Section {
   bool needs_enabled = false;
   /// The key that a plain value in place of the section sets; empty = a plain value is not allowed.
   std::string plain_key;
+  /// Says whether a run that continues may change all keys of the section, and of those inside it
+  /// (OnResume::kMayChange).
+  bool may_change = false;
 };
 
 /// LegacyKey is a key of older or related programs that is accepted and has no effect.

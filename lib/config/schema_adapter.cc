@@ -18,7 +18,8 @@ void declare_adapter(Schema& s) {
       .in_any_case();
   rows.key("path", &A::path,
            "Folder of an adapter in PEFT's layout to continue from, or its name in the Hugging "
-           "Face cache; empty: a new adapter.");
+           "Face cache; empty: a new adapter.")
+      .may_change();
   rows.key("r", &A::r, "Rank of each adapter: the number of columns of B.").range(1, 65'536);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.")
       .greater_than(0);

@@ -22,28 +22,39 @@ void declare_deepspeed_top(Schema& s) {
       .at_least(1)
       .in_unit("sequences")
       .unset_is_zero()
-      .defaults_to("from the other two");
+      .defaults_to("from the other two")
+      .may_change();
   top.key("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
           "Micro-batches of an optimizer step on one data-parallel rank.")
       .at_least(1)
       .in_unit("micro-batches")
       .unset_is_zero()
-      .defaults_to("from the other two, else 1");
+      .defaults_to("from the other two, else 1")
+      .may_change();
   top.key("steps_per_print", &Config::steps_per_print,
           "Steps between DeepSpeed's own lines (step, skipped, lr, mom) on rank 0; 0 = never.")
       .at_least(0)
       .in_unit("steps")
-      .or_null();
+      .or_null()
+      .may_change();
   top.key("gradient_clipping", &Config::gradient_clipping,
           "Largest global L2 norm of the gradient; 0 = no clipping. (DeepSpeed before 0.19.3: 0.)")
       .at_least(0);
   top.key("wall_clock_breakdown", &Config::wall_clock_breakdown,
-          "Print the time of forward, backward and step.");
-  top.key("log_level", &Config::log_level, "debug, info, notice, warning or error.").or_null();
+          "Print the time of forward, backward and step.")
+      .may_change();
+  top.key("log_level", &Config::log_level,
+          "Lowest level of the lines on the terminal; a rank's log holds all levels.")
+      .synonym("", "info")
+      .synonym("warn", "warning")
+      .synonym("critical", "error")
+      .or_null()
+      .may_change();
   top.key("sequence_parallel_size", &Config::sequence_parallel_size,
           "Ranks that share each sequence (Ulysses); parallel.context is ftrun's key.")
       .at_least(1)
-      .in_unit("ranks");
+      .in_unit("ranks")
+      .may_change();
 
   const auto reduction = [](auto& c) -> auto& {
     return c.reduction;
@@ -147,9 +158,11 @@ void declare_precision(Schema& s) {
   bf16.checked_only<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
            "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "
-           "rounded stochastically.");
+           "rounded stochastically.")
+      .may_change();
   bf16.key("bf16_optimizer_states", &Bf16Config::bf16_optimizer_states,
-           "Moments in bf16: fewer bytes, other numbers; rounded stochastically.");
+           "Moments in bf16: fewer bytes, other numbers; rounded stochastically.")
+      .may_change();
 
   auto types = section(
       s,
@@ -171,7 +184,8 @@ void declare_zero(Schema& s) {
       s,
       {.path = "zero_optimization",
        .doc = "ZeRO: which state is sharded over data-parallel ranks.",
-       .vocabulary = kDs},
+       .vocabulary = kDs,
+       .may_change = true},
       [](auto& c) -> auto& { return c.zero; });
   zero.key("stage", &ZeroConfig::stage,
            "State that is sharded. 0: none. 1: optimizer state. 2: also gradients. 3: also "

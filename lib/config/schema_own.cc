@@ -9,11 +9,12 @@ void declare_model_and_data(Schema& s) {
   auto model = section(
       s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model; });
-  model.key(
-      "path", &ModelSection::path,
-      "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the name of "
-      "a model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of "
-      "that path comes first. Needed to train.");
+  model
+      .key("path", &ModelSection::path,
+           "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the "
+           "name of a model that the Hugging Face cache holds: owner/name, owner/name@revision. A "
+           "folder of that path comes first. Needed to train.")
+      .may_change();
   model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
             "trained: the embedding row of the padding token (config.json's pad_token_id) is "
             "trained as any other row. transformers: the row gets no gradient from input tokens, "
@@ -27,7 +28,8 @@ void declare_model_and_data(Schema& s) {
            "{path, weight}, which mixes data sets by weight. owner/name or owner/name@revision "
            "names a data set of the Hugging Face cache, of which train.bin or train.jsonl is read. "
            "Needed to train.")
-      .or_weighted();
+      .or_weighted()
+      .may_change();
   data.key("train_weights", &DataConfig::train_weights,
            "Relative weight of each entry of train: its share of the trained tokens. This key is "
            "another way to write {path, weight} in train; empty: the files are read one after the "
@@ -36,11 +38,13 @@ void declare_model_and_data(Schema& s) {
   data.key("validation", &DataConfig::validation,
            "Data set file or files for the validation loss, or several sets by name: {NAME: file "
            "or files}. A single set without a name is called validation. none = no validation.")
-      .or_named();
-  data.key(
-      "validation_names", &DataConfig::validation_names,
-      "Name of the set to which each entry of validation belongs; entries with the same name are "
-      "one set. This key is another way to write {NAME: ...} in validation; empty: one set.");
+      .or_named()
+      .may_change();
+  data.key("validation_names", &DataConfig::validation_names,
+           "Name of the set to which each entry of validation belongs; entries with the same name "
+           "are one set. This key is another way to write {NAME: ...} in validation; empty: one "
+           "set.")
+      .may_change();
   data.key("sequence_length", &DataConfig::sequence_length,
            "Tokens of a sequence, which are trained together.")
       .at_least(1)
@@ -63,7 +67,8 @@ void declare_model_and_data(Schema& s) {
   data.key("prefetch", &DataConfig::prefetch,
            "Optimizer steps whose batches are read ahead of the current step.")
       .range(0, 1024)
-      .in_unit("steps");
+      .in_unit("steps")
+      .may_change();
 }
 
 void declare_train(Schema& s) {
@@ -74,27 +79,32 @@ void declare_train(Schema& s) {
       .at_least(1)
       .in_unit("steps")
       .unset_is_zero()
-      .defaults_to("by epochs");
+      .defaults_to("by epochs")
+      .may_change();
   train.key("epochs", &TrainConfig::epochs, "Passes over the data; give this or steps.")
       .greater_than(0)
       .in_unit("epochs")
       .unset_is_zero()
-      .defaults_to("1 without steps");
+      .defaults_to("1 without steps")
+      .may_change();
   train.key("seed", &TrainConfig::seed, "Seed of the order of sequences and of all randomness.")
       .at_least(0);
   train
       .key("learning_rate", &TrainConfig::learning_rate,
            "Learning rate where optimizer.params.lr is absent or \"auto\".")
-      .at_least(0);
+      .at_least(0)
+      .echo();
   train
       .key("weight_decay", &TrainConfig::weight_decay,
            "Weight decay where optimizer.params.weight_decay is absent or \"auto\".")
-      .at_least(0);
+      .at_least(0)
+      .echo();
   train
       .key("warmup_steps", &TrainConfig::warmup_steps,
            "Warm-up where scheduler.params.warmup_num_steps is absent or \"auto\".")
       .at_least(0)
-      .in_unit("steps");
+      .in_unit("steps")
+      .echo();
   train.key("freeze", &TrainConfig::freeze,
             "Frozen parameters: regular expressions, each of which matches a part of a parameter's "
             "name (\"embed_tokens\", \"layers\\\\.[0-7]\\\\.\"). Frozen parameters have no "
@@ -111,7 +121,8 @@ void declare_train(Schema& s) {
            "Steps in a row with a loss or gradient that is not finite before the run stops with "
            "exit code 7.")
       .at_least(1)
-      .in_unit("steps");
+      .in_unit("steps")
+      .may_change();
 
   train
       .key("check_replicas", &TrainConfig::check_replicas,
@@ -119,14 +130,16 @@ void declare_train(Schema& s) {
            "replicas). Ranks compare hashes, also before each checkpoint; an error names the rank "
            "whose memory or CPU changed a bit. 0 = never.")
       .at_least(0)
-      .in_unit("steps");
+      .in_unit("steps")
+      .may_change();
 
   auto evaluation = section(
       s,
       {.path = "train.evaluation",
        .doc = "Loss, perplexity and token accuracy on each set of data.validation: before the "
               "first step, after the last step, and between them.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
       .key("every", &EvaluationConfig::every,
@@ -150,7 +163,8 @@ void declare_train(Schema& s) {
       {.path = "train.early_stopping",
        .doc = "The run ends before its last step when evaluations no longer improve. The "
               "evaluation before the first step does not count.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.train.early_stopping; });
   stopping.key("metric", &EarlyStoppingConfig::metric,
                "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = never.");
@@ -168,7 +182,8 @@ void declare_train(Schema& s) {
       s,
       {.path = "train.log",
        .doc = "Lines and files that a run writes while it trains.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.train.log; });
   log.key("every", &LogConfig::every, "Steps between two printed lines.")
       .at_least(1)
@@ -179,7 +194,8 @@ void declare_train(Schema& s) {
       s,
       {.path = "train.generate",
        .doc = "Text that the model writes at each evaluation and at the end.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.train.generate; });
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
@@ -206,7 +222,8 @@ void declare_train(Schema& s) {
        .doc = "Measured start and end of each instruction of some steps. The run folder's "
               "trace.json holds them beside the predicted step, for the viewers of Perfetto and "
               "Chrome (docs/plan.md).",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.train.trace; });
   trace
       .key("steps", &TraceConfig::steps,
@@ -222,7 +239,11 @@ void declare_train(Schema& s) {
 
 void declare_parallel(Schema& s) {
   auto parallel = section(
-      s, {.path = "parallel", .doc = "Degrees of the rank mesh.", .vocabulary = kOwn},
+      s,
+      {.path = "parallel",
+       .doc = "Degrees of the rank mesh.",
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.parallel; });
   parallel
       .key("data", &ParallelConfig::data,
@@ -292,7 +313,8 @@ void declare_parallel(Schema& s) {
               "without a new checkpoint, ftrun removes its replica: the run continues on fewer "
               "data-parallel ranks with the same train_batch_size. This works on one machine, if "
               "ftrun restarts the ranks.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
       .key("min_ranks", &ElasticConfig::min_ranks,
@@ -305,7 +327,8 @@ void declare_parallel(Schema& s) {
       s,
       {.path = "partition",
        .doc = "Groups of parameters that ZeRO gathers and shards together (units).",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.partition; });
   partition.key("unit", &PartitionConfig::unit,
                 "Parameters of a unit: block (attention and MLP are two units), layer, or model.");
@@ -317,7 +340,8 @@ void declare_checkpoint(Schema& s) {
       {.path = "checkpoint",
        .doc =
            "Checkpoints: when they are saved and which are kept; ftrun's keys beside DeepSpeed's.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.checkpoint; });
   rows.key("every", &CheckpointConfig::every,
            "Steps between two checkpoints; 0 = at the end and on a signal only.")
@@ -379,7 +403,8 @@ void declare_recompute(Schema& s) {
        .doc = "Activations that the backward pass computes again instead of keeping them "
               "(activation checkpointing).",
        .vocabulary = kOwn,
-       .plain_key = "policy"},
+       .plain_key = "policy",
+       .may_change = true},
       [](auto& c) -> auto& { return c.recompute; });
   recompute.key("policy", &RecomputeConfig::policy,
                 "selective: activations that are cheap to compute again; full: all activations "
@@ -394,7 +419,11 @@ void declare_recompute(Schema& s) {
 
 void declare_rest(Schema& s) {
   auto kernels = section(
-      s, {.path = "kernels", .doc = "Implementations of the computation.", .vocabulary = kOwn},
+      s,
+      {.path = "kernels",
+       .doc = "Implementations of the computation.",
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.kernels; });
   kernels.key("products", &KernelsConfig::products,
               "Library that multiplies matrices; auto: by vendor and instructions of the CPU.");
@@ -413,7 +442,11 @@ void declare_rest(Schema& s) {
               "No effect with offload or pipelines.");
 
   auto comm = section(
-      s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
+      s,
+      {.path = "comm",
+       .doc = "Communication between ranks.",
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
@@ -435,7 +468,8 @@ void declare_rest(Schema& s) {
       s,
       {.path = "export",
        .doc = "The Hugging Face model folder that a run writes at its end.",
-       .vocabulary = kOwn},
+       .vocabulary = kOwn,
+       .may_change = true},
       [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");
   out.key("which", &ExportConfig::which,
@@ -445,16 +479,19 @@ void declare_rest(Schema& s) {
 
   auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,
-          "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
+          "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.")
+      .may_change();
   top.key("device", &Config::device,
           "Device on which ranks compute. auto: NVIDIA GPUs if this process sees some that support "
           "the config, else CPUs.")
-      .or_auto();
+      .or_auto()
+      .may_change();
   top.key("threads", &Config::threads,
           "Threads of each rank; 0 = the cores that the ranks of a machine may use (by "
           "affinity and control group) / the number of these ranks.")
       .range(0, 4096)
-      .in_unit("threads");
+      .in_unit("threads")
+      .may_change();
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ void declare_activation_checkpointing(Schema& s) {
       {.path = "activation_checkpointing",
        .doc = "Storage of the inputs of recomputed layers. As in DeepSpeed, this section does not "
               "enable recomputation: recompute does.",
-       .vocabulary = kDs},
+       .vocabulary = kDs,
+       .may_change = true},
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
            "Keep the inputs of recomputed layers in host memory until backward needs them.");
@@ -28,7 +29,11 @@ void declare_activation_checkpointing(Schema& s) {
 
 void declare_aio(Schema& s) {
   auto aio = section(
-      s, {.path = "aio", .doc = "Disk access to state on NVMe.", .vocabulary = kDs},
+      s,
+      {.path = "aio",
+       .doc = "Disk access to state on NVMe.",
+       .vocabulary = kDs,
+       .may_change = true},
       [](auto& c) -> auto& { return c.aio; });
   aio.key("block_size", &AioConfig::block_size, "Size of one request; a multiple of 4096.")
       .range(1, 1 << 30)
@@ -86,7 +91,8 @@ void declare_monitors(Schema& s) {
       {.path = "csv_monitor",
        .doc = "Metrics as CSV files in DeepSpeed's layout, with one header and each step once, "
               "even if the run is resumed.",
-       .vocabulary = kDs},
+       .vocabulary = kDs,
+       .may_change = true},
       [](auto& c) -> auto& { return c.csv_monitor; });
   csv.key("enabled", &CsvMonitorConfig::enabled, "Write these files.");
   csv.key("output_path", &CsvMonitorConfig::output_path,
@@ -99,7 +105,8 @@ void declare_monitors(Schema& s) {
       {.path = "wandb",
        .doc = "Weights & Biases. scripts/follow_run.py runs beside the training, reads the files "
               "that the run writes, and sends them, if a Python environment has the client.",
-       .vocabulary = kDs},
+       .vocabulary = kDs,
+       .may_change = true},
       [](auto& c) -> auto& { return c.wandb; });
   wandb.key("enabled", &WandbConfig::enabled,
             "Start the script with the run. If there is no client, a warning says so at the start "
@@ -242,7 +249,8 @@ void declare_tensor_parallel(Schema& s) {
       {.path = "tensor_parallel",
        .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's key.",
        .vocabulary = kDs,
-       .nullable = true},
+       .nullable = true,
+       .may_change = true},
       [](auto& c) -> auto& { return c.tensor_parallel; });
   rows.key(
           "autotp_size", &TensorParallelConfig::autotp_size,

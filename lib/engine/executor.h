@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cluster/progress_board.h"
-#include "data/loader.h"
+#include "data/batch.h"
 #include "engine/disk_requests.h"
 #include "engine/lane_device.h"
 #include "engine/lanes.h"

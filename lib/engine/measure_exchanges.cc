@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <mutex>
 #include <numeric>
 #include <thread>

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/limit_remedies.h"
+#include "base/memory_limit.h"
 #include "base/text.h"
 #include "program/memory_plan.h"
-#include "report/memory_limit.h"
 
 namespace ftrun {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/machine_info.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "kernels/kernels.h"
-#include "report/machine_info.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {
@@ -146,8 +146,8 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
   return record;
 }
 
-std::vector<NamedBytes> memory_metrics(const RankMemory& memory) {
-  std::vector<NamedBytes> figures;
+std::vector<MemoryFigure> memory_metrics(const RankMemory& memory) {
+  std::vector<MemoryFigure> figures;
   for (const Tier tier : kTiers) {
     const TierMemory measured{memory.allocated(tier), memory.touched(tier)};
     for_each_part(

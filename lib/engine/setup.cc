@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine_info.h"
 #include "config/model_name.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
-#include "report/machine_info.h"
 
 namespace ftrun {
 namespace {

@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "base/amount_text.h"
+#include "base/table.h"
 #include "base/text.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {

@@ -1,7 +1,7 @@
 #include "inputs/resume_policy.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <string_view>
 #include <variant>
 
@@ -18,42 +18,28 @@
 namespace ftrun {
 namespace {
 
-/// Fields of a manifest, each with all fields below it, that a resume may change. They do not
-/// affect the losses of later steps or the state that these steps begin with, except for rounding
-/// when the ranks or the precision of states change. Model and data may move: they are compared by
-/// content, under "model" and "data".
-constexpr auto kMayChange = std::to_array<std::string_view>(
-    {"config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
-     "config.train.check_replicas", "config.train.evaluation", "config.train.log",
-     "config.train.generate", "config.train.trace", "config.output_dir", "config.adapter.path",
-     "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb",
-     "config.steps_per_print", "config.wall_clock_breakdown", "config.log_level",
-     "config.model.path", "config.data.train", "config.data.validation",
-     "config.data.validation_names", "data.validation", "config.train.early_stopping",
-     "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
-     "config.activation_checkpointing", "config.aio",
-     // Another CPU may use another library for matrix products, which rounds differently. Sums over
-     // other ranks may round differently, too.
-     "config.kernels", "products", "sums", "attention",
-     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
-     "topology", "config.parallel", "config.elastic", "config.tensor_parallel",
-     "config.sequence_parallel_size", "config.partition", "config.train_micro_batch_size_per_gpu",
-     "config.gradient_accumulation_steps", "config.zero_optimization",
-     // Checkpoints are read in any of these precisions.
-     "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"});
+constexpr std::string_view kConfig = "config.";
 
-/// Fields whose value is compared in another field: "seed" in config.train.seed, the others in the
-/// resolved optimizer and schedule.
-constexpr auto kEchoes =
-    std::to_array<std::string_view>({"seed", "config.train.learning_rate",
-                                     "config.train.weight_decay", "config.train.warmup_steps"});
+/// kMayChange lists the fields of a manifest outside of its config, each with all fields below it,
+/// that a resume may change. Another CPU may use another library for matrix products, which rounds
+/// differently; sums over other ranks may round differently, too. The validation data affects no
+/// step.
+constexpr std::string_view kMayChange[] = {"topology", "products", "sums", "attention",
+                                           "data.validation"};
 
+/// Returns whether the value of a field is compared in another one: the seed in config.train.seed,
+/// the key of a config where its row of the schema says (OnResume::kEcho).
 bool is_echo(const std::string& field) {
-  return std::find(kEchoes.begin(), kEchoes.end(), field) != kEchoes.end();
+  if (field == "seed") return true;
+  return std::any_of(Schema::get().fields().begin(), Schema::get().fields().end(),
+                     [&](const Field& key) {
+                       return key.on_resume == OnResume::kEcho && field == cat(kConfig, key.path());
+                     });
 }
 
 bool may_change(const std::string& field) {
-  return std::any_of(kMayChange.begin(), kMayChange.end(), [&](std::string_view free) {
+  const std::vector<std::string>& all = always_may_change();
+  return std::any_of(all.begin(), all.end(), [&](const std::string& free) {
     return field == free || (field.starts_with(free) && field[free.size()] == '.');
   });
 }
@@ -71,7 +57,6 @@ std::string config_to_compare(const CheckpointMeta& saved, const std::string& no
 /// Returns whether a difference is a key of the config that the record's version did not know, and
 /// that this run leaves at its default.
 bool is_new_default(const ManifestDifference& difference) {
-  constexpr std::string_view kConfig = "config.";
   if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
   const std::string path = difference.field.substr(kConfig.size());
   const auto& fields = Schema::get().fields();
@@ -111,8 +96,16 @@ std::string imported_config(const CheckpointMeta& saved, const std::string& now)
 
 }  // namespace
 
-std::span<const std::string_view> always_may_change() {
-  return kMayChange;
+const std::vector<std::string>& always_may_change() {
+  static const std::vector<std::string> kAll = [] {
+    std::vector<std::string> all(std::begin(kMayChange), std::end(kMayChange));
+    for (const Section& section : Schema::get().sections())
+      if (section.may_change) all.push_back(cat(kConfig, section.path));
+    for (const Field& key : Schema::get().fields())
+      if (key.on_resume == OnResume::kMayChange) all.push_back(cat(kConfig, key.path()));
+    return all;
+  }();
+  return kAll;
 }
 
 std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -12,8 +10,9 @@
 
 namespace ftrun {
 
-/// Lists the fields of a manifest, each with all fields below it, that a resume may always change.
-std::span<const std::string_view> always_may_change();
+/// Lists the fields of a manifest, each with all fields below it, that a resume may always change;
+/// those of the config are what the rows of the schema say (OnResume, Section::may_change).
+const std::vector<std::string>& always_may_change();
 
 /// Compares the run that `before` describes with the run that is about to continue it. Throws
 /// Error(kUsage) for a change of the mathematics, with each field and both values, unless `allowed`

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "axes/tensor/split.h"
@@ -21,6 +22,7 @@
 #include "base/text.h"
 #include "graph/builder.h"
 #include "graph/op_spec.h"
+#include "model/block_parameters.h"
 #include "model/linear_layers.h"
 #include "model/rope_angles.h"
 #include "model/tensor_table.h"
@@ -107,13 +109,17 @@ ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId 
 /// BlockParams holds the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
   std::array<MatrixParams, kLinearMatrices> matrices;
-  std::optional<NormParams> input_norm, attention_output_norm, post_norm, mlp_output_norm;
+  std::array<std::optional<NormParams>, kBlockNorms> norms;
   ValueId q_norm = -1, k_norm = -1;
 
   const MatrixParams& at(LinearMatrix matrix) const {
     return matrices[static_cast<size_t>(matrix)];
   }
   MatrixParams& at(LinearMatrix matrix) { return matrices[static_cast<size_t>(matrix)]; }
+  const std::optional<NormParams>& at(BlockNorm norm) const {
+    return norms[static_cast<size_t>(norm)];
+  }
+  std::optional<NormParams>& at(BlockNorm norm) { return norms[static_cast<size_t>(norm)]; }
 };
 
 /// RankMatrix describes the part of a matrix of linear layers that one rank computes with.
@@ -183,47 +189,65 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
-/// holds the attributes that the dropouts of all adapters' operands share; each gets its own site
-/// and first column here. Modules of one matrix share a mask, because their A's are one matrix,
-/// too.
-BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
-                             const DropoutAttrs& dropout, const TensorSplit& split) {
-  const TensorNames& names = tensor_names(whole.family);
-  const std::vector<RankMatrix> matrices = rank_matrices(whole, split);
-  BlockParams p;
-  if (whole.input_norm) p.input_norm = add_norm_params(g, whole, "input_norm");
-  for (const RankMatrix& matrix : matrices) {
-    MatrixParams& params = p.at(matrix.matrix);
+/// BlockParamsBuilder adds a block's parameters to its graph, row by row of kBlockParameters, and
+/// then those of its adapters.
+class BlockParamsBuilder {
+ public:
+  /// Begins a block; `whole` is the config of the whole model.
+  BlockParamsBuilder(GraphBuilder& g, const ModelConfig& whole, const TensorSplit& split)
+      : g_(g), whole_(whole), split_(split), matrices_(rank_matrices(whole, split)) {
+    require(matrices_.size() == kLinearMatrices, "a block has every matrix of linear layers");
+  }
+
+  void operator()(BlockNorm norm) {
+    if (has_norm(whole_, norm)) params_.at(norm) = add_norm_params(g_, whole_, graph_name(norm));
+  }
+
+  void operator()(LinearMatrix kind) {
+    const RankMatrix& matrix = matrices_[static_cast<size_t>(kind)];
+    MatrixParams& params = params_.at(kind);
     const std::string name = matrix_name(matrix);
-    if (matrix.matrix == LinearMatrix::kGateUp) {
-      if (whole.output_norms)
-        p.attention_output_norm = add_norm_params(g, whole, "attention_output_norm");
-      if (whole.mlp_norm) p.post_norm = add_norm_params(g, whole, "post_norm");
-    }
-    params.weight = g.linear_weight(name + ".weight", {matrix.outputs, matrix.inputs});
+    params.weight = g_.linear_weight(name + ".weight", {matrix.outputs, matrix.inputs});
     for (const LinearLayer& linear : matrix.linear_layers)
       params.projections.push_back(linear.projection);
-    if (matrix.linear_layers.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
-    if (matrix.matrix != LinearMatrix::kQkv || whole.qk_norm == QkNorm::kNone) continue;
-    const ModelConfig local = local_config(whole, split);
-    const bool is_by_head = whole.qk_norm != QkNorm::kEachHead;
+    if (matrix.linear_layers.front().bias) params.bias = g_.param(name + ".bias", {matrix.outputs});
+  }
+
+  void operator()(HeadNorms /*unused*/) {
+    if (whole_.qk_norm == QkNorm::kNone) return;
+    const ModelConfig local = local_config(whole_, split_);
+    const bool is_by_head = whole_.qk_norm != QkNorm::kEachHead;
     const int64_t q_heads = is_by_head ? local.query_heads : 1;
     const int64_t k_heads = is_by_head ? local.kv_heads : 1;
-    p.q_norm = g.param("q_norm.weight", {q_heads * whole.head_size});
-    p.k_norm = g.param("k_norm.weight", {k_heads * whole.head_size});
+    params_.q_norm = g_.param("q_norm.weight", {q_heads * whole_.head_size});
+    params_.k_norm = g_.param("k_norm.weight", {k_heads * whole_.head_size});
   }
-  if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
-  for (const RankMatrix& matrix : matrices) {
-    const bool by_outputs = matrix.linear_layers.front().by_outputs;
-    // The site decides the mask, so sites must stay the same for a resumed run.
-    DropoutAttrs site = dropout;
-    site.site = static_cast<int>(matrix.matrix);
-    site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
-    p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
+
+  /// Adds the adapters of all matrices. `dropout` holds the attributes that the dropouts of all
+  /// adapters' operands share; each gets its own site and first column here. Modules of one matrix
+  /// share a mask, because their A's are one matrix, too.
+  void add_adapters(const BlockAdapter& adapter, const DropoutAttrs& dropout) {
+    const TensorNames& names = tensor_names(whole_.family);
+    for (const RankMatrix& matrix : matrices_) {
+      const bool by_outputs = matrix.linear_layers.front().by_outputs;
+      // The site decides the mask, so sites must stay the same for a resumed run.
+      DropoutAttrs site = dropout;
+      site.site = static_cast<int>(matrix.matrix);
+      site.first_column = by_outputs ? 0 : split_.index * matrix.inputs;
+      params_.at(matrix.matrix).lora = add_lora_params(g_, matrix, names, split_, adapter, site);
+    }
   }
-  return p;
-}
+
+  const BlockParams& params() const { return params_; }
+
+ private:
+  GraphBuilder& g_;
+  const ModelConfig& whole_;
+  TensorSplit split_;
+  /// The rank's part of each LinearMatrix, in their order.
+  std::vector<RankMatrix> matrices_;
+  BlockParams params_;
+};
 
 /// SplitLinearLayers emits the linear layers of a block as one tensor-parallel rank computes them,
 /// and the exchanges between ranks around them.
@@ -353,7 +377,7 @@ class BlockBuilder {
 
   /// Returns the block's result.
   ValueId emit(const BlockParams& p) {
-    const ValueId norm = exchange_.all_tokens(add_norm(g_, c_, x_, p.input_norm));
+    const ValueId norm = exchange_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kInput)));
     const ValueId attention = attention_term(p, norm);
     return c_.parallel_residual ? emit_parallel(p, norm, attention) : emit_sequential(p, attention);
   }
@@ -363,11 +387,11 @@ class BlockBuilder {
   /// added.
   ValueId emit_sequential(const BlockParams& p, ValueId attention_term) {
     ValueId attention = linear_.sum_of_terms(attention_term);
-    attention = add_norm(g_, c_, attention, p.attention_output_norm);
+    attention = add_norm(g_, c_, attention, p.at(BlockNorm::kAttentionOutput));
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
-    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.post_norm);
+    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.at(BlockNorm::kPost));
     ValueId mlp = linear_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
-    mlp = add_norm(g_, c_, mlp, p.mlp_output_norm);
+    mlp = add_norm(g_, c_, mlp, p.at(BlockNorm::kMlpOutput));
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
 
@@ -377,7 +401,7 @@ class BlockBuilder {
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
-        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
+        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kPost))) : norm;
     const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
@@ -435,64 +459,82 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   const DropoutAttrs masks{.probability = train ? dropout : 0,
                            .sequence_length = batch.sequence_length,
                            .row_padding = batch.row_padding};
-  const BlockParams p = add_block_params(g, whole, adapter, masks, split);
-  g.output(block.emit(p), Port::kHidden);
-  return {g.finish(train, recompute), p};
+  BlockParamsBuilder params(g, whole, split);
+  for (const BlockParameters& each : kBlockParameters) std::visit(params, each.kind);
+  params.add_adapters(adapter, masks);
+  g.output(block.emit(params.params()), Port::kHidden);
+  return {g.finish(train, recompute), params.params()};
 }
 
-std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
-                                   const ModelDtypes& dtypes) {
-  std::vector<GraphParam> used;
-  BlockPart part = BlockPart::kAttention;
-  const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
-    if (value >= 0) used.push_back({value, std::move(tensors), part});
-  };
-  const auto add_lora = [&](const MatrixParams::LoraParams& lora) {
+/// BlockBinder lists which tensors the parameters of a block's graph consist of, row by row of
+/// kBlockParameters; the parameters of an adapter follow those of its matrix.
+class BlockBinder {
+ public:
+  BlockBinder(const BlockParams& params, const BlockTensors& tensors, const ModelDtypes& dtypes)
+      : params_(params), tensors_(tensors), dtypes_(dtypes) {}
+
+  std::vector<GraphParam> bind() {
+    for (const BlockParameters& each : kBlockParameters) {
+      part_ = each.part;
+      std::visit(*this, each.kind);
+    }
+    return std::move(used_);
+  }
+
+  void operator()(BlockNorm kind) {
+    const std::optional<NormParams>& norm = params_.at(kind);
+    if (!norm) return;
+    add(norm->weight, {tensors_.at(kind).weight});
+    add(norm->bias, {tensors_.at(kind).bias});
+  }
+
+  void operator()(LinearMatrix matrix) {
+    const MatrixParams& params = params_.at(matrix);
+    std::vector<TensorId> weights, biases;
+    for (const Projection projection : params.projections) {
+      weights.push_back(tensors_.at(projection).weight);
+      biases.push_back(tensors_.at(projection).bias);
+    }
+    used_.push_back({params.weight, std::move(weights), part_, static_cast<bool>(dtypes_.packed)});
+    add(params.bias, std::move(biases));
+    add_lora(params.lora);
+  }
+
+  void operator()(HeadNorms /*unused*/) {
+    add(params_.q_norm, {tensors_.q_norm});
+    add(params_.k_norm, {tensors_.k_norm});
+  }
+
+ private:
+  void add(ValueId value, std::vector<TensorId> tensors) {
+    if (value >= 0) used_.push_back({value, std::move(tensors), part_});
+  }
+
+  void add_lora(const MatrixParams::LoraParams& lora) {
     std::vector<TensorId> down, magnitudes;
     for (const std::vector<Projection>& module : lora.modules) {
-      down.push_back(t.lora_at(module.front()).a);
+      down.push_back(tensors_.lora_at(module.front()).a);
       for (const Projection projection : module)
-        magnitudes.push_back(t.lora_at(projection).magnitudes);
+        magnitudes.push_back(tensors_.lora_at(projection).magnitudes);
     }
     add(lora.down, std::move(down));
     for (size_t i = 0; i < lora.up.size(); ++i) {
       std::vector<TensorId> rows;
-      for (const Projection projection : lora.modules[i]) rows.push_back(t.lora_at(projection).b);
+      for (const Projection projection : lora.modules[i])
+        rows.push_back(tensors_.lora_at(projection).b);
       add(lora.up[i], std::move(rows));
     }
     if (lora.magnitudes < 0) return;
     add(lora.magnitudes, std::move(magnitudes));
-    used.back().fp32 = dtype_bytes(dtypes.compute) < dtype_bytes(DType::kF32);
-  };
-  const auto add_matrix = [&](LinearMatrix matrix) {
-    const MatrixParams& params = p.at(matrix);
-    std::vector<TensorId> weights, biases;
-    for (const Projection projection : params.projections) {
-      weights.push_back(t.at(projection).weight);
-      biases.push_back(t.at(projection).bias);
-    }
-    used.push_back({params.weight, std::move(weights), part, static_cast<bool>(dtypes.packed)});
-    add(params.bias, std::move(biases));
-    add_lora(params.lora);
-  };
-  const auto add_norm = [&](const std::optional<NormParams>& norm, const TensorTable::Norm& ids) {
-    if (!norm) return;
-    add(norm->weight, {ids.weight});
-    add(norm->bias, {ids.bias});
-  };
-  add_norm(p.input_norm, t.input_norm);
-  add_matrix(LinearMatrix::kQkv);
-  add(p.q_norm, {t.q_norm});
-  add(p.k_norm, {t.k_norm});
-  add_matrix(LinearMatrix::kAttentionOut);
-  add_norm(p.attention_output_norm, t.attention_output_norm);
-  part = BlockPart::kMlp;
-  add_norm(p.post_norm, t.post_norm);
-  add_matrix(LinearMatrix::kGateUp);
-  add_matrix(LinearMatrix::kDown);
-  add_norm(p.mlp_output_norm, t.mlp_output_norm);
-  return used;
-}
+    used_.back().fp32 = dtype_bytes(dtypes_.compute) < dtype_bytes(DType::kF32);
+  }
+
+  const BlockParams& params_;
+  const BlockTensors& tensors_;
+  const ModelDtypes& dtypes_;
+  BlockPart part_ = BlockPart::kAttention;
+  std::vector<GraphParam> used_;
+};
 
 /// DecoderBuilder builds layers and graphs into one description.
 class DecoderBuilder {
@@ -631,7 +673,7 @@ class DecoderBuilder {
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, split_, index, adapter);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
-                           bind_block(it->second.params, tensors, dtypes_)});
+                           BlockBinder(it->second.params, tensors, dtypes_).bind()});
   }
 
   /// Adds the head's layer. `bias_tensor` is -1 without a bias.

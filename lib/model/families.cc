@@ -14,11 +14,10 @@ namespace ftrun {
 
 std::span<const Family> families() {
   static const std::array kFamilies{
-      kLlamaFamily,      kMistralFamily,  kMinistralFamily, kMinistral3Family, kQwen2Family,
-      kQwen3Family,      kGraniteFamily,  kPhi3Family,      kGpt2Family,       kGemmaFamily,
-      kGemma2Family,     kGemma3Family,   kOlmoFamily,      kOlmo2Family,      kSmolLm3Family,
-      kStarcoder2Family, kStableLmFamily, kGlmFamily,       kGlm4Family,       kCohereFamily,
-      kCohere2Family,    kGptNeoxFamily,  kOptFamily,       kFalconFamily,     kPhiFamily};
+#define FTRUN_FAMILY(name) k##name##Family,
+#include "model/families/list.inc"
+#undef FTRUN_FAMILY
+  };
   return kFamilies;
 }
 

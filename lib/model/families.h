@@ -101,30 +101,9 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
                              const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {}, const Adapter& adapter = {});
 
-extern const Family kLlamaFamily;
-extern const Family kMistralFamily;
-extern const Family kMinistralFamily;
-extern const Family kMinistral3Family;
-extern const Family kQwen2Family;
-extern const Family kQwen3Family;
-extern const Family kGraniteFamily;
-extern const Family kPhi3Family;
-extern const Family kGpt2Family;
-extern const Family kGemmaFamily;
-extern const Family kGemma2Family;
-extern const Family kGemma3Family;
-extern const Family kOlmoFamily;
-extern const Family kOlmo2Family;
-extern const Family kSmolLm3Family;
-extern const Family kStarcoder2Family;
-extern const Family kStableLmFamily;
-extern const Family kGlmFamily;
-extern const Family kGlm4Family;
-extern const Family kCohereFamily;
-extern const Family kCohere2Family;
-extern const Family kGptNeoxFamily;
-extern const Family kOptFamily;
-extern const Family kFalconFamily;
-extern const Family kPhiFamily;
+// Declares the family of each line of list.inc: kNameFamily.
+#define FTRUN_FAMILY(name) extern const Family k##name##Family;
+#include "model/families/list.inc"
+#undef FTRUN_FAMILY
 
 }  // namespace ftrun

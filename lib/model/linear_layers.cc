@@ -32,25 +32,6 @@ std::vector<LinearLayer> block_linear_layers(const ModelConfig& c, const TensorS
   return linear_layers;
 }
 
-namespace {
-
-/// Returns whether attention and MLP are parallel, each with its own norm.
-bool has_parallel_norms(const ModelConfig& config) {
-  return config.parallel_residual && config.mlp_norm;
-}
-
-}  // namespace
-
-std::string_view input_norm_name(const TensorNames& names, const ModelConfig& config) {
-  const bool is_other = has_parallel_norms(config) && !names.parallel_input_norm.empty();
-  return is_other ? names.parallel_input_norm : names.input_norm;
-}
-
-std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config) {
-  const bool is_other = has_parallel_norms(config) && !names.parallel_post_norm.empty();
-  return is_other ? names.parallel_post_norm : names.post_norm;
-}
-
 TensorInfo linear_weight(const LinearLayer& linear, std::string name, const TensorSplit& split) {
   const Dims shape{linear.outputs, linear.inputs};
   return linear.by_outputs ? split_rows(std::move(name), shape, split, linear.copies)

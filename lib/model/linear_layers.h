@@ -1,7 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "axes/tensor/split.h"
@@ -35,10 +36,6 @@ struct LinearLayer {
 
 /// Returns the linear layers that the family has, in the order of Projection.
 std::vector<LinearLayer> block_linear_layers(const ModelConfig& config, const TensorSplit& split);
-
-/// Return the names within a block of the norms that attention and MLP read.
-std::string_view input_norm_name(const TensorNames& names, const ModelConfig& config);
-std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config);
 
 /// Describes a rank's part of a linear layer's matrix.
 TensorInfo linear_weight(const LinearLayer& linear, std::string name, const TensorSplit& split);

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/block_parameters.h"
 #include "model/families.h"
-#include "model/linear_layers.h"
 #include "model/multimodal.h"
 #include "model/tensor_names.h"
 
@@ -18,11 +18,10 @@ namespace {
 /// listed one by one.
 std::vector<std::string> block_norms(const TensorNames& names, const ModelConfig& config) {
   std::vector<std::string> norms;
-  if (config.input_norm) norms.emplace_back(input_norm_name(names, config));
-  if (config.mlp_norm) norms.emplace_back(post_norm_name(names, config));
-  if (config.output_norms)
-    for (const std::string_view norm : {names.attention_output_norm, names.mlp_output_norm})
-      norms.emplace_back(norm);
+  for (size_t i = 0; i < kBlockNorms; ++i) {
+    const auto norm = static_cast<BlockNorm>(i);
+    if (has_norm(config, norm)) norms.emplace_back(module_name(names, config, norm));
+  }
   if (config.qk_norm == QkNorm::kNone) return norms;
   for (const auto& [norm, heads] :
        {std::pair{names.q_norm, config.query_heads}, std::pair{names.k_norm, config.kv_heads}}) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <variant>
 
 #include "graph/op_spec.h"
 #include "ops/kinds.h"
@@ -158,15 +159,12 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
       ids.k_norm = table.add_shared_head_norm(k_norm + ".weight", c.head_size);
     }
   }
-  if (c.input_norm)
-    ids.input_norm = table.add_norm(names.in_block(layer, input_norm_name(names, c)), c);
-  if (c.output_norms)
-    ids.attention_output_norm =
-        table.add_norm(names.in_block(layer, names.attention_output_norm), c);
-  if (c.mlp_norm)
-    ids.post_norm = table.add_norm(names.in_block(layer, post_norm_name(names, c)), c);
-  if (c.output_norms)
-    ids.mlp_output_norm = table.add_norm(names.in_block(layer, names.mlp_output_norm), c);
+  for (const BlockParameters& each : kBlockParameters) {
+    const auto* const norm = std::get_if<BlockNorm>(&each.kind);
+    if (norm == nullptr || !has_norm(c, *norm)) continue;
+    ids.norms[static_cast<size_t>(*norm)] =
+        table.add_norm(names.in_block(layer, module_name(names, c, *norm)), c);
+  }
   for (const LinearModule& module : modules) {
     const LowRank& low = adapter.at(module.projections.front());
     if (low.rank == 0) continue;

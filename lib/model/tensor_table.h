@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/adapter.h"
+#include "model/block_parameters.h"
 #include "model/description.h"
 #include "model/linear_layers.h"
 #include "model/model_config.h"
@@ -135,8 +136,8 @@ class TensorTable {
 struct BlockTensors {
   std::array<TensorTable::Linear, kProjections> linear;
   std::array<TensorTable::Lora, kProjections> lora;
+  std::array<TensorTable::Norm, kBlockNorms> norms;
   TensorId q_norm = -1, k_norm = -1;
-  TensorTable::Norm input_norm, attention_output_norm, post_norm, mlp_output_norm;
 
   const TensorTable::Linear& at(Projection projection) const {
     return linear[static_cast<size_t>(projection)];
@@ -144,6 +145,7 @@ struct BlockTensors {
   const TensorTable::Lora& lora_at(Projection projection) const {
     return lora[static_cast<size_t>(projection)];
   }
+  const TensorTable::Norm& at(BlockNorm norm) const { return norms[static_cast<size_t>(norm)]; }
 };
 
 /// Returns those linear layers of `all` that belong to one module of the files.

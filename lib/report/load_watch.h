@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "report/machine_info.h"
+#include "base/machine_info.h"
 
 namespace ftrun {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/table.h"
 #include "base/text.h"
 #include "report/loss_table.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "base/text.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {

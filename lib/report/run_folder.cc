@@ -18,9 +18,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine_info.h"
 #include "base/text.h"
 #include "base/written_path.h"
-#include "report/machine_info.h"
 #include "report/wall_time.h"
 
 namespace ftrun {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "report/machine_info.h"
+#include "base/machine_info.h"
 
 namespace ftrun {
 

@@ -15,7 +15,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "report/machine_info.h"
+#include "base/machine_info.h"
 #include "report/wall_time.h"
 
 namespace ftrun {

@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "axes/mesh.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "program/layer_instr.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine_info.h"
 #include "base/shm_sizes.h"
-#include "report/machine_info.h"
 #include "training/results.h"
 
 namespace ftrun {
@@ -58,7 +58,8 @@ int64_t ResourceUse::bytes_sent() const {
 }
 
 void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
-  metrics.memory = memory_metrics(setup_.memory());
+  for (const MemoryFigure& figure : memory_metrics(setup_.memory()))
+    metrics.memory.push_back({figure.name, figure.bytes});
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
   const TrafficSums& traffic = traffic_.sums();
   if (traffic.transported) metrics.counters.push_back({"bytes_transported", *traffic.transported});
@@ -79,7 +80,7 @@ std::string ResourceUse::stage_memory() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";
   std::string text = cat(" process ", memory_->measured);
-  for (const NamedBytes& figure : memory_metrics(setup_.memory()))
+  for (const MemoryFigure& figure : memory_metrics(setup_.memory()))
     text += cat(" ", figure.name, " ", figure.bytes);
   return text;
 }

@@ -6,19 +6,12 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine_info.h"
 #include "base/utf8.h"
-#include "report/machine_info.h"
 #include "training/describe_step.h"
 
 namespace ftrun {
 namespace {
-
-LogLevel log_level(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "notice") return LogLevel::kNotice;
-  if (name == "warning" || name == "warn") return LogLevel::kWarning;
-  return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
-}
 
 /// Writes the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
 /// new checkpoint: ...".
@@ -49,7 +42,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
   // The logs are opened after run.json is written: a later start would refuse a folder that holds
   // logs and no run.
   session_.run_on_all_ranks("opening the logs", [&] {
-    open_log_({.level = log_level(config.log_level),
+    open_log_({.level = config.log_level,
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "training/learning_rate.h"
+#include "config/learning_rate.h"
 
 namespace ftrun {
 

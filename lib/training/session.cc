@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/launch_variables.h"
 #include "base/log.h"
+#include "base/machine_info.h"
 #include "base/text.h"
 #include "cluster/core_share.h"
 #include "comm/nccl_environment.h"
@@ -17,7 +18,6 @@
 #include "engine/choose_gpu.h"
 #include "engine/near_cores.h"
 #include "program/step_plan.h"
-#include "report/machine_info.h"
 #include "report/resume_check.h"
 #include "training/stop_signal.h"
 

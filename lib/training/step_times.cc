@@ -8,10 +8,10 @@
 #include "base/amount_text.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/machine_info.h"
 #include "base/median.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
-#include "report/machine_info.h"
 #include "sim/step_trace.h"
 
 namespace ftrun {

@@ -112,6 +112,22 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
             .find("set together with") != std::string::npos);
 }
 
+TEST_CASE("the two lists of a pattern have the same length") {
+  const auto first = [](const std::string& text) {
+    const Resolution r =
+        resolve(load_config_text("c.yaml", "train_batch_size: 1\n" + text).written, {});
+    return r.problems.empty() ? std::string() : to_text(r.problems.front());
+  };
+  CHECK(first("adapter: {rank_pattern: [a, b], rank_pattern_ranks: [4, 8]}\n").empty());
+  CHECK(first("adapter: {rank_pattern: [a, b], rank_pattern_ranks: [4]}\n") ==
+        "c.yaml:2:25: error: adapter.rank_pattern: 2 expressions, 1 values\n"
+        "  remedy: write rank_pattern: {expression: value}");
+  CHECK(first("adapter: {alpha_pattern_alphas: [1.5]}\n") ==
+        "c.yaml:2:33: error: adapter.alpha_pattern: 0 expressions, 1 values\n"
+        "  remedy: write alpha_pattern: {expression: value}");
+  CHECK(first("adapter: {type: none, rank_pattern: [a]}\n").empty());
+}
+
 TEST_CASE("settings of other kinds of adapters are refused by name, unless they are off") {
   for (const char* key :
        {"lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",

@@ -353,6 +353,23 @@ TEST_CASE("null counts as an unwritten key where DeepSpeed allows it") {
                 "or one of NO_SHARD, SHARD_GRAD_OP, FULL_SHARD, found null"});
 }
 
+TEST_CASE("a log level has the name that it has in DeepSpeed, too") {
+  const auto level = [](const std::string& text) { return config_of(text).log_level; };
+  CHECK(level("{}") == LogLevel::kInfo);
+  CHECK(level("log_level: \"\"") == LogLevel::kInfo);
+  CHECK(level("log_level: debug") == LogLevel::kDebug);
+  CHECK(level("log_level: notice") == LogLevel::kNotice);
+  CHECK(level("log_level: warning") == LogLevel::kWarning);
+  CHECK(level("log_level: warn") == LogLevel::kWarning);
+  CHECK(level("log_level: error") == LogLevel::kError);
+  CHECK(level("log_level: critical") == LogLevel::kError);
+  for (const char* other : {"loud", "WARN"})
+    CHECK(problems_of("c.yaml", cat("log_level: ", other, "\n")) ==
+          Lines{cat("c.yaml:1:12: error: log_level: expected one of debug, info, notice, warning, "
+                    "error, found \"",
+                    other, "\"")});
+}
+
 TEST_CASE("old spellings mean what they meant, and two spellings of one key are an error") {
   const Config c = config_of(R"({"bfloat16": {"enabled": true}, "zero_optimization": {"stage": 3,
     "cpu_offload": true, "cpu_offload_params": true, "stage3_prefetch_bucket_size": 7,

@@ -304,10 +304,6 @@ TEST_CASE("contradictions between keys are errors with their position") {
   REQUIRE(first("zero_optimization: {stage: 2, offload_optimizer: {ratio: 0.5}}\n") ==
           "c.yaml:2:58: error: zero_optimization.offload_optimizer.ratio 0.5 needs stage 3, found "
           "stage 2\n  remedy: remove ratio, or set zero_optimization.stage: 3");
-  REQUIRE(
-      first("log_level: loud\n") ==
-      "c.yaml:2:12: error: log_level: expected one of debug, info, notice, warning, error, found "
-      "\"loud\"");
 }
 
 TEST_CASE("keys that act on evaluations need some before the last step") {

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/hf_export.h"
+#include "data/token_file.h"
 #include "kernels/kernels.h"
 #include "model/families.h"
 #include "model/freeze.h"

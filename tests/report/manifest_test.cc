@@ -9,6 +9,7 @@
 #include "report/json_depth.h"
 #include "report/resume_check.h"
 #include "report/run_manifest.h"
+#include "report/wall_time.h"
 #include "report_test.h"
 
 #include <catch2/catch.hpp>
@@ -435,6 +436,12 @@ TEST_CASE("brackets are counted outside of strings only") {
   REQUIRE_FALSE(nests_deeper_than("[{\"a\":[]}]", 3));
   REQUIRE_FALSE(nests_deeper_than(R"(["[[[[", "\"[[[", "\\"])", 1));
   REQUIRE_FALSE(nests_deeper_than("[][][]", 1));
+}
+
+TEST_CASE("times are written in UTC") {
+  REQUIRE(utc_text(0) == "1970-01-01T00:00:00Z");
+  REQUIRE(utc_text(951827696) == "2000-02-29T12:34:56Z");
+  REQUIRE(utc_now().size() == 20);
 }
 
 TEST_CASE("text without secrets stays unchanged") {

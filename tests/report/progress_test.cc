@@ -8,8 +8,8 @@
 #include <optional>
 #include <sstream>
 
+#include "base/table.h"
 #include "report/progress_line.h"
-#include "report/table.h"
 #include "report_test.h"
 
 #include <catch2/catch.hpp>
@@ -243,23 +243,6 @@ TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale 
   REQUIRE_FALSE(progress_options_for(terminal, 5).live);
   ::close(terminal);
   ::close(master);
-}
-
-TEST_CASE("a table aligns words to the left and numbers to the right") {
-  REQUIRE(format_table(
-              {"memory", "bytes", "share"},
-              {{"parameters", "538.06 MiB", "25%"}, {"größe", "-", "nan"}, {"sum", "1.2 GiB"}}) ==
-          "memory           bytes  share\n"
-          "----------  ----------  -----\n"
-          "parameters  538.06 MiB    25%\n"
-          "größe                -    nan\n"
-          "sum            1.2 GiB\n");
-}
-
-TEST_CASE("a table without rows has its headers, and a row that is too wide is a bug") {
-  REQUIRE(format_table({"a", "bc"}, {}) == "a  bc\n-  --\n");
-  REQUIRE(format_table({}, {}) == "\n\n");
-  REQUIRE(error_of([] { format_table({"a"}, {{"1", "2"}}); }).code() == ExitCode::kBug);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <regex>
 #include <thread>
 
-#include "report/machine_info.h"
+#include "base/machine_info.h"
 #include "report/run_folder.h"
 #include "report_test.h"
 

@@ -159,7 +159,7 @@ TEST_CASE("each rank has its own log, whose lines name the rank unless the super
   const TempFolder folder;
   const auto logs_of = [&](const std::string& name, LaunchKind kind, int world_size) {
     Config config = config_in(folder / name);
-    config.log_level = "warn";
+    config.log_level = LogLevel::kWarning;
     std::vector<LogOptions> logs(static_cast<size_t>(world_size));
     const Lines failures = on_sessions(world_size, config, [&](Session& session) {
       JournalOfRank rank(session, config);

@@ -42,8 +42,7 @@ void resolve_mics(Resolving& r) {
             ", and parallel.data_replicate says ", mesh.data_replicate),
         "keep one of the two");
   if (mesh.data_replicate == replicas) return;
-  mesh.data_replicate = replicas;
-  r.decide("parallel.data_replicate", std::to_string(replicas),
+  r.decide("parallel.data_replicate", mesh.data_replicate, replicas,
            cat("data-parallel ", mesh.data, " / mics_shard_size ", ranks));
 }
 

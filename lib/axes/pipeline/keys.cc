@@ -60,7 +60,7 @@ void resolve_chunks(Resolving& r) {
   if (p.virtual_stages == 0) {
     p.virtual_stages = usual;
     if (schedule.has_any_chunks || r.is_auto(path))
-      r.decide(path, std::to_string(usual), cat("schedule ", schedule.name));
+      r.record(path, std::to_string(usual), cat("schedule ", schedule.name));
   } else if (schedule.has_any_chunks && p.virtual_stages == 1) {
     r.error(path,
             cat(path, " is 1, but schedule ", schedule.name,

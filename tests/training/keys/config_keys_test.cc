@@ -374,7 +374,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.trace.ranks", {"lib/training/check_ranks.cc", "trace.ranks"}},
       {"steps_per_print", {"lib/training/run_journal.cc", "config.steps_per_print"}},
       {"wall_clock_breakdown", {"lib/training/run_journal.cc", "config.wall_clock_breakdown"}},
-      {"log_level", {"lib/training/run_journal.cc", "log_level(config.log_level)"}},
+      {"log_level", {"lib/training/run_journal.cc", ".level = config.log_level"}},
       {"csv_monitor.enabled", {"lib/training/recorder.cc", "config.csv_monitor.enabled"}},
       {"csv_monitor.output_path", {"lib/training/recorder.cc", "csv.output_path"}},
       {"csv_monitor.job_name", {"lib/training/recorder.cc", "csv.job_name"}},

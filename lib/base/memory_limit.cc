@@ -1,4 +1,4 @@
-#include "report/memory_limit.h"
+#include "base/memory_limit.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "base/control_groups.h"
 #include "base/error.h"
-#include "report/machine_info.h"
+#include "base/machine_info.h"
 
 namespace ftrun {
 namespace {

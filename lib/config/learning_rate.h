@@ -22,4 +22,8 @@ struct ScheduledRate {
 ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
                              int64_t k);
 
+/// Returns the learning rate that a schedule with a last step (SchedulerTraits::has_total) keeps
+/// after it.
+double last_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer);
+
 }  // namespace ftrun

@@ -1,10 +1,10 @@
-#include "report/memory_limit.h"
+#include "base/memory_limit.h"
 
 #include <sys/resource.h>
 
-#include "../base/pseudo_root.h"
 #include "base/error.h"
 #include "child_process.h"
+#include "pseudo_root.h"
 
 #include <catch2/catch.hpp>
 

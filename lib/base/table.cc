@@ -1,4 +1,4 @@
-#include "report/table.h"
+#include "base/table.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,7 +1,8 @@
-#include "training/learning_rate.h"
+#include "config/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/error.h"
@@ -90,6 +91,12 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   return rate;
 }
 
+/// Returns the height, from 0 to 1, of a cosine that begins at 1, after part p (0 to 1) of its
+/// `waves` waves.
+double cosine_left(double waves, double p) {
+  return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
+}
+
 double inverse_sqrt(const SchedulerConfig& s, double lr, int64_t after_warmup) {
   const int64_t warmup = s.warmup_num_steps;
   const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
@@ -100,7 +107,7 @@ double inverse_sqrt(const SchedulerConfig& s, double lr, int64_t after_warmup) {
 double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
   const int64_t all_steps = std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps);
   const double p = std::min(1.0, real(steps) / real(all_steps));
-  const double lowest = lowest_cosine_rate(s, lr);
+  const double lowest = s.min_lr_rate > 0 ? lr * s.min_lr_rate : s.min_lr;
   const auto falls_to = [&](double end, double share_left) {
     return end + (lr - end) * share_left;
   };
@@ -192,6 +199,16 @@ ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const Optimizer
       break;
   }
   bug("this schedule is refused when the config is read");
+}
+
+double last_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer) {
+  require(traits_of(lr_schedule.type).has_total, "the schedule has a last step");
+  // The formulas of both programs have left warm-up and decay behind two steps after the longer of
+  // the two; the warm-up of DeepSpeed's takes two steps at least.
+  const int64_t longer =
+      std::max({lr_schedule.total_num_steps, lr_schedule.warmup_num_steps, int64_t{2}});
+  const int64_t k = std::min(longer, std::numeric_limits<int64_t>::max() - 2) + 2;
+  return scheduled_rate(lr_schedule, optimizer, k).learning_rate;
 }
 
 }  // namespace ftrun

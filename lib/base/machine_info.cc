@@ -1,4 +1,4 @@
-#include "report/machine_info.h"
+#include "base/machine_info.h"
 
 #include <sys/utsname.h>
 #include <unistd.h>

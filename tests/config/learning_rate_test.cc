@@ -1,11 +1,12 @@
-#include "needs.h"
-#include "training/learning_rate.h"
+#include "config/learning_rate.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "needs.h"
 
 #include <catch2/catch.hpp>
 
@@ -162,6 +163,28 @@ TEST_CASE("schedules stay at their last rate, except inverse_sqrt") {
     for (const int64_t k : {7, 8, 100})
       REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == Approx(last).margin(1e-12));
   }
+  // Every type with a last step, of every length.
+  s.min_lr_ratio = 0.5;
+  s.warmup_min_lr = 0.0625;
+  s.cos_min_ratio = 0.75;
+  s.num_decay_steps = 1;
+  s.warmup_type = WarmupShape::kLinear;
+  for (const SchedulerTraits& traits : kSchedulerTraits) {
+    if (!traits.has_total) continue;
+    s.type = traits.type;
+    for (const int64_t total : {1, 2, 3, 6}) {
+      s.total_num_steps = total;
+      CAPTURE(traits.name, total);
+      for (const int64_t k : {total + 4, total + 100})
+        REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == last_rate(s, optimizer));
+    }
+  }
+  s.type = SchedulerType::kWarmupStableDecay;
+  REQUIRE(last_rate(s, optimizer) == 0.5);
+  s.type = SchedulerType::kWarmupDecayLR;
+  REQUIRE(last_rate(s, optimizer) == 0.0625);
+  s.type = SchedulerType::kWarmupCosineLR;
+  REQUIRE(last_rate(s, optimizer) == 0.75);
   s.type = SchedulerType::kInverseSqrt;
   REQUIRE(scheduled_rate(s, optimizer, 9).learning_rate == Approx(0.5));
   REQUIRE(scheduled_rate(s, optimizer, 33).learning_rate == Approx(0.25));
