@@ -276,7 +276,7 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   const std::string path = write_pair(folder);
   const DataReport good = check_dataset({path}, {.sequence_length = 8}, 100);
   REQUIRE(good.problems.empty());
-  REQUIRE(good.rows == 4);
+  REQUIRE(good.sequences == 4);
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 4).problems.empty());
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 5).problems ==
           std::vector<std::string>{path +

@@ -330,7 +330,7 @@ TEST_CASE("fields of a JSONL file that are not read are named when it is checked
                                         "ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
   const std::string note = path + ": not read: \"score\" of 2 lines, \"text\" of 1 line";
   REQUIRE(TokenDataset({path}, {}).notes() == std::vector<std::string>{note});
-  SampleSetOptions options;
+  SequenceSetOptions options;
   options.sequence_length = 2;
   REQUIRE(data_report_text(check_dataset({path}, options, 100)).find("notice: " + note + "\n") !=
           std::string::npos);
