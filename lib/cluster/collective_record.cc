@@ -30,7 +30,7 @@ std::string_view collective_name(CollectiveKind kind) {
   return "?";
 }
 
-bool between_two(CollectiveKind kind) {
+bool is_point_to_point(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
 }
 

@@ -68,6 +68,6 @@ std::string describe(const CollectiveRecord& record);
 /// site is equal.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
 /// Returns whether `kind` is kSend or kReceive.
-bool between_two(CollectiveKind kind);
+bool is_point_to_point(CollectiveKind kind);
 
 }  // namespace ftrun

@@ -13,15 +13,15 @@ bool may_succeed_on_restart(const FailureSummary& failure) {
 
 int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& saved) {
   const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
-  times_ = !failure.belongs_to_rank ? 0 : again ? times_ + 1 : 1;
+  consecutive_failures_ = !failure.belongs_to_rank ? 0 : again ? consecutive_failures_ + 1 : 1;
   failing_rank_ = failure.rank;
   saved_at_failure_ = saved;
-  return times_;
+  return consecutive_failures_;
 }
 
 void RestartPolicy::reset_progress() {
   last_saved_.reset();
-  times_ = 0;
+  consecutive_failures_ = 0;
 }
 
 std::optional<std::chrono::milliseconds> RestartPolicy::take_restart(const FailureSummary& failure,

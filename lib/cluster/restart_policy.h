@@ -58,7 +58,7 @@ class RestartPolicy {
   /// The rank that caused the last failure, the number of its consecutive failures, and the state
   /// that was saved last before them.
   int failing_rank_ = -1;
-  int times_ = 0;
+  int consecutive_failures_ = 0;
   std::string saved_at_failure_;
 };
 

@@ -143,7 +143,7 @@ class Supervisor {
                                        std::string_view text) { shown_.write(stream, text); }}),
         shown_({.is_ending = [this] {
           handle_signals();
-          return forwarded_ != 0 || stopping_;
+          return forwarded_signal_ != 0 || stopping_;
         }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
@@ -165,7 +165,7 @@ class Supervisor {
     FailureSummary summary = summarize_failures({.ends = ends_,
                                                  .reports = failures_,
                                                  .started_ns = started_ns_,
-                                                 .forwarded = forwarded_,
+                                                 .forwarded_signal = forwarded_signal_,
                                                  .log_of = options_.log_of});
     // Lines that were dropped after the last shown line are reported here, because no later line
     // reports them.
@@ -175,7 +175,7 @@ class Supervisor {
     return summary;
   }
   /// Returns whether a signal that asks to stop was received.
-  bool asked_to_stop() const { return forwarded_ != 0; }
+  bool asked_to_stop() const { return forwarded_signal_ != 0; }
 
  private:
   struct LocalRank {
@@ -231,7 +231,7 @@ class Supervisor {
   std::optional<Clock::time_point> kill_at_;
   /// The time at which the rank for which others wait is killed.
   std::optional<Clock::time_point> hang_ends_at_;
-  int forwarded_ = 0;  // the first signal that was forwarded
+  int forwarded_signal_ = 0;  // the first signal that was forwarded
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
   bool failed_ = false;    // a rank failed
@@ -310,16 +310,16 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::forward(int signal) {
-  if (forwarded_ != 0) {
+  if (forwarded_signal_ != 0) {
     const auto since =
         std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
-    if (!ends_at_once(forwarded_, signal, since.count())) return;
+    if (!ends_at_once(forwarded_signal_, signal, since.count())) return;
     stopping_ = true;
     signal_all(SIGKILL);
     log_warning("second signal: the ranks are killed");  // last, because the terminal may block
     return;
   }
-  forwarded_ = signal;
+  forwarded_signal_ = signal;
   forwarded_at_ = Clock::now();
   WaitNoticeOptions notices = options_.notices;
   notices.say = [this](const std::string& line) {
@@ -389,8 +389,8 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   rank.running = false;
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
-              .told_to_stop = stopping_ && !rank.ended_before_told,
-              .doing = text_of_activity(rank),
+              .was_told_to_stop = stopping_ && !rank.ended_before_told,
+              .activity = text_of_activity(rank),
               .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
               .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
@@ -399,7 +399,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   } else {
     end.exit_code = WEXITSTATUS(status);
   }
-  failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_);
+  failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_signal_);
   ends_.push_back(end);
 }
 
@@ -487,7 +487,7 @@ void Supervisor::report_wait() {
                           : what.empty()               ? ""
                                                        : cat(" is in ", what)));
     }
-    return cat("SIG", ::sigabbrev_np(forwarded_), " was received ", waited,
+    return cat("SIG", ::sigabbrev_np(forwarded_signal_), " was received ", waited,
                " ago: waiting for the ranks to finish their step and save (", join(ranks, "; "),
                "); a second signal ends them at once, without saving");
   });
@@ -524,7 +524,7 @@ class Restarts {
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return std::nullopt;
-    const std::string saved = options_.saved ? options_.saved() : "";
+    const std::string saved = options_.last_saved ? options_.last_saved() : "";
     const int times = policy_.count_failure(failure, saved);
     Restart restart;
     if (options_.on_restart) {
@@ -542,8 +542,8 @@ class Restarts {
     log_warning(cat("restart ", count_, " (", policy_.restarts_without_progress(), " of ",
                     options_.restarts.max_restarts_without_progress,
                     " without a new checkpoint) in ", human_seconds(seconds), ", from ",
-                    next_.from.empty() ? "the start" : next_.from, ": rank ", failure.rank, ": ",
-                    first_line(failure.reason)));
+                    next_.checkpoint.empty() ? "the start" : next_.checkpoint, ": rank ",
+                    failure.rank, ": ", first_line(failure.reason)));
     return delay;
   }
 

@@ -25,7 +25,7 @@ struct Restart {
   int local_ranks = 0;
   /// The checkpoint from which the ranks continue, for the line that logs the restart:
   /// "step-00000010".
-  std::string from;
+  std::string checkpoint;
 };
 
 struct SupervisorOptions {
@@ -65,7 +65,7 @@ struct SupervisorOptions {
   RestartPolicy::Options restarts;
   /// Returns the name of the run's last saved state, "" if there is none yet; a new name means
   /// progress.
-  std::function<std::string()> saved;
+  std::function<std::string()> last_saved;
   /// Decides how the next start continues; returns nothing if the run had not begun and this
   /// failure would occur again. `times` is the number of consecutive failures of its rank
   /// (RestartPolicy::count_failure). If it changes the number of ranks, restarts without progress

@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{20};
 /// The time that a collective may take before its members are checked, and the time between two
 /// such checks.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kPollInterval{1};
 
 }  // namespace
 
@@ -57,11 +57,12 @@ void CollectiveWatch::stop() {
 void CollectiveWatch::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    // The thread wakes every kPatience, to notice a collective that was announced but never issued
-    // to the stream.
-    changed_.wait_for(lock, kPatience, [&] { return stopping_ || (has_issued() && !gave_up_); });
+    // The thread wakes every kPollInterval, to notice a collective that was announced but never
+    // issued to the stream.
+    changed_.wait_for(lock, kPollInterval,
+                      [&] { return stopping_ || (has_issued() && !has_given_up_); });
     if (stopping_) return;
-    if (entries_.empty() || gave_up_) continue;
+    if (entries_.empty() || has_given_up_) continue;
     const WatchedCollective entry = entries_.front();
     lock.unlock();
     const bool should_pause = poll(entry);
@@ -93,7 +94,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       give_up(entry,
               {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"),
                "", true});
-    else if (waited > kPatience && is_time_for_members() && watched_.peer_lost())
+    else if (waited > kPollInterval && is_time_for_members() && watched_.is_peer_lost())
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
     watched_.on_device_failed(entry.record, error);
@@ -107,7 +108,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
 bool CollectiveWatch::is_time_for_members() {
   const auto now = Clock::now();
   if (now < next_member_check_) return false;
-  next_member_check_ = now + kPatience;
+  next_member_check_ = now + kPollInterval;
   return true;
 }
 
@@ -123,7 +124,7 @@ void CollectiveWatch::give_up(const WatchedCollective& entry, const CollectiveFa
 
 void CollectiveWatch::record_abort() {
   const std::lock_guard lock(mutex_);
-  gave_up_ = true;
+  has_given_up_ = true;
 }
 
 }  // namespace ftrun

@@ -30,7 +30,7 @@ class WatchedCollectives {
   virtual void on_end() = 0;
   /// Returns whether a member is known to have aborted the group, or its process to have ended. May
   /// block for a moment.
-  virtual bool peer_lost() = 0;
+  virtual bool is_peer_lost() = 0;
   /// Reports that the rank's wait ends because a peer is lost or late. Either this function or
   /// on_device_failed() is called, at most once.
   virtual void on_peer_lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
@@ -89,7 +89,7 @@ class CollectiveWatch {
   bool stopping_ = false;
   /// The first entry has begun; only the thread uses it.
   bool first_has_begun_ = false;
-  bool gave_up_ = false;
+  bool has_given_up_ = false;
   Clock::time_point waits_since_;
   /// The time of the next check of the members.
   Clock::time_point next_member_check_;

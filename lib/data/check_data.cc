@@ -63,7 +63,7 @@ class Scan {
     DataStatistics& s = report_.statistics;
     s.tokens = data.tokens();
     s.documents = data.documents();
-    s.trained_tokens = data.trained(0, s.tokens);
+    s.trained_tokens = data.count_trained(0, s.tokens);
     s.min_id = INT32_MAX;
     for (int64_t at = 0; at < s.tokens; at += kScannedTokens)
       scan_chunk(at, std::min(kScannedTokens, s.tokens - at));
@@ -177,8 +177,9 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SequenceSe
     report.notes = sequences.data().notes();
     report.long_documents = count_long_documents(sequences);
     report.dropped_pieces = sequences.table().dropped_pieces();
-    report.padding = 1.0 - static_cast<double>(sequences.table().filled_positions()) /
-                               static_cast<double>(sequences.size() * sequences.sequence_length());
+    report.padding_share =
+        1.0 - static_cast<double>(sequences.table().filled_positions()) /
+                  static_cast<double>(sequences.size() * sequences.sequence_length());
     Scan(sequences, vocab_rows, report).run();
     if (whole_batch) sequences.epoch_sequences(*whole_batch, true);
   } catch (const Error& error) {
@@ -197,7 +198,7 @@ std::string data_report_text(const DataReport& report) {
     out << s.tokens << " tokens in " << s.documents << " documents, " << s.trained_tokens
         << " count in the loss; ids " << s.min_id << " to " << s.max_id << "\n"
         << count_text(report.sequences, "sequence") << ", "
-        << number_text(static_cast<double>(static_cast<int64_t>(report.padding * 1000)) / 10)
+        << number_text(static_cast<double>(static_cast<int64_t>(report.padding_share * 1000)) / 10)
         << "% padding";
     if (report.long_documents > 0)
       out << ", " << report.long_documents << " documents longer than a sequence "

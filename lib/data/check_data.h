@@ -23,7 +23,7 @@ struct DataReport {
   /// The number of sequences with the chosen packing and length, and the share of their positions
   /// that is padding.
   int64_t sequences = 0;
-  double padding = 0;
+  double padding_share = 0;
   /// The number of documents longer than a sequence, which kDocuments splits and kNone cuts. 0
   /// under kConcat.
   int64_t long_documents = 0;

@@ -54,7 +54,7 @@ bool SequenceTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_
     }
     piece = {start + cursor.offset, std::min(left, length_)};
     cursor.offset = packing_ == SequencePacking::kNone ? pairs : cursor.offset + piece.length;
-    if (data_.trained(piece.first_token + 1, piece.length) > 0) return true;
+    if (data_.count_trained(piece.first_token + 1, piece.length) > 0) return true;
     ++dropped;
   }
   return false;
@@ -149,7 +149,8 @@ int64_t SequenceTable::count_labels(int64_t sequence, std::vector<Piece>& buffer
                                     PackScratch& scratch) const {
   list_pieces(sequence, buffer, scratch);
   int64_t total = 0;
-  for (const Piece& piece : buffer) total += data_.trained(piece.first_token + 1, piece.length);
+  for (const Piece& piece : buffer)
+    total += data_.count_trained(piece.first_token + 1, piece.length);
   return total;
 }
 

@@ -15,7 +15,7 @@ StepReader::StepReader(const SequenceSet& sequences, const BatchLayout& layout, 
 }
 
 void StepReader::read(int64_t step, StepBatch& out) {
-  sequences_.data().check_not_cut();
+  sequences_.data().check_not_truncated();
   out.step = step;
   out.counted_tokens_local = 0;
   out.micro_batches.resize(static_cast<size_t>(layout_.micro_batches));

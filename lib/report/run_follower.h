@@ -40,7 +40,7 @@ class RunFollower {
 
  private:
   std::vector<std::string> arguments() const;
-  std::string by_hand() const;
+  std::string manual_command() const;
   std::string try_to_start();
   void check_process(int milliseconds);
 

@@ -146,7 +146,7 @@ std::vector<NodeFact> driver_facts(int cuda_version) {
 
 std::string facts_text(std::span<const NodeFact> facts) {
   std::string text;
-  for (const NodeFact& fact : facts) text += cat(fact.what, "\t", fact.value, "\n");
+  for (const NodeFact& fact : facts) text += cat(fact.name, "\t", fact.value, "\n");
   return text;
 }
 

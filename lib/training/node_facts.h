@@ -13,7 +13,7 @@ namespace ftrun {
 /// NodeFact is a fact that must be equal on all nodes of a run. It has a name, such as "the ftrun
 /// binary", and a value, a fingerprint or size. Neither contains a tab or a line feed.
 struct NodeFact {
-  std::string what;
+  std::string name;
   std::string value;
 };
 

@@ -168,7 +168,7 @@ constexpr int64_t kPieceElements = int64_t{1} << 18;
 ExportOptions options_of_run(const Config& config, const TrainingSetup& setup) {
   ExportOptions options = export_options(config, setup.model_config());
   options.piece_elements = kPieceElements;
-  options.room = setup.save_buffers().file();
+  options.piece_buffer = setup.save_buffers().file();
   return options;
 }
 

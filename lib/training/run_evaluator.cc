@@ -14,7 +14,7 @@ std::optional<std::vector<EvaluationResult>> RunEvaluator::evaluate(StopAgreemen
   return evaluate_sets(config_, setup_, data_.validation, stop);
 }
 
-std::vector<StepMetrics> RunEvaluator::all_recorded(
+std::vector<StepMetrics> RunEvaluator::read_evaluations(
     const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
   const std::string lines = session_.broadcast_text(what, [&] {
     std::string found;
@@ -33,10 +33,11 @@ std::vector<StepMetrics> RunEvaluator::all_recorded(
   return all;
 }
 
-std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
+std::vector<EvaluationResult> RunEvaluator::read_results(int64_t step) {
   std::vector<EvaluationResult> results;
-  for (StepMetrics& metrics : all_recorded("looking for the evaluation of the last step",
-                                           [step](const StepMetrics& m) { return m.step == step; }))
+  for (StepMetrics& metrics :
+       read_evaluations("looking for the evaluation of the last step",
+                        [step](const StepMetrics& m) { return m.step == step; }))
     results.push_back(std::move(metrics.evaluations.at(0)));
   const auto is_of = [](const EvaluationResult& result, const ValidationSet& set) {
     return result.set == set.name;

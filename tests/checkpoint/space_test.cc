@@ -35,7 +35,7 @@ SpaceWanted wanted_in(const TempFolder& run) {
 std::string space_message(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);
-  return admit_space(files, wanted);
+  return check_space(files, wanted);
 }
 
 std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {

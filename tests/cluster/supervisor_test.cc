@@ -162,7 +162,7 @@ TEST_CASE("failed ranks are started again, and a run that then succeeds has exit
   options.restarts = {.max_restarts_without_progress = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
   options.on_restart = [](const FailureSummary&, int) {
-    return Restart{.environment = {"EXTRA=again"}, .from = "step-00000010"};
+    return Restart{.environment = {"EXTRA=again"}, .checkpoint = "step-00000010"};
   };
   options.environment = {"EXTRA=first"};
   const Outcome outcome =
@@ -225,7 +225,7 @@ TEST_CASE("a checkpoint that a restart reached resets the count of restarts") {
   SupervisorOptions options;
   options.restarts = {.max_restarts_without_progress = 1, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
-  options.saved = [&] { return std::to_string(std::min(saved++, 2)); };
+  options.last_saved = [&] { return std::to_string(std::min(saved++, 2)); };
   REQUIRE(supervise(2, {"only", "1", "signal", "9"}, options).code == 137);
   REQUIRE(failures == 4);  // after the third start nothing new was saved
 }

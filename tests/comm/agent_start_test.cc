@@ -31,7 +31,7 @@ class AgentStore {
     return {.rank = rank,
             .world_size = world_size,
             .port = server_->getPort(),
-            .agent_store = true,
+            .has_agent_store = true,
             .timeout = timeout};
   }
 

@@ -169,8 +169,8 @@ TEST_CASE("thousands of wrong tokens open the store to nobody") {
     answered += gets_an_answer(served.port, proof) ? 1 : 0;
   }
   REQUIRE(answered == 0);
-  REQUIRE(served.server->admitted() == 0);
-  REQUIRE(served.server->refused() == tokens);
+  REQUIRE(served.server->admitted_connections() == 0);
+  REQUIRE(served.server->refused_connections() == tokens);
   REQUIRE_THROWS_WITH(served.client("another token"),
                       Catch::Contains("does not know this job's token"));
   REQUIRE(served.client()->getNumKeys() == 0);
@@ -294,9 +294,9 @@ TEST_CASE(
   }
   over = true;
   for (std::thread& thread : attackers) thread.join();
-  REQUIRE(served.server->admitted() >=
+  REQUIRE(served.server->admitted_connections() >=
           4);  // a rank that was dropped with the strangers connects again
-  REQUIRE(served.server->refused() > 100);
+  REQUIRE(served.server->refused_connections() > 100);
 }
 
 TEST_CASE(
@@ -425,7 +425,7 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
                       "rank 0 still has restart count 1, this rank has 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
-  REQUIRE(served.server->admitted() == 4);
+  REQUIRE(served.server->admitted_connections() == 4);
 }
 
 TEST_CASE("only the process that serves the store is rank 0, however early another one connects") {
@@ -433,7 +433,7 @@ TEST_CASE("only the process that serves the store is rank 0, however early anoth
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')),
                       Catch::Contains("another process is rank 0 of this job already"));
   REQUIRE(served.client(kToken, rank_of(0))->getNumKeys() == 0);
-  REQUIRE(served.server->admitted() == 1);
+  REQUIRE(served.server->admitted_connections() == 1);
 }
 
 TEST_CASE("two jobs with one token end with the rank that both have, named") {

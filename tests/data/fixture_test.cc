@@ -24,8 +24,8 @@ TEST_CASE("prepare_data.py's own files are read back", "[fixture]") {
   const TokenDataset data({kPrefix}, {});
   REQUIRE(data.tokens() == 143);
   REQUIRE(data.documents() == 3);
-  REQUIRE(data.trained(0, 143) == 43);
-  REQUIRE(data.trained(data.document_start(2), 143 - data.document_start(2)) ==
+  REQUIRE(data.count_trained(0, 143) == 43);
+  REQUIRE(data.count_trained(data.document_start(2), 143 - data.document_start(2)) ==
           143 - data.document_start(2));  // all of a plain text counts
   REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
   REQUIRE(data.locate(142).value == 0);  // the end id

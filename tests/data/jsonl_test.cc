@@ -283,7 +283,7 @@ TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
   REQUIRE(data.documents() == 3);
   REQUIRE(data.document_start(1) == 3);
   REQUIRE(data.document_start(2) == 3);
-  REQUIRE(data.trained(0, 5) == 4);
+  REQUIRE(data.count_trained(0, 5) == 4);
   TokenIds ids(3), labels(3);
   ReadScratch scratch;
   data.read(2, ids, labels, scratch);

@@ -72,7 +72,7 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   run.micro_batches = rig.batches;
   rig.train_executor.run(run);
   ++progress.step;
-  progress.skipped.count(progress.step, run.result.finite, std::nullopt);
+  progress.skipped.add_step(progress.step, run.result.finite, std::nullopt);
   return run;
 }
 

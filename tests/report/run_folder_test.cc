@@ -304,15 +304,15 @@ TEST_CASE("a folder that another run has created again no longer belongs to this
   const TestFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
-  CHECK_FALSE(first.is_another_runs());
+  CHECK_FALSE(first.belongs_to_another_run());
   std::filesystem::remove_all(root);
-  CHECK_FALSE(first.is_another_runs());  // only removed: the next save creates it again
+  CHECK_FALSE(first.belongs_to_another_run());  // only removed: the next save creates it again
   const RunFolder second(root, RunStart::kFresh);
-  CHECK(first.is_another_runs());
-  CHECK_FALSE(second.is_another_runs());
-  second.require_own();
+  CHECK(first.belongs_to_another_run());
+  CHECK_FALSE(second.belongs_to_another_run());
+  second.require_still_owned();
   CHECK_THROWS_WITH(
-      first.require_own(),
+      first.require_still_owned(),
       Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 

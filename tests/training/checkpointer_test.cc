@@ -153,7 +153,7 @@ struct SavingRun {
   }
   int64_t counter(const std::string& name) const {
     RunManifest manifest;
-    checkpointer->add_to(manifest);
+    checkpointer->add_counters(manifest);
     return manifest.counters.at(name);
   }
   std::optional<int64_t> best_on_disk() {
@@ -525,7 +525,7 @@ void save_a_run(const std::string& folder, const Config& config = saved_every(2)
   SavingRun run(folder, config, true);  // a resumable run has a record
   run.recorder->start(run.describe(), 1, 5);
   for (int i = 0; i < 5; ++i) run.step();
-  run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_to(manifest); });
+  run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_counters(manifest); });
 }
 
 TEST_CASE("a run that is resumed continues from the newest checkpoint, or the one asked for") {

@@ -89,9 +89,9 @@ TEST_CASE("an overflow at the smallest scale ends the run at stages 1 to 3") {
   scaler.update(true);
   REQUIRE(scaler.scale() == 100);
   REQUIRE_FALSE(scaler.expects_overflow());
-  REQUIRE_FALSE(scaler.exhausted());
+  REQUIRE_FALSE(scaler.is_exhausted());
   scaler.update(true);
-  REQUIRE(scaler.exhausted());
+  REQUIRE(scaler.is_exhausted());
 }
 
 TEST_CASE("hysteresis ignores overflows at the smallest scale, too") {
@@ -102,9 +102,9 @@ TEST_CASE("hysteresis ignores overflows at the smallest scale, too") {
   scaler.update(true);
   scaler.update(true);
   REQUIRE(scaler.scale() == 1);
-  REQUIRE_FALSE(scaler.exhausted());
+  REQUIRE_FALSE(scaler.is_exhausted());
   scaler.update(true);
-  REQUIRE(scaler.exhausted());
+  REQUIRE(scaler.is_exhausted());
 }
 
 TEST_CASE("stage 0 stays at the smallest scale") {

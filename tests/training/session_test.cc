@@ -219,7 +219,7 @@ TEST_CASE("a group for another thread exchanges independently of the session's o
   OfRanks<Texts> own(2), beside(2);
   const Texts failures = on_sessions(2, {}, [&](Session& session) {
     const size_t rank = place(session);
-    const CheckpointGroup group = session.background_group();
+    const CheckpointGroup group = session.open_background_group();
     // The other threads of the ranks run in no particular order.
     std::future<void> other = std::async(std::launch::async, [&] {
       beside[rank] = group.all_gather(cat("beside ", session.rank()));
@@ -247,19 +247,19 @@ TEST_CASE("the longest wait follows from the slowest step, if the config does no
   Config config;
   const auto session = single_rank_session(request_of(0, 1, config));
   session->open_groups(config, {});
-  CHECK(session->longest_wait() == minutes(30));  // there was no step yet
+  CHECK(session->timeout() == minutes(30));  // there was no step yet
   session->adapt_timeout(3);
-  CHECK(session->longest_wait() == minutes(10));
+  CHECK(session->timeout() == minutes(10));
   session->adapt_timeout(120);
-  CHECK(session->longest_wait() == minutes(20));
+  CHECK(session->timeout() == minutes(20));
   session->adapt_timeout(1);
-  CHECK(session->longest_wait() == minutes(20));
+  CHECK(session->timeout() == minutes(20));
 
   config.comm.timeout = 45;
   const auto limited = single_rank_session(request_of(0, 1, config));
   limited->open_groups(config, {});
   limited->adapt_timeout(120);
-  CHECK(limited->longest_wait() == std::chrono::seconds(45));
+  CHECK(limited->timeout() == std::chrono::seconds(45));
 }
 
 }  // namespace

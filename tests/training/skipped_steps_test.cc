@@ -42,19 +42,19 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 /// Counts a step that is not finite as the trainer does, which searches for the place only if the
 /// count needs it.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
-  return skipped.count(
+  return skipped.add_step(
       step, false,
-      skipped.needs_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
+      skipped.needs_search() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
 TEST_CASE("bad steps are counted in a row, with the place of the first one") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.needs_place());
+  REQUIRE(skipped.needs_search());
   REQUIRE(
       bad(skipped, 7, kPlace) ==
       "step 7: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
           kPlace);
-  REQUIRE_FALSE(skipped.needs_place());
+  REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(
       bad(skipped, 8, "elsewhere") ==
       "step 8: loss or gradient is not finite; the update was skipped (2 in a row): first met by " +
@@ -76,8 +76,8 @@ TEST_CASE("a finite step ends the row, and a next row is searched again") {
   SkippedSteps skipped(three_in_a_row());
   bad(skipped, 1, kPlace);
   bad(skipped, 2, kPlace);
-  REQUIRE(skipped.count(3, true, std::nullopt) == "");
-  REQUIRE(skipped.needs_place());
+  REQUIRE(skipped.add_step(3, true, std::nullopt) == "");
+  REQUIRE(skipped.needs_search());
   REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
           "step 4: loss or gradient is not finite; the update was skipped (1 in a row): first met "
           "by rank 0, elsewhere");
@@ -91,19 +91,19 @@ TEST_CASE("a step where only a sum of gradients is not finite is searched once a
       ": every layer's values are finite; the overflow is in the gradient sum";
   REQUIRE(bad(skipped, 1, "") ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row)" + no_layer);
-  REQUIRE_FALSE(skipped.needs_place());
+  REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(bad(skipped, 2, kPlace) ==
           "step 2: loss or gradient is not finite; the update was skipped (2 in a row)" + no_layer);
-  skipped.count(3, true, std::nullopt);
-  REQUIRE(skipped.needs_place());
+  skipped.add_step(3, true, std::nullopt);
+  REQUIRE(skipped.needs_search());
 }
 
 TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.count(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
+  REQUIRE(skipped.add_step(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
           "the step gave finite values, so this machine is not deterministic");
-  REQUIRE_FALSE(skipped.needs_place());
+  REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(skipped.total() == 1);
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("a limit of one step speaks of one step") {
   Config config;
   config.train.max_nonfinite_steps = 1;
   SkippedSteps skipped(config);
-  REQUIRE(skipped.count(5, false, std::nullopt) ==
+  REQUIRE(skipped.add_step(5, false, std::nullopt) ==
           "step 5: loss or gradient is not finite; the update was skipped (1 in a row)");
   REQUIRE(
       refusal(skipped, 5) ==
@@ -125,8 +125,8 @@ TEST_CASE("overflows that lower the loss scale are not bad steps") {
   SkippedSteps skipped(config);
   for (int64_t step = 1; step <= 10; ++step) {
     const double scale = skipped.loss_scale();
-    REQUIRE_FALSE(skipped.needs_place());
-    const std::string warning = skipped.count(step, false, std::nullopt);
+    REQUIRE_FALSE(skipped.needs_search());
+    const std::string warning = skipped.add_step(step, false, std::nullopt);
     REQUIRE(skipped.loss_scale() == scale / 2);
     if (step == 1)
       REQUIRE(warning ==
@@ -146,7 +146,7 @@ TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
           "step 2: the gradients overflow at loss scale 2; the update was skipped, the next scale "
           "is 1");
   REQUIRE(refusal(skipped, 2) == "");
-  REQUIRE(skipped.needs_place());
+  REQUIRE(skipped.needs_search());
   REQUIRE(
       bad(skipped, 3, kPlace) ==
       "step 3: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
@@ -176,7 +176,7 @@ TEST_CASE("a resumed run keeps the count and the scale, but not the row") {
   after.restore(before.total(), before.scaler_state());
   REQUIRE(after.total() == 2);
   REQUIRE(after.loss_scale() == 1);
-  REQUIRE(after.needs_place());
+  REQUIRE(after.needs_search());
   bad(after, 3, kPlace);
   REQUIRE(after.total() == 3);
   REQUIRE(refusal(after, 3).starts_with(

@@ -47,13 +47,13 @@ std::unique_ptr<HangDevice> make_gpu() {
 /// A group of GPUs in its first collective, which other ranks may never reach.
 class WaitingRank {
  public:
-  WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_patience = 30s) {
+  WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_timeout = 30s) {
     group_ = make_nccl_communicator({.name = "world",
                                      .members = everyone(rendezvous.world_size()),
                                      .rank = rendezvous.rank(),
                                      .timeout = 60s,
                                      .board = &rendezvous.board(),
-                                     .abort_patience = abort_patience},
+                                     .abort_timeout = abort_timeout},
                                     rendezvous, 0);
     gpu_.attach(*group_);
   }
@@ -230,7 +230,7 @@ TEST_CASE(
       for (;;) rank.group().check_peers();
     } catch (const RankError& error) {
       require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
-                  error.of_device() && rendezvous.board().blamed() == -1,
+                  error.of_device() && rendezvous.board().blamed_rank() == -1,
               "the device of this rank failed, and nobody else is blamed");
       own = error.message();
     } catch (const Error& error) {
