@@ -62,7 +62,7 @@ StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64
 
 }  // namespace
 
-TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit by bit") {
+TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit for bit") {
   const TempFolder run;
   const std::string root = run / "checkpoints";
   save(root, 2, 100, 7);

@@ -371,7 +371,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an fp16 run on stages continues bit by bit from a checkpoint, including its loss scale") {
+    "an fp16 run on stages continues bit for bit from a checkpoint, including its loss scale") {
   set_kernel_threads(1);
   struct Tail {
     std::vector<double> losses, norms, scales;
