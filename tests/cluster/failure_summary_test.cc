@@ -64,7 +64,7 @@ TEST_CASE("a report that is too long keeps how it begins and its remedy") {
   }
 }
 
-TEST_CASE("which second signals end at once, and which repeat the same request") {
+TEST_CASE("a second signal ends the process at once unless it only repeats the first request") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     REQUIRE_FALSE(ends_at_once(signal, signal, 0));
     REQUIRE_FALSE(ends_at_once(signal, SIGHUP, 60'000));
@@ -132,7 +132,7 @@ TEST_CASE("a lost peer is a consequence even when it was reported first") {
           "killed by signal 9 (Killed; the kernel does this when memory runs out)");
 }
 
-TEST_CASE("when every rank only lost a peer, that is the result") {
+TEST_CASE("if every rank only lost a peer, the result is a lost peer") {
   const FailureSummary summary =
       summarize_failures({.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
                                    {.rank = 1,
@@ -155,7 +155,7 @@ TEST_CASE("ranks that ended as requested are not failures") {
   REQUIRE(interrupted.rank == -1);
 }
 
-TEST_CASE("if one rank was asked to stop, the others ended as requested too") {
+TEST_CASE("if one rank was asked to stop, the other ranks also count as ended on request") {
   const FailureSummary stopped =
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
@@ -280,7 +280,7 @@ TEST_CASE("a rank that used up its CPU time was not killed for memory") {
   REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
 }
 
-TEST_CASE("SIGUSR1 never ends a run with the code of a process that it killed") {
+TEST_CASE("a run that SIGUSR1 stops does not end with the code of a killed process") {
   const auto code = [](int forwarded, RankEnd end) {
     return summarize_failures({.ends = {end}, .forwarded_signal = forwarded}).exit_code;
   };

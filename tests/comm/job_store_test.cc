@@ -96,7 +96,7 @@ bool gets_an_answer(int port, const std::string& proof) {
 
 }  // namespace
 
-TEST_CASE("the job's store does what c10d asks of one") {
+TEST_CASE("the job's store implements the operations of c10d's stores") {
   const ServedStore served;
   const auto a = served.client(), b = served.client();
   a->set("key", bytes("value"));
@@ -157,7 +157,7 @@ TEST_CASE(
 }
 
 // FTRUN_SOAK_TOKENS: scripts/soak.sh.
-TEST_CASE("thousands of wrong tokens open the store to nobody") {
+TEST_CASE("thousands of wrong tokens admit nobody to the store") {
   const char* const wanted = std::getenv("FTRUN_SOAK_TOKENS");
   const int tokens = wanted == nullptr ? 2'000 : std::atoi(wanted);
   const ServedStore served;
@@ -176,7 +176,7 @@ TEST_CASE("thousands of wrong tokens open the store to nobody") {
   REQUIRE(served.client()->getNumKeys() == 0);
 }
 
-TEST_CASE("an overheard proof opens nothing a second time") {
+TEST_CASE("an overheard proof does not admit a second connection") {
   const ServedStore served;
   const OwnedFd fd = stranger(served.port);
   std::string greeting;
@@ -436,7 +436,7 @@ TEST_CASE("only the process that serves the store is rank 0, however early anoth
   REQUIRE(served.server->admitted_connections() == 1);
 }
 
-TEST_CASE("two jobs with one token end with the rank that both have, named") {
+TEST_CASE("two jobs with one token end with a message that names a rank that both have") {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();
   const auto options = [&](int rank) {

@@ -89,7 +89,7 @@ TEST_CASE("an id outside the model's rows is refused with file, sequence and off
               remedy);
 }
 
-TEST_CASE("an id that is only a label is checked too", "[batch]") {
+TEST_CASE("an id that occurs only as a label is checked", "[batch]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", raw_u16({1, 2, 3, 4, 900}));
   const SequenceSet sequences({path}, {.sequence_length = 4});
@@ -188,7 +188,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("unmasked concat counts tokens without reading the data", "[batch]") {
+TEST_CASE("without a mask, packing concat counts tokens without reading the data", "[batch]") {
   TempFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(100))},
                               {.sequence_length = 8});
@@ -201,7 +201,7 @@ TEST_CASE("unmasked concat counts tokens without reading the data", "[batch]") {
   REQUIRE(batch.epoch == Approx(90.0 / 12));
 }
 
-TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch]") {
+TEST_CASE("the global batch has the same tokens for any number of ranks", "[batch]") {
   TempFolder folder;
   folder.write("x.bin", counting_u16(3000));
   std::vector<int32_t> lengths(100, 30);

@@ -34,7 +34,9 @@ TEST_CASE("the counts of prepare_data.py say whether a data set holds conversati
   CHECK_FALSE(holds_conversations({}));
 }
 
-TEST_CASE("without that count, tokens that are not trained on say so") {
+TEST_CASE(
+    "without the counts of prepare_data.py, a data set holds conversations if it has tokens that "
+    "are not trained on") {
   const testing::TempFolder folder;
   CHECK(holds_conversations({described(folder, "older", 4, {})}));
   CHECK_FALSE(holds_conversations({described(folder, "older-text", 10, {})}));

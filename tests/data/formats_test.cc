@@ -434,7 +434,7 @@ TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
   REQUIRE(refused(bad) == mask + ": offset 25: bits after the last token are set" + remedy);
 }
 
-TEST_CASE("missing files, folders and other kinds are refused with a helpful message",
+TEST_CASE("missing files, folders and files of other kinds are refused with a remedy",
           "[formats]") {
   TempFolder folder;
   folder.write("train.bin", counting_u16(4));

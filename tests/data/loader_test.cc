@@ -110,7 +110,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
   REQUIRE(during == 0);
 }
 
-TEST_CASE("a step slower than its data never waits", "[loader]") {
+TEST_CASE("a step that is slower than the loader never waits for data", "[loader]") {
   TempFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(60000))},
                               {.sequence_length = 512});
@@ -126,7 +126,8 @@ TEST_CASE("a step slower than its data never waits", "[loader]") {
   }
 }
 
-TEST_CASE("an error reaches next() at its own step, and at every later call", "[loader]") {
+TEST_CASE("next() throws an error of the loader's thread at its own step, and at every later call",
+          "[loader]") {
   TempFolder folder;
   std::vector<int> ids(200);
   for (int i = 0; i < 200; ++i) ids[static_cast<size_t>(i)] = i % 90;
@@ -165,7 +166,7 @@ TEST_CASE("a file cut while the loader runs causes an error message, not a signa
               "a new file name and leave files of running jobs alone");
 }
 
-TEST_CASE("a loader stops whatever it is doing, even twice", "[loader]") {
+TEST_CASE("a loader can be shut down at any moment, and twice", "[loader]") {
   TempFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(60000))},
                               {.sequence_length = 64});

@@ -161,7 +161,7 @@ TEST_CASE("each epoch of a mix takes the wanted number of sequences from every d
   }
 }
 
-TEST_CASE("a data set that an epoch does not finish continues in the next", "[order]") {
+TEST_CASE("a data set that an epoch does not finish continues in the next epoch", "[order]") {
   for (const bool shuffle : {true, false}) {
     const MixedOrder mix({{20, 20}, {12, 3}}, shuffle, 9);
     std::vector<int64_t> seen(12);

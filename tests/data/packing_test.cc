@@ -157,7 +157,7 @@ TEST_CASE("a piece never continues into the next file", "[packing]") {
           std::vector<Pieces>{{{0, 6}}});
 }
 
-TEST_CASE("data that cannot train is refused before the first step", "[packing]") {
+TEST_CASE("data without a label to train on is refused before the first step", "[packing]") {
   TempFolder folder;
   const auto refused = [&](const SequenceSetOptions& options) {
     return error_of([&] { SequenceSet({folder.file("x.bin")}, options); });

@@ -55,7 +55,7 @@ TEST_CASE("times are read after any process name") {
   REQUIRE(parse_process_stat("1 (x) S 1", 0).user_seconds == 0);
 }
 
-TEST_CASE("this machine can be read") {
+TEST_CASE("the facts about this machine can be read") {
   const MachineInfo machine = read_machine();
   REQUIRE_FALSE(machine.hostname.empty());
   REQUIRE(machine.kernel.starts_with("Linux "));
@@ -67,7 +67,7 @@ TEST_CASE("this machine can be read") {
   REQUIRE(machine.memory_available_bytes <= machine.memory_bytes);
 }
 
-TEST_CASE("memory that this process touches is seen, by kind") {
+TEST_CASE("memory that this process touches is counted by kind") {
   constexpr size_t kSize = size_t{32} << 20;
   constexpr int64_t kNearly = int64_t{30} << 20;
   const auto touched = [](int flags) {

@@ -71,7 +71,7 @@ TEST_CASE("a folder that exists keeps its mode") {
   REQUIRE(mode_of(base / "shared") == 0750);
 }
 
-TEST_CASE("a second run into a busy folder is refused and named its holder") {
+TEST_CASE("a second run into a folder in use is refused with the name of its holder") {
   const TestFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
@@ -114,7 +114,7 @@ TEST_CASE("a holder that has not written its name yet is still a holder") {
   REQUIRE(error.remedy() == "wait for that run or stop it, or choose another output_dir");
 }
 
-TEST_CASE("the hold ends with its process, even with one that is killed") {
+TEST_CASE("a process that ends releases its folder, even if it is killed") {
   const TestFolder base;
   const std::string root = base / "run";
   int ready[2];

@@ -120,7 +120,7 @@ TEST_CASE("entries for which a page has no room are counted and reported") {
   REQUIRE(page.find("more texts are left out here: samples.jsonl has them all") != page.npos);
 }
 
-TEST_CASE("only a report of ours is replaced") {
+TEST_CASE("only a file that is a report is replaced") {
   const TestFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   const std::string path = folder / "page.html";

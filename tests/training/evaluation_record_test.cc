@@ -36,7 +36,9 @@ std::vector<std::string> bests(EvaluationRecord record, const std::vector<double
 
 using Steps = std::vector<std::string>;
 
-TEST_CASE("the best is strictly better than all before it, after a step, and finite") {
+TEST_CASE(
+    "the best evaluation is finite, comes after a step, and is strictly better than all before "
+    "it") {
   const std::vector<double> losses{0,  5, 5, kNever, 4, std::numeric_limits<double>::infinity(),
                                    4.5};
   REQUIRE(bests(EvaluationRecord(wishing()), losses) == Steps{"-", "1", "1", "1", "4", "4", "4"});
@@ -74,8 +76,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a set without counted tokens has no value: never the best, no failure, and nothing that "
-    "patience counts") {
+    "an evaluation without counted tokens is never the best, no failure, and not counted by "
+    "patience") {
   const std::vector<EvaluationResult> none{{.set = "a", .loss = 1, .accuracy = 0.5, .tokens = 8},
                                            {.set = "b", .loss = kNever}};
   for (const std::string metric : {"b.loss", "b.perplexity", "b.accuracy"}) {
@@ -156,7 +158,7 @@ TEST_CASE("evaluations that do not beat the last improvement by more than min_de
           "b.loss has not improved by more than 0.5 in 2 evaluations (best 4.25 after step 3)");
 }
 
-TEST_CASE("a run that never has a finite value stops too") {
+TEST_CASE("early stopping ends a run whose metric is never finite") {
   EvaluationRecord record(wishing());
   for (int64_t step = 1; step <= 2; ++step) record.add(step, found(kNever));
   REQUIRE(record.should_stop());

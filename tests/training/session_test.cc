@@ -82,7 +82,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   CHECK(phases == Texts(3, "reading the data"));
 }
 
-TEST_CASE("work of a single rank fails with its own error") {
+TEST_CASE("in a run of one rank, work fails with its own error") {
   const auto session = single_rank_session(request_of(0, 1, {}));
   CHECK(error_of([&] {
           session->run_on_all_ranks("reading the data", [] {
@@ -92,7 +92,7 @@ TEST_CASE("work of a single rank fails with its own error") {
   CHECK(shown_text(*session) == "reading the data");
 }
 
-TEST_CASE("only rank 0 is asked, and every rank gets its answer") {
+TEST_CASE("broadcast_decision() asks only rank 0, and every rank gets the answer") {
   OfRanks<int> asked(3);
   OfRanks<std::string> texts(3);
   OfRanks<int> yes(3), no(3);
@@ -184,7 +184,9 @@ TEST_CASE("ranks that were started with another build are refused") {
     CHECK_THAT(failure, Catch::Contains(expected));
 }
 
-TEST_CASE("a stop signal that has reached any rank stops all, the most important one first") {
+TEST_CASE(
+    "a stop signal that reached any rank stops all ranks; of several signals the most important "
+    "one counts") {
   OfRanks<std::vector<int>> voted(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     const auto vote = [&](std::array<int, 3> of_ranks) {
@@ -242,7 +244,7 @@ TEST_CASE("the cores of a machine are divided among its ranks") {
   CHECK(threads == OfRanks<int>{4, 4});
 }
 
-TEST_CASE("the longest wait follows from the slowest step, if the config does not set it") {
+TEST_CASE("the time limit of waits follows from the slowest step unless the config sets it") {
   using std::chrono::minutes;
   Config config;
   const auto session = single_rank_session(request_of(0, 1, config));

@@ -47,7 +47,8 @@ std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
       skipped.needs_search() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
-TEST_CASE("bad steps are counted in a row, with the place of the first one") {
+TEST_CASE(
+    "consecutive steps that are not finite are counted, and the place of the first one is named") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.needs_search());
   REQUIRE(
@@ -72,7 +73,7 @@ TEST_CASE("bad steps are counted in a row, with the place of the first one") {
   REQUIRE(skipped.total() == 3);
 }
 
-TEST_CASE("a finite step ends the row, and a next row is searched again") {
+TEST_CASE("after a finite step, the next step that is not finite is searched again") {
   SkippedSteps skipped(three_in_a_row());
   bad(skipped, 1, kPlace);
   bad(skipped, 2, kPlace);
@@ -85,7 +86,7 @@ TEST_CASE("a finite step ends the row, and a next row is searched again") {
   REQUIRE(skipped.total() == 3);
 }
 
-TEST_CASE("a step where only a sum of gradients is not finite is searched once a row") {
+TEST_CASE("if only a sum of gradients is not finite, consecutive such steps are searched once") {
   SkippedSteps skipped(three_in_a_row());
   const std::string no_layer =
       ": every layer's values are finite; the overflow is in the gradient sum";
@@ -107,7 +108,7 @@ TEST_CASE("a step that is finite when it is run again is counted and reported as
   REQUIRE(skipped.total() == 1);
 }
 
-TEST_CASE("a limit of one step speaks of one step") {
+TEST_CASE("the message about a limit of one step is in the singular") {
   Config config;
   config.train.max_nonfinite_steps = 1;
   SkippedSteps skipped(config);
@@ -119,7 +120,7 @@ TEST_CASE("a limit of one step speaks of one step") {
       "data of these steps, or raise train.max_nonfinite_steps");
 }
 
-TEST_CASE("overflows that lower the loss scale are not bad steps") {
+TEST_CASE("overflows that lower the loss scale do not count as steps that are not finite") {
   Config config = small_scale();
   config.fp16.initial_scale_power = 20;
   SkippedSteps skipped(config);
@@ -156,7 +157,7 @@ TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
               kPlace + " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
 }
 
-TEST_CASE("overflows with a static scale are bad steps") {
+TEST_CASE("overflows with a static loss scale count as steps that are not finite") {
   Config config = small_scale();
   config.fp16.loss_scale = 1024;
   SkippedSteps skipped(config);
@@ -169,7 +170,8 @@ TEST_CASE("overflows with a static scale are bad steps") {
               .starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
 }
 
-TEST_CASE("a resumed run keeps the count and the scale, but not the row") {
+TEST_CASE(
+    "a resumed run keeps the total and the loss scale, but not the count of consecutive steps") {
   SkippedSteps before(small_scale());
   for (int64_t step = 1; step <= 2; ++step) bad(before, step, kPlace);
   SkippedSteps after(small_scale());

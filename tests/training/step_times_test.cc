@@ -26,7 +26,8 @@ PredictedStep predicted(double seconds, double communication) {
 }
 
 TEST_CASE(
-    "steps are compared with what was predicted, without the first two and their waits for data") {
+    "measured steps are compared with the prediction, without the first two and without waits for "
+    "data") {
   const StepTimes times = step_times_of(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
   CHECK(times.text({}) ==
         "time of a step: 1 s predicted (m, measured today), 1.1 s measured (median of 3 steps): "
@@ -50,7 +51,9 @@ std::string last_line(const std::string& text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-TEST_CASE("the part that is off most is named beyond 15 %, with other load on the machine") {
+TEST_CASE(
+    "beyond a difference of 15 % the part that differs most is named, with other load on the "
+    "machine") {
   const StepTimes shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");

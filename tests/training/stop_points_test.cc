@@ -339,7 +339,8 @@ std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::s
   return rest;
 }
 
-TEST_CASE("a run that ends after any step continues with the bits of one that did not end") {
+TEST_CASE(
+    "a run that was stopped after any step continues bit for bit as one that was not stopped") {
   set_kernel_threads(1);
   const char* const wanted = std::getenv("FTRUN_SOAK_STOPS");
   const int64_t stops = wanted == nullptr ? 2 : std::atoll(wanted);

@@ -251,7 +251,7 @@ TEST_CASE(
           Catch::Contains(" gave up in all_reduce #"));
 }
 
-TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
+TEST_CASE("nccl: a failure of CUDA in NCCL's own calls is not reported as a lost peer") {
   stand_in().cuda_fails = true;
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
@@ -278,8 +278,8 @@ TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
 }
 
 TEST_CASE(
-    "nccl: where an abort does not bring the host back the process ends, and the picture reaches "
-    "its supervisor") {
+    "nccl: if an abort does not free the host, the process ends and its report reaches the "
+    "supervisor") {
   int words[2], status[2];
   REQUIRE((::pipe2(words, O_CLOEXEC) == 0 && ::pipe2(status, O_CLOEXEC) == 0));
   const pid_t child = ::fork();

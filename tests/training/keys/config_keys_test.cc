@@ -459,7 +459,7 @@ bool runnable(const Field& field) {
 
 }  // namespace
 
-TEST_CASE("every key that is called honored changes something other than itself") {
+TEST_CASE("every key documented as honored changes the resolved run") {
   std::string without;
   for (const Field& field : Schema::get().fields()) {
     if (!runnable(field) || run_keys().contains(field.path())) continue;
@@ -470,7 +470,7 @@ TEST_CASE("every key that is called honored changes something other than itself"
   CHECK(without == "");
 }
 
-TEST_CASE("keys that only affect what a run does are read where the list says") {
+TEST_CASE("each key in the list of run keys is read by the source line that the list names") {
   for (const auto& [path, place] : run_keys()) {
     INFO(path << " in " << place.file);
     const size_t dot = path.rfind('.');
@@ -482,7 +482,7 @@ TEST_CASE("keys that only affect what a run does are read where the list says") 
   }
 }
 
-TEST_CASE("every base config could run") {
+TEST_CASE("every base config is one that can run") {
   for (const Base& base : bases()) {
     INFO(base.name);
     CHECK(resolved(base, {}).has_value());
