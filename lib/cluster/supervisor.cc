@@ -143,7 +143,7 @@ class Supervisor {
                                        std::string_view text) { shown_.write(stream, text); }}),
         shown_({.is_ending = [this] {
           handle_signals();
-          return forwarded_signal_ != 0 || stopping_;
+          return forwarded_signal_ != 0 || is_stopping_;
         }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
@@ -151,7 +151,7 @@ class Supervisor {
 
   FailureSummary run() {
     start_ranks();
-    while (running() > 0) {
+    while (running_ranks() > 0) {
       wait_for_something();
       handle_signals();
       reap();
@@ -181,15 +181,15 @@ class Supervisor {
   struct LocalRank {
     int number = 0;
     RankProcess process;
-    bool running = true;
+    bool is_running = true;
     /// Says whether the rank had ended, or was ending, before it was asked to stop.
     bool ended_before_told = false;
   };
 
   int first_rank() const { return options_.node * local_ranks_; }
-  long running() const {
+  long running_ranks() const {
     return std::count_if(ranks_.begin(), ranks_.end(),
-                         [](const LocalRank& r) { return r.running; });
+                         [](const LocalRank& r) { return r.is_running; });
   }
 
   void start_ranks();
@@ -234,8 +234,8 @@ class Supervisor {
   int forwarded_signal_ = 0;  // the first signal that was forwarded
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
-  bool failed_ = false;    // a rank failed
-  bool stopping_ = false;  // the ranks that were still running were asked to end
+  bool has_failed_ = false;   // a rank failed
+  bool is_stopping_ = false;  // the ranks that were still running were asked to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
@@ -314,7 +314,7 @@ void Supervisor::forward(int signal) {
     const auto since =
         std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
     if (!ends_at_once(forwarded_signal_, signal, since.count())) return;
-    stopping_ = true;
+    is_stopping_ = true;
     signal_all(SIGKILL);
     log_warning("second signal: the ranks are killed");  // last, because the terminal may block
     return;
@@ -327,7 +327,7 @@ void Supervisor::forward(int signal) {
   };
   stop_notice_.emplace(notices, forwarded_at_);
   for (const LocalRank& rank : ranks_) {
-    if (rank.running) ::kill(rank.process.pid, signal);
+    if (rank.is_running) ::kill(rank.process.pid, signal);
   }
 }
 
@@ -371,7 +371,7 @@ void Supervisor::read_everything() {
 
 void Supervisor::reap() {
   for (LocalRank& rank : ranks_) {
-    if (!rank.running || !has_ended(rank.process.pid)) continue;
+    if (!rank.is_running || !has_ended(rank.process.pid)) continue;
     // The processes that the rank itself has started are killed before the rank is reaped:
     // afterwards its process id may belong to another process.
     ::kill(-rank.process.pid, SIGKILL);
@@ -386,10 +386,10 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  rank.running = false;
+  rank.is_running = false;
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
-              .was_told_to_stop = stopping_ && !rank.ended_before_told,
+              .was_told_to_stop = is_stopping_ && !rank.ended_before_told,
               .activity = text_of_activity(rank),
               .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
               .cpu_seconds_limit = cpu_seconds_limit()};
@@ -399,7 +399,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   } else {
     end.exit_code = WEXITSTATUS(status);
   }
-  failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_signal_);
+  has_failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_signal_);
   ends_.push_back(end);
 }
 
@@ -419,7 +419,7 @@ bool Supervisor::holds_up_others(const LocalRank& rank) const {
         report.culprit == rank.number && report.exit_code == static_cast<int>(ExitCode::kPeerLost);
     failed |= report.rank == rank.number && report.culprit < 0;
   }
-  return blamed && !failed && rank.running && !has_ended(rank.process.pid);
+  return blamed && !failed && rank.is_running && !has_ended(rank.process.pid);
 }
 
 bool Supervisor::is_hang() const {
@@ -433,9 +433,9 @@ bool Supervisor::is_hang() const {
 /// reaped here. The decision depends on the ranks' reports and not on their ends: a rank that has
 /// reported a hang may be unable to exit, because it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
-  if (stopping_ || !is_hang()) {
+  if (is_stopping_ || !is_hang()) {
     hang_ends_at_.reset();
-    if (failed_ && !stopping_) stop_others();
+    if (has_failed_ && !is_stopping_) stop_others();
     return;
   }
   if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.time_to_report;
@@ -448,15 +448,15 @@ void Supervisor::stop_after_failure() {
 }
 
 void Supervisor::stop_others() {
-  stopping_ = true;
+  is_stopping_ = true;
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const LocalRank& r) {
-    return r.running && is_stopped(r.process.pid);
+    return r.is_running && is_stopped(r.process.pid);
   });
   // A rank that waited for a hanging rank has nothing to finish, so it gets less time.
   kill_at_ = Clock::now() +
              (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (LocalRank& rank : ranks_) {
-    if (!rank.running) continue;
+    if (!rank.is_running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
     // A stopped rank does not receive SIGTERM. A rank for which the others have waited until their
     // timeout gets no more time.
@@ -476,11 +476,11 @@ void Supervisor::enforce_deadline() {
 /// Logs a wait for ranks that were asked to stop: they finish their step and save, which may take a
 /// long time.
 void Supervisor::report_wait() {
-  if (!stop_notice_ || running() == 0) return;
+  if (!stop_notice_ || running_ranks() == 0) return;
   stop_notice_->poll([&](const std::string& waited) {
     std::vector<std::string> ranks;
     for (const LocalRank& rank : ranks_) {
-      if (!rank.running) continue;
+      if (!rank.is_running) continue;
       const std::string what = text_of_activity(rank);
       ranks.push_back(cat("rank ", rank.number,
                           is_stopped(rank.process.pid) ? " is stopped"
@@ -495,7 +495,7 @@ void Supervisor::report_wait() {
 
 void Supervisor::signal_all(int signal) {
   for (const LocalRank& rank : ranks_) {
-    if (rank.running) ::kill(-rank.process.pid, signal);
+    if (rank.is_running) ::kill(-rank.process.pid, signal);
   }
 }
 

@@ -30,7 +30,7 @@ void CollectiveWatch::announce(const CollectiveRecord& record, int64_t handle) {
 void CollectiveWatch::mark_issued() {
   {
     const std::lock_guard lock(mutex_);
-    entries_.back().issued = true;
+    entries_.back().is_issued = true;
   }
   changed_.notify_all();
 }
@@ -48,7 +48,7 @@ void CollectiveWatch::set_limit(std::chrono::milliseconds limit) {
 void CollectiveWatch::stop() {
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    is_stopping_ = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -60,20 +60,20 @@ void CollectiveWatch::serve() {
     // The thread wakes every kPollInterval, to notice a collective that was announced but never
     // issued to the stream.
     changed_.wait_for(lock, kPollInterval,
-                      [&] { return stopping_ || (has_issued() && !has_given_up_); });
-    if (stopping_) return;
+                      [&] { return is_stopping_ || (has_issued() && !has_given_up_); });
+    if (is_stopping_) return;
     if (entries_.empty() || has_given_up_) continue;
     const WatchedCollective entry = entries_.front();
     lock.unlock();
     const bool should_pause = poll(entry);
     lock.lock();
-    if (should_pause) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
+    if (should_pause) changed_.wait_for(lock, kInterval, [&] { return is_stopping_; });
   }
 }
 
 bool CollectiveWatch::poll(const WatchedCollective& entry) {
   try {
-    if (!entry.issued) {
+    if (!entry.is_issued) {
       waits_since_ = entry.announced;
     } else if (!first_has_begun_) {
       first_has_begun_ = watched_.has_begun(entry.handle);
@@ -81,7 +81,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       if (!first_has_begun_) return true;
       watched_.on_begin(entry.record);
     }
-    if (entry.issued && watched_.has_ended(entry.handle)) {
+    if (entry.is_issued && watched_.has_ended(entry.handle)) {
       watched_.on_end();
       watched_.release(entry.handle);
       const std::lock_guard lock(mutex_);

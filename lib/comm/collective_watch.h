@@ -69,11 +69,11 @@ class CollectiveWatch {
     CollectiveRecord record;
     int64_t handle;
     Clock::time_point announced;
-    bool issued = false;
+    bool is_issued = false;
   };
 
   void serve();
-  bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
+  bool has_issued() const { return !entries_.empty() && entries_.front().is_issued; }
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
   /// Returns whether the thread should wait for the next interval before it polls again.
@@ -86,7 +86,7 @@ class CollectiveWatch {
   std::condition_variable changed_;
   std::deque<WatchedCollective> entries_;
   std::chrono::milliseconds limit_;
-  bool stopping_ = false;
+  bool is_stopping_ = false;
   /// The first entry has begun; only the thread uses it.
   bool first_has_begun_ = false;
   bool has_given_up_ = false;

@@ -138,8 +138,8 @@ std::string RunFollower::start() noexcept {
   } catch (const std::exception& exception) {
     why_not_ = exception.what();
   }
-  if (why_not_.empty() || reported_) return "";
-  reported_ = true;
+  if (why_not_.empty() || has_reported_) return "";
+  has_reported_ = true;
   return cat("wandb.enabled: the run is not sent: ", why_not_);
 }
 

@@ -48,7 +48,7 @@ class RunFollower {
   pid_t process_ = -1;
   /// The pipe on which the process reports once whether a Python has the client.
   OwnedFd client_check_pipe_;
-  bool reported_ = false;
+  bool has_reported_ = false;
   std::string why_not_;
 };
 

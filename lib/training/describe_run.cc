@@ -92,8 +92,8 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
 /// Returns how values of different ranks are summed (RunManifest::sums). A single rank sums nothing
 /// and is recorded as "rank order, fp32".
 std::string sums_text(const RunParts& run) {
-  const bool nccls = run.session.gpu() != nullptr && run.session.world_size() > 1;
-  return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
+  const bool uses_nccl = run.session.gpu() != nullptr && run.session.world_size() > 1;
+  return uses_nccl && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
 }
 
 void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {

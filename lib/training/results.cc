@@ -92,13 +92,13 @@ class PieceCollector {
     ++next_piece_;
     try {
       if (stop_()) throw ExportStopped{};
-      if (sends())
+      if (is_sender())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
                                *setup_.groups().host_model, out, setup_.save_buffers().sectors());
       if (changed_tensors_ != nullptr && !out.empty())
         changed_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
-      broken_ = true;
+      has_failed_ = true;
       const std::string reason =
           cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
       for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
@@ -115,19 +115,19 @@ class PieceCollector {
     }
   }
 
-  bool broken() const { return broken_; }
+  bool has_failed() const { return has_failed_; }
 
  private:
   /// Returns whether this rank sends its state. All replicas hold the same state, so only the ranks
   /// of the first replica send; the others only vote.
-  bool sends() const { return setup_.plan().options.state.replica == 0; }
+  bool is_sender() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;
   const bool writes_;
   const std::function<bool()>& stop_;
   ChangedTensors* changed_tensors_;
   size_t next_piece_ = 0;
-  bool broken_ = false;
+  bool has_failed_ = false;
 };
 
 /// Throws an Error unless the export can be opened as a run would open it, and has every tensor in
@@ -153,7 +153,7 @@ std::exception_ptr write_export(const ExportOptions& options,
         [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
     require_loads(options, model);
   } catch (const std::exception&) {
-    if (pieces.broken()) throw;
+    if (pieces.has_failed()) throw;
     return std::current_exception();
   }
   return nullptr;
