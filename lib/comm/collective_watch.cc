@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{20};
 /// The time that a collective may take before its members are checked, and the time between two
 /// such checks.
-constexpr std::chrono::seconds kPollInterval{1};
+constexpr std::chrono::seconds kMemberCheckInterval{1};
 
 }  // namespace
 
@@ -57,9 +57,9 @@ void CollectiveWatch::stop() {
 void CollectiveWatch::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    // The thread wakes every kPollInterval, to notice a collective that was announced but never
-    // issued to the stream.
-    changed_.wait_for(lock, kPollInterval,
+    // The thread wakes every kMemberCheckInterval, to notice a collective that was announced but
+    // never issued to the stream.
+    changed_.wait_for(lock, kMemberCheckInterval,
                       [&] { return is_stopping_ || (has_issued() && !has_given_up_); });
     if (is_stopping_) return;
     if (entries_.empty() || has_given_up_) continue;
@@ -94,7 +94,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       give_up(entry,
               {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"),
                "", true});
-    else if (waited > kPollInterval && is_time_for_members() && watched_.is_peer_lost())
+    else if (waited > kMemberCheckInterval && is_time_for_members() && watched_.is_peer_lost())
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
     watched_.on_device_failed(entry.record, error);
@@ -108,7 +108,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
 bool CollectiveWatch::is_time_for_members() {
   const auto now = Clock::now();
   if (now < next_member_check_) return false;
-  next_member_check_ = now + kPollInterval;
+  next_member_check_ = now + kMemberCheckInterval;
   return true;
 }
 
