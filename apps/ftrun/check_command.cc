@@ -17,7 +17,7 @@
 #include "config_source.h"
 #include "data/check_data.h"
 #include "elastic_notice.h"
-#include "inputs/sample_options.h"
+#include "inputs/sequence_options.h"
 #include "model/families.h"
 #include "model/size.h"
 #include "nodes_option.h"
@@ -44,7 +44,7 @@ void check_data(const Config& config, const ModelConfig& model) {
   for (const auto* paths : {&config.data.train, &config.data.validation}) {
     if (paths->empty()) continue;
     const bool train = paths == &config.data.train;
-    const SampleSetOptions options = train ? training_options(config) : sample_options(config);
+    const SequenceSetOptions options = train ? training_options(config) : sequence_options(config);
     const bool drops_rest = train && config.data.drop_last;
     const DataReport report =
         check_dataset(*paths, options, model.vocab_rows,

@@ -30,7 +30,7 @@
 #include "data/conversations.h"
 #include "engine.h"
 #include "inputs/export_options.h"
-#include "inputs/sample_options.h"
+#include "inputs/sequence_options.h"
 #include "inputs/weights_check.h"
 #include "model/families.h"
 #include "model/rope_angles.h"
@@ -313,7 +313,7 @@ void add_data_problem(const Origins& origins, const std::string& key, const Erro
 /// Checks the data files as training does when it opens them, except for checks that read all of
 /// the data.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, LoadReport& report) {
-  const SampleSetOptions options = sample_options(config);
+  const SequenceSetOptions options = sequence_options(config);
   TokenFileOptions files;
   files.format = options.format;
   files.dtype = options.dtype;

@@ -173,7 +173,7 @@ RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* why = std::getenv(launch_variables::kWhyLeft);
   RanksOfStart ranks{.count = launch.world_size};
   // If a launcher has passed on the environment, the variables may belong to another run.
-  if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || dropped == nullptr ||
+  if (launch.kind != LaunchKind::kSupervised || launch.restarts == 0 || dropped == nullptr ||
       why == nullptr)
     return ranks;
   for (const std::string& number : split(dropped, ','))

@@ -27,8 +27,8 @@
 #include "config_source.h"
 #include "data/conversations.h"
 #include "data/data_file.h"
-#include "data/sample_set.h"
-#include "inputs/sample_options.h"
+#include "data/sequence_set.h"
+#include "inputs/sequence_options.h"
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
@@ -188,8 +188,7 @@ class Draft {
     // load_source() has replaced the names of data sets by their files.
     Config cut = config;
     cut.data.sequence_length = sequence_length_;
-    const SampleSet samples(config.data.train, sample_options(cut));
-    sequences_ = samples.size();
+    sequences_ = SequenceSet(config.data.train, sequence_options(cut)).size();
     epochs_ = conversations_ ? kEpochsOfConversations : kEpochs;
     choose_batch();
     // Loads again with all checks of model and data that a run makes.
@@ -250,7 +249,7 @@ class Draft {
     if (!conversations_) return;
     Config cut = config;
     for (cut.data.sequence_length = sequence_length_;
-         !too_long_conversations(config.data.train, sample_options(cut)).empty() &&
+         !too_long_conversations(config.data.train, sequence_options(cut)).empty() &&
          cut.data.sequence_length < kLongestSequence;)
       cut.data.sequence_length *= 2;
     sequence_length_ = cut.data.sequence_length;

@@ -40,7 +40,7 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
                           OutputCheck check) {
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);
-  refuse_other_than_folder(paths.root());
+  refuse_non_folder(paths.root());
   require_writable(paths);
   SpaceWanted space = space_wanted(config, paths, plan);
   space.file_size_limit = file_size_limit();
@@ -60,7 +60,7 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
     space.largest_file_bytes =
         std::max(space.largest_file_bytes, one_file ? space.export_bytes : options.shard_bytes / 2);
   }
-  return admit_space(posix_files(), space);
+  return check_space(posix_files(), space);
 }
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "inputs/run_data.h"
-#include "inputs/sample_options.h"
+#include "inputs/sequence_options.h"
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
 #include "plan_json.h"
@@ -38,7 +38,7 @@ int64_t planned_steps(const Config& config) {
   if (config.train.steps > 0) return config.train.steps;
   if (!has_readable_data(config)) return 0;
   try {
-    return steps_of_run(config, SampleSet(config.data.train, training_options(config)));
+    return steps_of_run(config, SequenceSet(config.data.train, training_options(config)));
   } catch (const Error& error) {
     if (error.code() == ExitCode::kBug) throw;
     return 0;

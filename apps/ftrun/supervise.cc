@@ -70,10 +70,11 @@ class SupervisedRun {
       return std::nullopt;
     if (!wrote_manifest) return Restart{};
     if (resume_.step && saved() == saved_before_)
-      return Restart{.from = cat("step ", *resume_.step)};
+      return Restart{.checkpoint = cat("step ", *resume_.step)};
     const auto newest = newest_checkpoint();
-    return Restart{.environment = {cat(launch_variables::kResume, "=auto")},
-                   .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
+    return Restart{
+        .environment = {cat(launch_variables::kResume, "=auto")},
+        .checkpoint = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
   /// Records the time of a new start of `ranks`. It lies after all that the last start has written,
   /// and before all that the new start will write.
@@ -129,7 +130,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   SupervisedRun run(output_dir, resume);
   supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
-  supervisor.saved = [&] { return run.saved(); };
+  supervisor.last_saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
     auto next = run.plan_restart(failure);

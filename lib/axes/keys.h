@@ -23,7 +23,7 @@ struct Required {
 
 /// AxisRanks specifies which ranks an axis numbers: those with different places along it.
 enum class AxisRanks : uint8_t {
-  kData,          // ranks that train on different samples
+  kData,          // ranks that train on different sequences
   kModel,         // ranks that compute one model together; they multiply the data-parallel ranks
   kWithinOthers,  // the axis divides the ranks of other axes and adds no ranks
 };

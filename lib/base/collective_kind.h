@@ -29,7 +29,7 @@ inline std::string_view collective_name(CollectiveKind kind) {
 }
 
 /// Returns whether `kind` is kSend or kReceive.
-constexpr bool between_two(CollectiveKind kind) {
+constexpr bool is_point_to_point(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
 }
 

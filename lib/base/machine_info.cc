@@ -117,7 +117,7 @@ MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second)
   };
   return {.busy_seconds = seconds({0, 1, 2, 5, 6}),
           .stolen_seconds = seconds({7}),
-          .all_seconds = seconds({0, 1, 2, 3, 4, 5, 6, 7})};
+          .total_seconds = seconds({0, 1, 2, 3, 4, 5, 6, 7})};
 }
 
 MachineTimes read_machine_times() {

@@ -51,7 +51,7 @@ struct MachineTimes {
   double busy_seconds = 0;
   /// Seconds that a hypervisor gave to other virtual machines although this one had work.
   double stolen_seconds = 0;
-  double all_seconds = 0;
+  double total_seconds = 0;
 };
 
 MachineInfo read_machine();

@@ -11,7 +11,7 @@ namespace {
 
 struct Column {
   size_t width = 0;
-  bool right = true;
+  bool aligns_right = true;
 };
 
 bool looks_like_number(std::string_view cell) {
@@ -31,7 +31,7 @@ std::vector<Column> measure(const std::vector<std::string>& headers,
             "a row of a table has at most as many cells as there are headers");
     for (size_t i = 0; i < row.size(); ++i) {
       columns[i].width = std::max(columns[i].width, text_columns(row[i]));
-      columns[i].right = columns[i].right && looks_like_number(row[i]);
+      columns[i].aligns_right = columns[i].aligns_right && looks_like_number(row[i]);
     }
   }
   return columns;
@@ -44,7 +44,7 @@ void add_line(std::string& out, const std::vector<std::string>& cells,
     const std::string cell = i < cells.size() ? cells[i] : "";
     const std::string space(columns[i].width - text_columns(cell), ' ');
     if (i > 0) line += "  ";
-    line += columns[i].right ? space + cell : cell + space;
+    line += columns[i].aligns_right ? space + cell : cell + space;
   }
   line.erase(line.find_last_not_of(' ') + 1);
   out += line + "\n";

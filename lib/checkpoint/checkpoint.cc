@@ -217,19 +217,20 @@ std::vector<StateConversion> Checkpoint::require_states(
   std::map<std::pair<std::string, std::string>, StateInfo> found;
   std::map<std::pair<DType, DType>, std::set<std::string>> converted;
   for (StateInfo& state : states()) found[{state.tensor, state.kind}] = state;
-  for (const StateInfo& want : expected) {
-    const std::string subject = cat(path, ": ", state_text(want.tensor, want.kind));
-    const auto at = found.find({want.tensor, want.kind});
+  for (const StateInfo& wanted : expected) {
+    const std::string subject = cat(path, ": ", state_text(wanted.tensor, wanted.kind));
+    const auto at = found.find({wanted.tensor, wanted.kind});
     if (at == found.end()) refuse(cat(subject, " is not in the checkpoint"), kOtherModel);
-    if (at->second.shape != want.shape)
+    if (at->second.shape != wanted.shape)
       refuse(cat(subject, " has shape ", shape_text(at->second.shape), ", the run needs ",
-                 shape_text(want.shape)),
+                 shape_text(wanted.shape)),
              kOtherModel);
-    if (!can_become(at->second.dtype, want.dtype))
+    if (!can_become(at->second.dtype, wanted.dtype))
       refuse(cat(subject, " is ", dtype_name(at->second.dtype), ", the run needs ",
-                 dtype_name(want.dtype)),
+                 dtype_name(wanted.dtype)),
              kOtherModel);
-    if (at->second.dtype != want.dtype) converted[{at->second.dtype, want.dtype}].insert(want.kind);
+    if (at->second.dtype != wanted.dtype)
+      converted[{at->second.dtype, wanted.dtype}].insert(wanted.kind);
     found.erase(at);
   }
   if (!found.empty())
@@ -306,16 +307,16 @@ const Checkpoint::CheckpointState& Checkpoint::state_of(const StateSlice& slice)
 }
 
 void Checkpoint::check_matches(const StateSlice& slice, const CheckpointState& state) const {
-  const StateInfo& have = state.info;
+  const StateInfo& stored = state.info;
   const std::string subject = cat(folder_, "/", manifest_.files[state.file].file, ": ",
                                   state_text(slice.tensor, slice.kind));
-  if (have.shape != slice.tensor_shape)
-    refuse(cat(subject, " has shape ", shape_text(have.shape), ", the run needs ",
+  if (stored.shape != slice.tensor_shape)
+    refuse(cat(subject, " has shape ", shape_text(stored.shape), ", the run needs ",
                shape_text(slice.tensor_shape)),
            kOtherModel);
-  if (!can_become(have.dtype, slice.dtype))
+  if (!can_become(stored.dtype, slice.dtype))
     refuse(
-        cat(subject, " is ", dtype_name(have.dtype), ", the run needs ", dtype_name(slice.dtype)),
+        cat(subject, " is ", dtype_name(stored.dtype), ", the run needs ", dtype_name(slice.dtype)),
         kOtherModel);
 }
 

@@ -159,7 +159,7 @@ void require_representable(const std::string& tensor, std::span<const float> val
 /// PieceBuffer is the memory for the values of a piece, in fp32 and in 16 bits.
 class PieceBuffer {
  public:
-  explicit PieceBuffer(const ExportOptions& options) : room_(options.room) {
+  explicit PieceBuffer(const ExportOptions& options) : room_(options.piece_buffer) {
     const auto bytes = static_cast<size_t>(options.piece_elements * kExportedElementBytes);
     if (room_.empty()) {
       own_ = std::make_unique_for_overwrite<std::byte[]>(bytes);

@@ -50,7 +50,7 @@ struct ExportOptions {
   int64_t piece_elements = 1 << 20;
   /// Memory for the values of a piece: kExportedElementBytes for each element, aligned for fp32. If
   /// it is empty, the export allocates the memory.
-  std::span<std::byte> room = {};
+  std::span<std::byte> piece_buffer = {};
 };
 
 /// Bytes of memory for each element of a piece: its value in fp32, and the same value in the 16

@@ -139,7 +139,7 @@ void refuse_too_large_files(const SpaceWanted& wanted) {
 
 }  // namespace
 
-std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
+std::string check_space(FileSystem& files, const SpaceWanted& wanted) {
   refuse_too_large_files(wanted);
   const Checkpoints count = count_checkpoints(wanted);
   const bool together =

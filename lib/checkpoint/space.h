@@ -40,6 +40,6 @@ struct SpaceWanted {
 /// checkpoint and the export fit, or if a file would be larger than this process may write. Space
 /// that the disk tier needs on the same file system does not count as free. Existing checkpoints
 /// are counted; the leftovers of a killed run, which the start will remove, count as free.
-std::string admit_space(FileSystem& files, const SpaceWanted& wanted);
+std::string check_space(FileSystem& files, const SpaceWanted& wanted);
 
 }  // namespace ftrun

@@ -46,7 +46,7 @@ class SeqLocked {
       if (attempt % kBeforeYield != 0) continue;
       const auto now = std::chrono::steady_clock::now();
       if (attempt == kBeforeYield)
-        give_up = now + kPatience;
+        give_up = now + kReadTimeout;
       else if (now >= give_up)
         return T{};
       std::this_thread::yield();  // the writer may be waiting for this core
@@ -59,7 +59,7 @@ class SeqLocked {
  private:
   static constexpr size_t kWords = sizeof(T) / sizeof(uint64_t);
   static constexpr int kBeforeYield = 256;
-  static constexpr std::chrono::milliseconds kPatience{50};
+  static constexpr std::chrono::milliseconds kReadTimeout{50};
   std::atomic<uint32_t> version_;
   std::array<std::atomic<uint64_t>, kWords> words_;
 };

@@ -82,7 +82,7 @@ FailureReport failure_report(int rank, const std::exception& failure, const Erro
 }
 
 std::string failure_line(const FailureReport& report) {
-  const std::string doing = one_line(report.doing).substr(0, 400);
+  const std::string doing = one_line(report.activity).substr(0, 400);
   const std::string start =
       cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t", report.exit_code, "\t",
           report.culprit, "\t", report.of_device ? 1 : 0, "\t", doing, "\t");
@@ -99,7 +99,7 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
       !parse_number(fields[4], report.culprit) || !parse_number(fields[5], of_device))
     return std::nullopt;
   report.of_device = of_device != 0;
-  report.doing = with_lines(fields[6]);
+  report.activity = with_lines(fields[6]);
   report.message = with_lines(fields[7]);
   return report;
 }

@@ -17,7 +17,7 @@ struct FailureReport {
   int64_t unix_ns = 0;
   int exit_code = 1;
   /// The rank's work at that time: "step 12, backward of layer 3"; may be empty.
-  std::string doing;
+  std::string activity;
   /// The message that the user reads.
   std::string message;
   /// The rank that this rank names as the cause, because this rank waited for it or because its

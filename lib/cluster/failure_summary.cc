@@ -19,7 +19,7 @@ struct RankFailure {
   int64_t unix_ns = 0;
   int exit_code = 0;
   int signal = 0;
-  std::string doing;
+  std::string activity;
   std::string message;
   int culprit = -1;
   bool of_device = false;
@@ -56,23 +56,24 @@ void move_root_cause_first(std::vector<RankFailure>& failures) {
   std::rotate(failures.begin(), cause, cause + 1);
 }
 
-std::vector<RankFailure> collect(const RankEnds& all) {
+std::vector<RankFailure> collect(const RankOutcomes& all) {
   std::vector<RankFailure> failures;
   for (const RankEnd& end : all.ends) {
     const FailureReport* report = earliest_report(all.reports, end.rank);
-    if (ended_as_asked(end.exit_code, end.signal, all.forwarded) ||
-        (end.told_to_stop && report == nullptr))
+    if (ended_as_asked(end.exit_code, end.signal, all.forwarded_signal) ||
+        (end.was_told_to_stop && report == nullptr))
       continue;
-    RankFailure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
+    RankFailure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.activity,
+                        "",       -1,          false};
     failure.cpu_seconds = end.cpu_seconds;
     failure.cpu_seconds_limit = end.cpu_seconds_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
-      if (end.told_to_stop) {  // the supervisor ended the rank, so only its report counts
+      if (end.was_told_to_stop) {  // the supervisor ended the rank, so only its report counts
         failure.exit_code = report->exit_code;
         failure.signal = 0;
       }
-      failure.doing = report->doing;
+      failure.activity = report->activity;
       failure.culprit = report->culprit;
       failure.of_device = report->of_device;
       failure.message = report->message;
@@ -145,37 +146,37 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
   const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
   std::string line = cat(ranks, ": ", how_it_ended(failure), ", ",
                          human_seconds(std::max(seconds, 0.0)), " ", since);
-  if (!failure.doing.empty()) line += cat(", in ", failure.doing);
+  if (!failure.activity.empty()) line += cat(", in ", failure.activity);
   if (!failure.message.empty()) line += cat(": ", failure.message);
   return line;
 }
 
-std::string stopped_ranks(const RankEnds& all, const std::vector<RankFailure>& failures) {
+std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
   for (const RankEnd& end : all.ends) {
     const bool has_failed = std::any_of(failures.begin(), failures.end(),
                                         [&](const RankFailure& f) { return f.rank == end.rank; });
-    if (end.told_to_stop && !has_failed) ranks.push_back(end.rank);
+    if (end.was_told_to_stop && !has_failed) ranks.push_back(end.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: " + sorted_rank_list(std::move(ranks));
 }
 
 /// Returns the exit code if all ranks ended as asked: 0, or 75, or 128 + the signal that was
 /// forwarded.
-int orderly_code(const RankEnds& all) {
+int orderly_code(const RankOutcomes& all) {
   int code = 0;
   for (const RankEnd& end : all.ends)
-    code = std::max(code, end.told_to_stop  ? stop_exit_code(all.forwarded)
-                          : end.signal != 0 ? stop_exit_code(end.signal)
-                                            : end.exit_code);
+    code = std::max(code, end.was_told_to_stop ? stop_exit_code(all.forwarded_signal)
+                          : end.signal != 0    ? stop_exit_code(end.signal)
+                                               : end.exit_code);
   return code;
 }
 
 }  // namespace
 
-bool ended_as_asked(int exit_code, int signal, int forwarded) {
+bool ended_as_asked(int exit_code, int signal, int forwarded_signal) {
   if (exit_code == 0 || exit_code == static_cast<int>(ExitCode::kRequeue)) return true;
-  if (forwarded != 0 && exit_code == 128 + forwarded) return true;
+  if (forwarded_signal != 0 && exit_code == 128 + forwarded_signal) return true;
   return signal == 0 &&
          (exit_code == 128 + SIGHUP || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM);
 }
@@ -195,7 +196,7 @@ bool inherits_ignored(int signal) noexcept {
   return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-FailureSummary summarize_failures(const RankEnds& all) {
+FailureSummary summarize_failures(const RankOutcomes& all) {
   const std::vector<RankFailure> failures = collect(all);
   if (failures.empty()) {
     return {.exit_code = orderly_code(all), .text = "", .reason = ""};

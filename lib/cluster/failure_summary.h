@@ -18,9 +18,9 @@ struct RankEnd {
   int signal = 0;
   /// Says whether the supervisor had already asked the ranks to stop; the end is then not a failure
   /// of this rank.
-  bool told_to_stop = false;
+  bool was_told_to_stop = false;
   /// The work that the rank showed when it ended; "" if nothing is known.
-  std::string doing;
+  std::string activity;
   /// Seconds of CPU time that the process used, and the limit of this time (ulimit -t), 0 for no
   /// limit.
   double cpu_seconds = 0;
@@ -32,10 +32,10 @@ struct RankEnd {
 int stop_exit_code(int signal) noexcept;
 
 /// Returns whether the end of a process is not a failure: exit code 0, a saved run that requests a
-/// restart, or a stop by a signal. The signal is the one that was forwarded (`forwarded`, 0 for
-/// none), or one that reached a single rank, which then finished its step with all others and
+/// restart, or a stop by a signal. The signal is the one that was forwarded (`forwarded_signal`, 0
+/// for none), or one that reached a single rank, which then finished its step with all others and
 /// exited with 129, 130 or 143.
-bool ended_as_asked(int exit_code, int signal, int forwarded);
+bool ended_as_asked(int exit_code, int signal, int forwarded_signal);
 
 /// The time in milliseconds within which a repeated signal counts as the same request: timeout(1)
 /// and terminals send a signal both to a process and to its group.
@@ -51,13 +51,13 @@ bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 /// Returns whether this process inherited the signal as ignored; nohup does this with SIGHUP.
 bool inherits_ignored(int signal) noexcept;
 
-struct RankEnds {
+struct RankOutcomes {
   std::vector<RankEnd> ends;
   std::vector<FailureReport> reports;
   /// The time when the ranks were started; times are counted from here.
   int64_t started_ns = 0;
   /// The signal that was forwarded to the ranks, 0 for none.
-  int forwarded = 0;
+  int forwarded_signal = 0;
   /// Returns the file that a rank logs to, "" if there is none. May be an empty function.
   std::function<std::string(int rank)> log_of;
 };
@@ -81,6 +81,6 @@ struct FailureSummary {
 /// is the rank that waited for no other. The text names the cause first, then the other failures in
 /// order of time, then the ranks that were stopped. If the cause's report names a culprit, the
 /// culprit is the rank of the summary, and the text names its log.
-FailureSummary summarize_failures(const RankEnds& all);
+FailureSummary summarize_failures(const RankOutcomes& all);
 
 }  // namespace ftrun

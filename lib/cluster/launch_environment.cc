@@ -88,9 +88,9 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
-  launch.restart = env.number(launch_variables::kRestart, 0);
+  launch.restarts = env.number(launch_variables::kRestart, 0);
   launch.agent_restarts = env.number("TORCHELASTIC_RESTART_COUNT", 0);
-  launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.has_agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number(launch_variables::kStoreFd, -1);
   launch.board_fd = env.number(launch_variables::kBoardFd, -1);
   check_below(launch.rank, "RANK", launch.world_size, "WORLD_SIZE");
@@ -102,7 +102,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   }
   if (launch.local_rank > launch.rank)
     throw_contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
-  if (launch.world_size > 1 || launch.agent_store) read_master(env, launch, "WORLD_SIZE");
+  if (launch.world_size > 1 || launch.has_agent_store) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
 
@@ -154,7 +154,7 @@ LaunchEnvironment from_slurm(const Variables& env) {
   launch.node = env.number("SLURM_NODEID", 0);
   launch.node_name = env.text("SLURMD_NODENAME").value_or("");
   launch.nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1));
-  launch.restart = env.number("SLURM_RESTART_COUNT", 0);
+  launch.restarts = env.number("SLURM_RESTART_COUNT", 0);
   check_below(launch.rank, "SLURM_PROCID", launch.world_size, "SLURM_STEP_NUM_TASKS");
   if (launch.world_size == 1) return launch;
   launch.local_size = slurm_local_size(env, launch);

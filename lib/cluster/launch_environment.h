@@ -47,12 +47,12 @@ struct LaunchEnvironment {
   /// The launcher's name of the job, "" if it gives none.
   std::string job;
   /// Says whether torchrun's agent serves the store already, so that rank 0 must join as a client.
-  bool agent_store = false;
+  bool has_agent_store = false;
   /// The number of times that torchrun's agent has restarted its workers.
   int agent_restarts = 0;
   /// The number of times that the launcher has restarted the job, if it counts that for all ranks
   /// (torchrun's agents each count their own workers').
-  int restart = 0;
+  int restarts = 0;
   /// The bound socket that rank 0 inherits from ftrun's supervisor; -1 for none.
   int store_fd = -1;
   /// The memory in which the ranks of the supervisor show their state; -1 for none.

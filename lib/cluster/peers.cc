@@ -143,7 +143,7 @@ class WaitChain {
                                   bool closes_ring) {
     for (const int rank : group.members) {
       if (rank == peer.global_rank || (visited_.contains(rank) && !closes_ring) ||
-          (between_two(group.record.kind) && rank != partner(group)))
+          (is_point_to_point(group.record.kind) && rank != partner(group)))
         continue;
       const auto found = known_.find(rank);
       if (found == known_.end()) {
@@ -154,10 +154,10 @@ class WaitChain {
       const CollectiveRecord theirs = record_of(other, group.name);
       const bool ended =
           other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
-      const bool takes_part = between_two(group.record.kind)
+      const bool takes_part = is_point_to_point(group.record.kind)
                                   ? meets(theirs, group.record, peer, group)
                                   : has_entered(theirs, group.record);
-      if (takes_part && !ended && !other.silent) continue;
+      if (takes_part && !ended && !other.is_silent) continue;
       const int present = present_in(group);
       if (present > max_present_) max_present_ = present, ring_culprit_ = rank;
       const char* const waits = group.record.state == CollectiveState::kAborted
@@ -175,7 +175,7 @@ class WaitChain {
     if (!before) culprit = other.global_rank;
     if (other.process == ProcessState::kGone) return name + ", which is gone";
     if (other.process == ProcessState::kStopped) return name + ", which is stopped";
-    if (other.silent) return name + ", which does not respond";
+    if (other.is_silent) return name + ", which does not respond";
     if (before) {
       culprit = ring_culprit_;
       return name + ": they wait for each other";
@@ -206,7 +206,7 @@ class WaitChain {
                     const PeerView& peer, const RankState::GroupState& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
                       group.members[static_cast<size_t>(theirs.peer)] == peer.global_rank;
-    return between_two(theirs.kind) && theirs.kind != wanted.kind && back &&
+    return is_point_to_point(theirs.kind) && theirs.kind != wanted.kind && back &&
            theirs.state != CollectiveState::kNone && theirs.sequence >= wanted.sequence;
   }
 
@@ -228,9 +228,9 @@ std::string delay_reason(const PeerView& peer, const CollectiveRecord& mine) {
   if (peer.process == ProcessState::kGone) return cat(who, " is gone");
   if (peer.process == ProcessState::kStopped) return cat(who, " is stopped");
   if (peer.record.state == CollectiveState::kLeft) return cat(who, " has left the group");
-  if (peer.silent)
-    return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
-  if (between_two(mine.kind)) return "";  // each pair of ranks counts its messages separately
+  if (peer.is_silent)
+    return cat(who, " does not respond", peer.has_heartbeat ? "; " + last_seen(peer.record) : "");
+  if (is_point_to_point(mine.kind)) return "";  // each pair of ranks counts its messages separately
   if (!has_entered(peer.record, mine))
     return cat(who, " has not entered it; ", last_seen(peer.record));
   if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))
@@ -306,7 +306,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];
-    const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
+    const bool concerned = !is_point_to_point(mine.kind) || mine.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !concerned) continue;
     std::string text = delay_reason(peer, mine);
     if (text.empty()) continue;
@@ -326,7 +326,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   if (!dead.texts.empty()) return {join(dead.texts, "; "), dead.culprits.front()};
   if (!late.texts.empty()) return {join(late.texts, "; "), late.culprits.front()};
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
-  if (!between_two(mine.kind))
+  if (!is_point_to_point(mine.kind))
     return {"every rank has entered it and none is known to be lost", -1};
   const PeerView& partner = views[static_cast<size_t>(mine.peer)];
   WaitChain chain(views, mine, self, others);
@@ -340,9 +340,9 @@ std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const Collect
                                int self, const std::vector<PeerView>& others) {
   std::set<int> unknown;
   for (size_t i = 0; i < views.size(); ++i) {
-    const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
+    const bool concerned = !is_point_to_point(mine.kind) || mine.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !concerned ||
-        (!between_two(mine.kind) && has_entered(views[i].record, mine)))
+        (!is_point_to_point(mine.kind) && has_entered(views[i].record, mine)))
       continue;
     WaitChain chain(views, mine, self, others);
     chain.waits_text(views[i]);

@@ -46,9 +46,9 @@ struct PeerView {
   PeerIdentity identity;
   ProcessState process = ProcessState::kUnknown;
   /// Says whether the control connection was silent although a heartbeat was due.
-  bool silent = false;
+  bool is_silent = false;
   /// Says whether the peer's last heartbeat could be read, so that its activity is known.
-  bool heard = true;
+  bool has_heartbeat = true;
   /// The peer's latest collective in the group that failed.
   CollectiveRecord record;
   /// The content of the peer's board (cluster/board_table.h).

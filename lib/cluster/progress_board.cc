@@ -157,7 +157,7 @@ CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& 
 
 void ProgressBoard::blame(int rank) {
   int nobody = -1;
-  blamed_.compare_exchange_strong(nobody, rank);
+  blamed_rank_.compare_exchange_strong(nobody, rank);
 }
 
 std::string ProgressBoard::describe() const {

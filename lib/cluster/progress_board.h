@@ -60,14 +60,14 @@ class ProgressBoard {
 
   RankState state() const { return read_state(table_); }
   /// Returns the state as bytes, for the store.
-  std::vector<uint8_t> image() const { return encode_state(state()); }
+  std::vector<uint8_t> encoded_state() const { return encode_state(state()); }
   /// Finds the group's record in a rank's state; an empty record if nothing is known.
   static CollectiveRecord find(const RankState& state, const std::string& group);
 
   /// Records the rank that this rank found to be the cause of its wait; only the first call has an
-  /// effect. blamed() returns -1 before it.
+  /// effect. blamed_rank() returns -1 before it.
   void blame(int rank);
-  int blamed() const { return blamed_; }
+  int blamed_rank() const { return blamed_rank_; }
 
   /// Writes "  rank 3 is in all_reduce #12 (...) of group dp" for the crash handler, which must not
   /// wait for a lock that the crashed thread may hold.
@@ -81,7 +81,7 @@ class ProgressBoard {
   const int rank_;
   std::unique_ptr<BoardTable> own_;
   BoardTable& table_;
-  std::atomic<int> blamed_ = -1;
+  std::atomic<int> blamed_rank_ = -1;
   std::mutex mutex_;
   std::vector<std::unique_ptr<CommunicatorSlot>> slots_;
 };

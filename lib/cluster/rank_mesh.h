@@ -63,7 +63,7 @@ class RankMesh {
 
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
-  /// Returns the number of ranks that hold different samples: dp_replicate * dp_shard.
+  /// Returns the number of ranks that read different sequences: dp_replicate * dp_shard.
   int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
   const MeshPoint& sizes() const { return sizes_; }
 

@@ -33,28 +33,28 @@ void RankOutput::feed(int rank, OutputStream stream, std::string_view bytes) {
 
 void RankOutput::add_text(int rank, OutputStream stream, std::string_view text) {
   Channel& line = channel(rank, stream);
-  if (std::exchange(line.carriage_return, false)) line.pending.clear();
+  if (std::exchange(line.ends_in_return, false)) line.pending.clear();
   line.pending += text;
-  if (line.live) options_.write(stream, text);
-  if (!line.live && line.pending.size() > kLongestLine) take_newline(rank, stream);
+  if (line.is_live) options_.write(stream, text);
+  if (!line.is_live && line.pending.size() > kLongestLine) take_newline(rank, stream);
 }
 
 void RankOutput::add_return(int rank, OutputStream stream) {
   Channel& line = channel(rank, stream);
-  line.carriage_return = true;
+  line.ends_in_return = true;
   if (rank != 0 || !options_.terminal[static_cast<size_t>(stream)]) return;
-  if (!line.live) options_.write(stream, line.pending);
+  if (!line.is_live) options_.write(stream, line.pending);
   options_.write(stream, "\r");
-  line.live = true;
+  line.is_live = true;
   live_channel_ = &line;
   live_stream_ = stream;
 }
 
 void RankOutput::take_newline(int rank, OutputStream stream) {
   Channel& line = channel(rank, stream);
-  line.carriage_return = false;
+  line.ends_in_return = false;
   const std::string text = std::exchange(line.pending, "");
-  if (std::exchange(line.live, false)) {
+  if (std::exchange(line.is_live, false)) {
     live_channel_ = nullptr;
     options_.write(stream, "\n");
     return;
@@ -77,7 +77,7 @@ void RankOutput::write_own(OutputStream stream, const std::string& text) {
 void RankOutput::finish(int rank) {
   for (const OutputStream stream : {OutputStream::kOut, OutputStream::kErr}) {
     const Channel& line = channel(rank, stream);
-    if (!line.pending.empty() || line.live) take_newline(rank, stream);
+    if (!line.pending.empty() || line.is_live) take_newline(rank, stream);
   }
 }
 

@@ -35,9 +35,9 @@ class RankOutput {
 
  private:
   struct Channel {
-    std::string pending;           // text of the line so far
-    bool carriage_return = false;  // the last byte was '\r'
-    bool live = false;             // the line is rank 0's live line and already on the terminal
+    std::string pending;          // text of the line so far
+    bool ends_in_return = false;  // the last byte was '\r'
+    bool is_live = false;         // the line is rank 0's live line and already on the terminal
   };
 
   Channel& channel(int rank, OutputStream stream);

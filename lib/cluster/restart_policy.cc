@@ -25,7 +25,7 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
   }
   if (decision.restart.local_ranks != local_ranks_) {
     last_saved_.reset();
-    times_ = 0;
+    consecutive_failures_ = 0;
   }
   if (last_saved_ != saved) {
     restarts_without_progress_ = 0;
@@ -46,10 +46,10 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
 
 int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& saved) {
   const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
-  times_ = !failure.belongs_to_rank ? 0 : again ? times_ + 1 : 1;
+  consecutive_failures_ = !failure.belongs_to_rank ? 0 : again ? consecutive_failures_ + 1 : 1;
   failing_rank_ = failure.rank;
   saved_at_failure_ = saved;
-  return times_;
+  return consecutive_failures_;
 }
 
 std::chrono::milliseconds RestartPolicy::delay() const {

@@ -20,7 +20,7 @@ struct Restart {
   int local_ranks = 0;
   /// The checkpoint from which the ranks continue, for the line that logs the restart:
   /// "step-00000010".
-  std::string from;
+  std::string checkpoint;
 };
 
 /// RestartDecision says what follows a failure of the ranks.
@@ -83,7 +83,7 @@ class RestartPolicy {
   /// The rank that caused the last failure, the number of its consecutive failures, and the state
   /// that was saved last before them.
   int failing_rank_ = -1;
-  int times_ = 0;
+  int consecutive_failures_ = 0;
   std::string saved_at_failure_;
 };
 

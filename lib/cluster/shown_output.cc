@@ -82,8 +82,9 @@ bool ShownOutput::wait_until_writable(const Stream& stream) {
   const auto begin = Clock::now();
   for (;;) {
     if (has_room(stream.fd, kMoment)) return true;
-    const auto patience = options_.is_ending() ? options_.patience_at_the_end : options_.patience;
-    if (Clock::now() - begin >= patience) return false;
+    const auto write_timeout =
+        options_.is_ending() ? options_.write_timeout_at_end : options_.write_timeout;
+    if (Clock::now() - begin >= write_timeout) return false;
   }
 }
 

@@ -17,8 +17,8 @@ struct ShownOutputOptions {
   /// The time that a stream may be blocked before lines are dropped, and the shorter time that
   /// counts once `is_ending` returns true. If the supervisor waited longer, ranks could not write,
   /// and other ranks would consider them hung.
-  std::chrono::milliseconds patience = std::chrono::seconds(3),
-                            patience_at_the_end = std::chrono::milliseconds(500);
+  std::chrono::milliseconds write_timeout = std::chrono::seconds(3),
+                            write_timeout_at_end = std::chrono::milliseconds(500);
   /// Called about ten times a second while a stream is blocked; returns true if the ranks are to
   /// end.
   std::function<bool()> is_ending = [] { return false; };

@@ -143,7 +143,7 @@ class Supervisor {
                                        std::string_view text) { shown_.write(stream, text); }}),
         shown_({.is_ending = [this] {
           handle_signals();
-          return forwarded_ != 0 || stopping_;
+          return forwarded_signal_ != 0 || is_stopping_;
         }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
@@ -151,7 +151,7 @@ class Supervisor {
 
   FailureSummary run() {
     start_ranks();
-    while (running() > 0) {
+    while (running_ranks() > 0) {
       wait_for_something();
       handle_signals();
       reap();
@@ -165,7 +165,7 @@ class Supervisor {
     FailureSummary summary = summarize_failures({.ends = ends_,
                                                  .reports = failures_,
                                                  .started_ns = started_ns_,
-                                                 .forwarded = forwarded_,
+                                                 .forwarded_signal = forwarded_signal_,
                                                  .log_of = options_.log_of});
     // Lines that were dropped after the last shown line are reported here, because no later line
     // reports them.
@@ -175,21 +175,21 @@ class Supervisor {
     return summary;
   }
   /// Returns whether a signal that asks to stop was received.
-  bool asked_to_stop() const { return forwarded_ != 0; }
+  bool asked_to_stop() const { return forwarded_signal_ != 0; }
 
  private:
   struct LocalRank {
     int number = 0;
     RankProcess process;
-    bool running = true;
+    bool is_running = true;
     /// Says whether the rank had ended, or was ending, before it was asked to stop.
     bool ended_before_told = false;
   };
 
   int first_rank() const { return options_.node * local_ranks_; }
-  long running() const {
+  long running_ranks() const {
     return std::count_if(ranks_.begin(), ranks_.end(),
-                         [](const LocalRank& r) { return r.running; });
+                         [](const LocalRank& r) { return r.is_running; });
   }
 
   void start_ranks();
@@ -231,11 +231,11 @@ class Supervisor {
   std::optional<Clock::time_point> kill_at_;
   /// The time at which the rank for which others wait is killed.
   std::optional<Clock::time_point> hang_ends_at_;
-  int forwarded_ = 0;  // the first signal that was forwarded
+  int forwarded_signal_ = 0;  // the first signal that was forwarded
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
-  bool failed_ = false;    // a rank failed
-  bool stopping_ = false;  // the ranks that were still running were asked to end
+  bool has_failed_ = false;   // a rank failed
+  bool is_stopping_ = false;  // the ranks that were still running were asked to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
@@ -310,16 +310,16 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::forward(int signal) {
-  if (forwarded_ != 0) {
+  if (forwarded_signal_ != 0) {
     const auto since =
         std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
-    if (!ends_at_once(forwarded_, signal, since.count())) return;
-    stopping_ = true;
+    if (!ends_at_once(forwarded_signal_, signal, since.count())) return;
+    is_stopping_ = true;
     signal_all(SIGKILL);
     log_warning("second signal: the ranks are killed");  // last, because the terminal may block
     return;
   }
-  forwarded_ = signal;
+  forwarded_signal_ = signal;
   forwarded_at_ = Clock::now();
   WaitNoticeOptions notices = options_.notices;
   notices.say = [this](const std::string& line) {
@@ -327,7 +327,7 @@ void Supervisor::forward(int signal) {
   };
   stop_notice_.emplace(notices, forwarded_at_);
   for (const LocalRank& rank : ranks_) {
-    if (rank.running) ::kill(rank.process.pid, signal);
+    if (rank.is_running) ::kill(rank.process.pid, signal);
   }
 }
 
@@ -371,7 +371,7 @@ void Supervisor::read_everything() {
 
 void Supervisor::reap() {
   for (LocalRank& rank : ranks_) {
-    if (!rank.running || !has_ended(rank.process.pid)) continue;
+    if (!rank.is_running || !has_ended(rank.process.pid)) continue;
     // The processes that the rank itself has started are killed before the rank is reaped:
     // afterwards its process id may belong to another process.
     ::kill(-rank.process.pid, SIGKILL);
@@ -386,11 +386,11 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  rank.running = false;
+  rank.is_running = false;
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
-              .told_to_stop = stopping_ && !rank.ended_before_told,
-              .doing = text_of_activity(rank),
+              .was_told_to_stop = is_stopping_ && !rank.ended_before_told,
+              .activity = text_of_activity(rank),
               .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
               .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
@@ -399,7 +399,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   } else {
     end.exit_code = WEXITSTATUS(status);
   }
-  failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_);
+  has_failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_signal_);
   ends_.push_back(end);
 }
 
@@ -419,7 +419,7 @@ bool Supervisor::holds_up_others(const LocalRank& rank) const {
         report.culprit == rank.number && report.exit_code == static_cast<int>(ExitCode::kPeerLost);
     failed |= report.rank == rank.number && report.culprit < 0;
   }
-  return blamed && !failed && rank.running && !has_ended(rank.process.pid);
+  return blamed && !failed && rank.is_running && !has_ended(rank.process.pid);
 }
 
 bool Supervisor::is_hang() const {
@@ -433,9 +433,9 @@ bool Supervisor::is_hang() const {
 /// reaped here. The decision depends on the ranks' reports and not on their ends: a rank that has
 /// reported a hang may be unable to exit, because it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
-  if (stopping_ || !is_hang()) {
+  if (is_stopping_ || !is_hang()) {
     hang_ends_at_.reset();
-    if (failed_ && !stopping_) stop_others();
+    if (has_failed_ && !is_stopping_) stop_others();
     return;
   }
   if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.time_to_report;
@@ -448,15 +448,15 @@ void Supervisor::stop_after_failure() {
 }
 
 void Supervisor::stop_others() {
-  stopping_ = true;
+  is_stopping_ = true;
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const LocalRank& r) {
-    return r.running && is_stopped(r.process.pid);
+    return r.is_running && is_stopped(r.process.pid);
   });
   // A rank that waited for a hanging rank has nothing to finish, so it gets less time.
   kill_at_ = Clock::now() +
              (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (LocalRank& rank : ranks_) {
-    if (!rank.running) continue;
+    if (!rank.is_running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
     // A stopped rank does not receive SIGTERM. A rank for which the others have waited until their
     // timeout gets no more time.
@@ -476,18 +476,18 @@ void Supervisor::enforce_deadline() {
 /// Logs a wait for ranks that were asked to stop: they finish their step and save, which may take a
 /// long time.
 void Supervisor::report_wait() {
-  if (!stop_notice_ || running() == 0) return;
+  if (!stop_notice_ || running_ranks() == 0) return;
   stop_notice_->poll([&](const std::string& waited) {
     std::vector<std::string> ranks;
     for (const LocalRank& rank : ranks_) {
-      if (!rank.running) continue;
+      if (!rank.is_running) continue;
       const std::string what = text_of_activity(rank);
       ranks.push_back(cat("rank ", rank.number,
                           is_stopped(rank.process.pid) ? " is stopped"
                           : what.empty()               ? ""
                                                        : cat(" is in ", what)));
     }
-    return cat("SIG", ::sigabbrev_np(forwarded_), " was received ", waited,
+    return cat("SIG", ::sigabbrev_np(forwarded_signal_), " was received ", waited,
                " ago: waiting for the ranks to finish their step and save (", join(ranks, "; "),
                "); a second signal ends them at once, without saving");
   });
@@ -495,7 +495,7 @@ void Supervisor::report_wait() {
 
 void Supervisor::signal_all(int signal) {
   for (const LocalRank& rank : ranks_) {
-    if (rank.running) ::kill(-rank.process.pid, signal);
+    if (rank.is_running) ::kill(-rank.process.pid, signal);
   }
 }
 
@@ -526,7 +526,7 @@ class Restarts {
   RestartDecision decide(const FailureSummary& failure) {
     if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return {};
-    return policy_.decide(failure, options_.saved ? options_.saved() : "");
+    return policy_.decide(failure, options_.last_saved ? options_.last_saved() : "");
   }
 
   /// Prepares the next start, and logs it.
@@ -537,8 +537,8 @@ class Restarts {
     log_warning(cat("restart ", count_, " (", decision.restarts_without_progress, " of ",
                     options_.restarts.max_restarts_without_progress,
                     " without a new checkpoint) in ", human_seconds(seconds), ", from ",
-                    next_.from.empty() ? "the start" : next_.from, ": rank ", failure.rank, ": ",
-                    first_line(failure.reason)));
+                    next_.checkpoint.empty() ? "the start" : next_.checkpoint, ": rank ",
+                    failure.rank, ": ", first_line(failure.reason)));
   }
 
   /// Logs the failure. After restarts without a new checkpoint it logs the first failure, which the

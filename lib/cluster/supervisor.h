@@ -51,7 +51,7 @@ struct SupervisorOptions {
   RestartPolicy::Options restarts;
   /// Returns the name of the run's last saved state, "" if there is none yet; a new name means
   /// progress.
-  std::function<std::string()> saved;
+  std::function<std::string()> last_saved;
   /// Plans each restart; without this function every start is like the first.
   RestartPolicy::PlanRestart on_restart;
   /// Writes output; the default writes to descriptors 1 and 2.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{20};
 /// The time that a collective may take before its members are checked, and the time between two
 /// such checks.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kMemberCheckInterval{1};
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void CollectiveWatch::announce(const CollectiveRecord& record, int64_t handle) {
 void CollectiveWatch::mark_issued() {
   {
     const std::lock_guard lock(mutex_);
-    entries_.back().issued = true;
+    entries_.back().is_issued = true;
   }
   changed_.notify_all();
 }
@@ -48,7 +48,7 @@ void CollectiveWatch::set_limit(std::chrono::milliseconds limit) {
 void CollectiveWatch::stop() {
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    is_stopping_ = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -57,22 +57,23 @@ void CollectiveWatch::stop() {
 void CollectiveWatch::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    // The thread wakes every kPatience, to notice a collective that was announced but never issued
-    // to the stream.
-    changed_.wait_for(lock, kPatience, [&] { return stopping_ || (has_issued() && !gave_up_); });
-    if (stopping_) return;
-    if (entries_.empty() || gave_up_) continue;
+    // The thread wakes every kMemberCheckInterval, to notice a collective that was announced but
+    // never issued to the stream.
+    changed_.wait_for(lock, kMemberCheckInterval,
+                      [&] { return is_stopping_ || (has_issued() && !has_given_up_); });
+    if (is_stopping_) return;
+    if (entries_.empty() || has_given_up_) continue;
     const WatchedCollective entry = entries_.front();
     lock.unlock();
     const bool should_pause = poll(entry);
     lock.lock();
-    if (should_pause) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
+    if (should_pause) changed_.wait_for(lock, kInterval, [&] { return is_stopping_; });
   }
 }
 
 bool CollectiveWatch::poll(const WatchedCollective& entry) {
   try {
-    if (!entry.issued) {
+    if (!entry.is_issued) {
       waits_since_ = entry.announced;
     } else if (!first_has_begun_) {
       first_has_begun_ = watched_.has_begun(entry.handle);
@@ -80,7 +81,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       if (!first_has_begun_) return true;
       watched_.on_begin(entry.record);
     }
-    if (entry.issued && watched_.has_ended(entry.handle)) {
+    if (entry.is_issued && watched_.has_ended(entry.handle)) {
       watched_.on_end();
       watched_.release(entry.handle);
       const std::lock_guard lock(mutex_);
@@ -93,7 +94,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       give_up(entry,
               {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"),
                "", true});
-    else if (waited > kPatience && is_time_for_members() && watched_.peer_lost())
+    else if (waited > kMemberCheckInterval && is_time_for_members() && watched_.is_peer_lost())
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
     watched_.on_device_failed(entry.record, error);
@@ -107,7 +108,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
 bool CollectiveWatch::is_time_for_members() {
   const auto now = Clock::now();
   if (now < next_member_check_) return false;
-  next_member_check_ = now + kPatience;
+  next_member_check_ = now + kMemberCheckInterval;
   return true;
 }
 
@@ -123,7 +124,7 @@ void CollectiveWatch::give_up(const WatchedCollective& entry, const CollectiveFa
 
 void CollectiveWatch::record_abort() {
   const std::lock_guard lock(mutex_);
-  gave_up_ = true;
+  has_given_up_ = true;
 }
 
 }  // namespace ftrun

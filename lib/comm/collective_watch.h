@@ -30,7 +30,7 @@ class WatchedCollectives {
   virtual void on_end() = 0;
   /// Returns whether a member is known to have aborted the group, or its process to have ended. May
   /// block for a moment.
-  virtual bool peer_lost() = 0;
+  virtual bool is_peer_lost() = 0;
   /// Reports that the rank's wait ends because a peer is lost or late. Either this function or
   /// on_device_failed() is called, at most once.
   virtual void on_peer_lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
@@ -69,11 +69,11 @@ class CollectiveWatch {
     CollectiveRecord record;
     int64_t handle;
     Clock::time_point announced;
-    bool issued = false;
+    bool is_issued = false;
   };
 
   void serve();
-  bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
+  bool has_issued() const { return !entries_.empty() && entries_.front().is_issued; }
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
   /// Returns whether the thread should wait for the next interval before it polls again.
@@ -86,10 +86,10 @@ class CollectiveWatch {
   std::condition_variable changed_;
   std::deque<WatchedCollective> entries_;
   std::chrono::milliseconds limit_;
-  bool stopping_ = false;
+  bool is_stopping_ = false;
   /// The first entry has begun; only the thread uses it.
   bool first_has_begun_ = false;
-  bool gave_up_ = false;
+  bool has_given_up_ = false;
   Clock::time_point waits_since_;
   /// The time of the next check of the members.
   Clock::time_point next_member_check_;

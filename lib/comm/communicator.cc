@@ -28,12 +28,12 @@ constexpr int kMaxRounds = 16;
 std::optional<std::vector<CollectiveRecord>> differing_calls(const std::vector<PeerView>& views,
                                                              const CollectiveRecord& mine,
                                                              int self) {
-  if (between_two(mine.kind)) return std::nullopt;
+  if (is_point_to_point(mine.kind)) return std::nullopt;
   std::vector<CollectiveRecord> all;
   for (size_t i = 0; i < views.size(); ++i) {
     const CollectiveRecord& record = static_cast<int>(i) == self ? mine : views[i].record;
     const bool has_entered = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
-    if (!has_entered || between_two(record.kind) || record.sequence != mine.sequence)
+    if (!has_entered || is_point_to_point(record.kind) || record.sequence != mine.sequence)
       return std::nullopt;
     all.push_back(record);
   }
@@ -105,7 +105,7 @@ MovedBlocks moved_blocks(const Collective& collective, int rank, int size) {
   return moved;
 }
 
-bool reducible(DType dtype) {
+bool is_reducible(DType dtype) {
   switch (dtype) {
     case DType::kF64:
     case DType::kF32:
@@ -236,13 +236,13 @@ void Communicator::check_arguments(const Collective& collective) const {
   const void* const out = collective.out;
   const bool reduces =
       record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
-  const bool has_peer = between_two(record.kind) || record.kind == CollectiveKind::kBroadcast;
+  const bool has_peer = is_point_to_point(record.kind) || record.kind == CollectiveKind::kBroadcast;
   if (record.count < 0) bug(cat(describe(record), ": negative count"));
-  if (reduces && !reducible(record.dtype))
+  if (reduces && !is_reducible(record.dtype))
     bug(cat(describe(record), ": this type cannot be reduced"));
   if (has_peer && (record.peer < 0 || record.peer >= size()))
     bug(cat(describe(record), ": rank ", record.peer, " is not in group ", name(), " of ", size()));
-  if (between_two(record.kind) && record.peer == rank())
+  if (is_point_to_point(record.kind) && record.peer == rank())
     bug(cat(describe(record), ": a rank cannot send to itself"));
   if (record.kind == CollectiveKind::kShift && (record.peer < 0 || record.peer >= size()))
     bug(cat(describe(record), ": group ", name(), " has ", size(), " ranks"));
@@ -268,12 +268,12 @@ Work Communicator::issue(Collective collective, CallSite site) {
   CollectiveRecord& record = pending.collective.record;
   site.what.copy(record.site, sizeof record.site - 1);
   check_arguments(pending.collective);
-  if (!broken_.empty())
+  if (!failure_reason_.empty())
     throw Error(ExitCode::kPeerLost,
-                cat("group ", name(), " was aborted by an earlier failure: ", broken_));
+                cat("group ", name(), " was aborted by an earlier failure: ", failure_reason_));
   record.sequence = next_sequence(record);
   if (is_recording()) recording_->records.push_back(record);
-  if (!copies_alone()) call_or_abort(record, [&] { begin(pending.collective); });
+  if (!copies_when_alone()) call_or_abort(record, [&] { begin(pending.collective); });
   const int64_t id = pending.id;
   pending_.push_back(std::move(pending));
   return {this, id};
@@ -303,8 +303,8 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
     record.sequence = next_sequence(record);
     record_time({.record = record}, 0);
   }
-  replays_ = !recorded.empty();
-  if (!replays_) return;
+  is_replaying_ = !recorded.empty();
+  if (!is_replaying_) return;
   call_or_abort(recorded.front(), [&] { on_replay_begin(recorded.front()); });
 }
 
@@ -315,8 +315,8 @@ void Communicator::require_no_recordings() const {
 }
 
 void Communicator::end_replay() {
-  if (replays_) on_replay_end();
-  replays_ = false;
+  if (is_replaying_) on_replay_end();
+  is_replaying_ = false;
 }
 
 /// Returns whether `earlier` must finish before `wanted`. Order is kept among collectives, among
@@ -324,8 +324,8 @@ void Communicator::end_replay() {
 bool Communicator::must_finish_before(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
-  if (!between_two(a.kind) || !between_two(b.kind))
-    return between_two(a.kind) == between_two(b.kind);
+  if (!is_point_to_point(a.kind) || !is_point_to_point(b.kind))
+    return is_point_to_point(a.kind) == is_point_to_point(b.kind);
   return a.kind == b.kind && a.peer == b.peer;
 }
 
@@ -347,13 +347,13 @@ void Communicator::finish(size_t index) {
   Collective work = std::move(pending_[index].collective);
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
-  if (copies_alone()) {
+  if (copies_when_alone()) {
     const int64_t bytes = moves_blocks(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
                                                          : payload_bytes(work.record);
     if (work.in != work.out && bytes > 0)
       std::memmove(work.out, work.in, static_cast<size_t>(bytes));
   } else {
-    const bool shows = slot_ != nullptr && !device_runs();
+    const bool shows = slot_ != nullptr && !runs_on_device();
     if (shows) slot_->enter(work.record);
     call_or_abort(work.record, [&] { complete(work); });
     if (shows) slot_->finish();
@@ -379,12 +379,12 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
     calls();
   } catch (const CollectiveFailure& failure) {
     const Error error = give_up(record, failure);
-    broken_ = error.message();
+    failure_reason_ = error.message();
     throw error;
   } catch (const std::exception& exception) {
-    broken_ = as_error(exception).message();
+    failure_reason_ = as_error(exception).message();
     show_aborted(record);
-    abort(broken_);
+    abort(failure_reason_);
     throw;
   }
 }
@@ -392,7 +392,7 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
 /// Shows on the board that the group has been aborted; the device may be in another collective.
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
-  if (!device_runs()) slot_->enter(record);
+  if (!runs_on_device()) slot_->enter(record);
   slot_->mark(CollectiveState::kAborted);
 }
 
@@ -405,13 +405,14 @@ CollectiveRecord Communicator::show_connecting(std::string_view how) {
 
 Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFailure& what) {
   std::optional<Error> before_abort;
-  if (what.timed_out) before_abort = failure(record, what);
+  if (what.timed_out) before_abort = explain_failure(record, what);
   show_aborted(record);
   abort(what.what);
-  return before_abort ? *before_abort : failure(record, what);
+  return before_abort ? *before_abort : explain_failure(record, what);
 }
 
-Error Communicator::failure(const CollectiveRecord& record, const CollectiveFailure& failure) {
+Error Communicator::explain_failure(const CollectiveRecord& record,
+                                    const CollectiveFailure& failure) {
   const std::vector<PeerView> views = view_peers();
   if (const auto all = differing_calls(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;

@@ -147,7 +147,7 @@ class Communicator {
     bool carries_messages = false;
     /// The longest time after an abort until a thread that waits for a GPU must have called
     /// check_peers(); after it the process ends.
-    std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
+    std::chrono::milliseconds abort_timeout = std::chrono::seconds(30);
   };
 
   virtual ~Communicator();
@@ -249,10 +249,10 @@ class Communicator {
   virtual CommBuffer allocate_memory(int64_t bytes);
   /// Returns whether a group of one rank copies between host buffers instead of calling the back
   /// end.
-  virtual bool copies_alone() const { return size() == 1; }
+  virtual bool copies_when_alone() const { return size() == 1; }
   /// Returns whether a device runs collectives while the host continues: the back end then decides
   /// what the board shows.
-  virtual bool device_runs() const { return false; }
+  virtual bool runs_on_device() const { return false; }
 
   /// Makes the Error(kBug) for ranks whose calls differ. `by_rank` holds the calls by rank in the
   /// group. For back ends that compare calls.
@@ -265,7 +265,7 @@ class Communicator {
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   /// Makes the error that is thrown for a failure, with what is known of the peers. May block for
   /// two heartbeats. Any thread.
-  Error failure(const CollectiveRecord& record, const CollectiveFailure& failure);
+  Error explain_failure(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Aborts the group and makes the error of the failure that caused this. After a wait that timed
   /// out, the states of the peers are read first, because aborting releases the peers, which then
   /// continue.
@@ -311,13 +311,13 @@ class Communicator {
     int64_t sequence = 0;
   };
   std::optional<RecordedCalls> recording_;
-  bool replays_ = false;
+  bool is_replaying_ = false;
   /// Recordings that were made and not released.
   int64_t recordings_ = 0;
-  std::string broken_;  // why no more calls are possible; "" while they are
+  std::string failure_reason_;  // why no more calls are possible; "" while they are
 };
 
 /// Returns whether all_reduce and reduce_scatter accept the type.
-bool reducible(DType dtype);
+bool is_reducible(DType dtype);
 
 }  // namespace ftrun

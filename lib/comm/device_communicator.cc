@@ -51,26 +51,26 @@ void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
 
 void DeviceCommunicator::check_peers() {
   std::unique_lock lock(lost_mutex_);
-  lost_changed_.wait(lock, [&] { return !loss_noticed_ || lost_; });
-  if (!lost_) return;
+  lost_changed_.wait(lock, [&] { return !loss_noticed_ || loss_error_; });
+  if (!loss_error_) return;
   loss_was_checked_ = true;
   lost_changed_.notify_all();
-  std::rethrow_exception(lost_);
+  std::rethrow_exception(loss_error_);
 }
 
 void DeviceCommunicator::on_begin(const CollectiveRecord& record) {
   const std::lock_guard lock(shown_mutex_);
-  if (slot() != nullptr && !gave_up_) slot()->enter(record);
+  if (slot() != nullptr && !has_given_up_) slot()->enter(record);
 }
 
 void DeviceCommunicator::on_end() {
   const std::lock_guard lock(shown_mutex_);
-  if (slot() != nullptr && !gave_up_) slot()->finish();
+  if (slot() != nullptr && !has_given_up_) slot()->finish();
 }
 
 bool DeviceCommunicator::show_given_up() noexcept {
   const std::lock_guard lock(shown_mutex_);
-  if (std::exchange(gave_up_, true)) return false;
+  if (std::exchange(has_given_up_, true)) return false;
   if (slot() != nullptr) slot()->mark(CollectiveState::kAborted);
   return true;
 }
@@ -84,7 +84,7 @@ void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
   const Error error = give_up(record, failure);
   show_lost(error);
   FailureReport report = failure_report(own_global_rank(), error, error);
-  report.culprit = setup().board == nullptr ? -1 : setup().board->blamed();
+  report.culprit = setup().board == nullptr ? -1 : setup().board->blamed_rank();
   wait_until_checked_or_exit(report);
 }
 
@@ -109,7 +109,7 @@ template <typename Failed>
 void DeviceCommunicator::show_lost(const Failed& error) {
   {
     const std::lock_guard lock(lost_mutex_);
-    lost_ = std::make_exception_ptr(error);
+    loss_error_ = std::make_exception_ptr(error);
   }
   lost_changed_.notify_all();
 }
@@ -118,7 +118,7 @@ void DeviceCommunicator::show_lost(const Failed& error) {
 /// the process must not hang.
 void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
-  if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return loss_was_checked_; }))
+  if (lost_changed_.wait_for(lock, setup().abort_timeout, [&] { return loss_was_checked_; }))
     return;
   report_failure(report);
   const std::string text = cat("error: ", report.message, "\n");

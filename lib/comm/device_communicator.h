@@ -46,8 +46,8 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
  protected:
   explicit DeviceCommunicator(Setup setup);
 
-  bool copies_alone() const final { return false; }
-  bool device_runs() const final { return true; }
+  bool copies_when_alone() const final { return false; }
+  bool runs_on_device() const final { return true; }
   void begin(Collective& collective) final;
   void on_replay_begin(const CollectiveRecord& first) final;
   void on_replay_end() final;
@@ -74,7 +74,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool has_begun(int64_t handle) override = 0;
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
-  bool peer_lost() override = 0;
+  bool is_peer_lost() override = 0;
   /// Shows on the board that this rank has aborted the group, even if the device still runs work;
   /// called before abort() ends the device's work. Returns false if that was shown before.
   bool show_given_up() noexcept;
@@ -125,13 +125,13 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   std::vector<PeerExchange> exchanges_;
   std::unique_ptr<CollectiveWatch> watch_;
   std::mutex shown_mutex_;
-  bool gave_up_ = false;
+  bool has_given_up_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
-  /// A peer is lost; lost_ follows once it is known which.
+  /// A peer is lost; loss_error_ follows once it is known which.
   bool loss_noticed_ = false;
   /// An Error, or the RankError of this rank's device.
-  std::exception_ptr lost_;
+  std::exception_ptr loss_error_;
   bool loss_was_checked_ = false;
 };
 

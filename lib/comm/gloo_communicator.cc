@@ -98,7 +98,7 @@ class GlooCommunicator final : public Communicator {
   void complete(Collective& work) override {
     const CollectiveRecord& record = work.record;
     const bool check = checked_collectives_ < 0 || record.sequence <= checked_collectives_;
-    if (check && !between_two(record.kind)) compare_signatures(record);
+    if (check && !is_point_to_point(record.kind)) compare_signatures(record);
     switch (record.kind) {
       case CollectiveKind::kAllReduce:
         return all_reduce_now(work);
@@ -202,10 +202,10 @@ GroupPtr GlooCommunicator::connect() {
   const auto lost = [&] {
     if (!*met || Clock::now() < next_check) return false;
     next_check = Clock::now() + kPeerSlice;
-    return rendezvous_.any_lost(members(), name());
+    return rendezvous_.is_any_lost(members(), name());
   };
   const std::optional<GroupPtr> group = run_in_thread(std::move(task), kWaitSlice, lost);
-  if (!group) throw failure(record, {"lost a peer in", ""});
+  if (!group) throw explain_failure(record, {"lost a peer in", ""});
   if (slot() != nullptr) slot()->finish();
   return *group;
 }
@@ -253,7 +253,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
     }
     if (Clock::now() < next_check) continue;
     next_check = Clock::now() + kPeerSlice;
-    failed_ = !work->isCompleted() && rendezvous_.any_lost(members(), name());
+    failed_ = !work->isCompleted() && rendezvous_.is_any_lost(members(), name());
     if (failed_) throw CollectiveFailure{"lost a peer in", ""};
   }
 }

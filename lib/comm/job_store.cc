@@ -186,8 +186,8 @@ bool serves_store(const StoreEndpoint& endpoint, Milliseconds limit) {
   }
 }
 
-JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient,
-                   std::shared_ptr<StoreServer> served,
+JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline,
+                   bool endpoint_may_change, std::shared_ptr<StoreServer> served,
                    const std::function<void(const std::string& why)>& record_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
@@ -207,7 +207,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
     } catch (const AdmissionRefused& error) {
       why = error.what();
       answered = true;
-      if (!patient && !error.is_temporary) break;
+      if (!endpoint_may_change && !error.is_temporary) break;
     } catch (const std::exception& error) {
       if (!answered) why = error.what();
     }
@@ -253,8 +253,9 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   }
 }
 
-JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::string_view>& asked,
-                               size_t results, Milliseconds timeout) {
+JobStore::Reply JobStore::ask_or_throw(StoreOperation operation,
+                                       const std::vector<std::string_view>& asked, size_t results,
+                                       Milliseconds timeout) {
   Reply reply = ask(operation, asked, timeout);
   if (reply.answer == StoreAnswer::kTimeout)
     throw std::runtime_error(
@@ -267,23 +268,23 @@ JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::
 }
 
 void JobStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  must(StoreOperation::kSet, {key, view(value)}, 0);
+  ask_or_throw(StoreOperation::kSet, {key, view(value)}, 0);
 }
 
 std::vector<uint8_t> JobStore::compareSet(const std::string& key,
                                           const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& wanted) {
   return bytes_of(
-      must(StoreOperation::kCompareSet, {key, view(expected), view(wanted)}, 1).fields[0]);
+      ask_or_throw(StoreOperation::kCompareSet, {key, view(expected), view(wanted)}, 1).fields[0]);
 }
 
 std::vector<uint8_t> JobStore::get(const std::string& key) {
-  return bytes_of(must(StoreOperation::kGet, {key}, 1, getTimeout()).fields[0]);
+  return bytes_of(ask_or_throw(StoreOperation::kGet, {key}, 1, getTimeout()).fields[0]);
 }
 
 int64_t JobStore::add(const std::string& key, int64_t value) {
   const std::string number = std::to_string(value);
-  return std::stoll(must(StoreOperation::kAdd, {key, number}, 1).fields[0]);
+  return std::stoll(ask_or_throw(StoreOperation::kAdd, {key, number}, 1).fields[0]);
 }
 
 bool JobStore::deleteKey(const std::string& key) {
@@ -295,19 +296,19 @@ bool JobStore::check(const std::vector<std::string>& keys) {
 }
 
 int64_t JobStore::getNumKeys() {
-  return std::stoll(must(StoreOperation::kCount, {}, 1).fields[0]);
+  return std::stoll(ask_or_throw(StoreOperation::kCount, {}, 1).fields[0]);
 }
 
 void JobStore::wait(const std::vector<std::string>& keys, const Milliseconds& timeout) {
-  must(StoreOperation::kWait, views(keys), 0, timeout);
+  ask_or_throw(StoreOperation::kWait, views(keys), 0, timeout);
 }
 
 void JobStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  must(StoreOperation::kAppend, {key, view(value)}, 0);
+  ask_or_throw(StoreOperation::kAppend, {key, view(value)}, 0);
 }
 
 std::vector<std::vector<uint8_t>> JobStore::multiGet(const std::vector<std::string>& keys) {
-  const Reply reply = must(StoreOperation::kGet, views(keys), keys.size(), getTimeout());
+  const Reply reply = ask_or_throw(StoreOperation::kGet, views(keys), keys.size(), getTimeout());
   std::vector<std::vector<uint8_t>> values;
   for (const std::string& field : reply.fields) values.push_back(bytes_of(field));
   return values;
@@ -320,7 +321,7 @@ void JobStore::multiSet(const std::vector<std::string>& keys,
     fields.push_back(keys[i]);
     fields.push_back(view(values.at(i)));
   }
-  must(StoreOperation::kSet, fields, 0);
+  ask_or_throw(StoreOperation::kSet, fields, 0);
 }
 
 }  // namespace ftrun

@@ -271,7 +271,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     const std::lock_guard lock(marks_mutex_);
     free_marks_.push_back(handle);
   }
-  bool peer_lost() override { return rendezvous_.any_lost(members(), name()); }
+  bool is_peer_lost() override { return rendezvous_.is_any_lost(members(), name()); }
 
   std::vector<PeerView> view_peers() override {
     return rendezvous_.view_members(members(), name());
@@ -401,13 +401,13 @@ class NcclCommunicator final : public DeviceCommunicator {
     const auto start = std::chrono::steady_clock::now();
     const auto waited = [&] { return std::chrono::steady_clock::now() - start; };
     const auto hopeless = [&] {
-      return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && peer_lost());
+      return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && is_peer_lost());
     };
     const std::optional<Opened> opened =
         run_in_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
     if (!opened) {
       const double seconds = std::chrono::duration<double>(waited()).count();
-      throw failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
+      throw explain_failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
     }
     comm_ = opened->comm;
     check_cuda(opened->cuda, "connecting over NCCL");

@@ -95,7 +95,7 @@ std::unique_ptr<Rendezvous> Rendezvous::make_connection_for_thread() {
   options.board_fd = -1;
   auto other = std::make_unique<Impl>(options, impl_->connect_again(), impl_->control.store);
   other->identities = impl_->identities;
-  other->keys = "beside/";
+  other->key_prefix = "beside/";
   return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(other)));
 }
 

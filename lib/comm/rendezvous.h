@@ -27,7 +27,7 @@ struct RendezvousOptions {
   int board_fd = -1;
   int local_rank = 0;
   /// Says whether torchrun's agent serves the store; every rank then joins as a client.
-  bool agent_store = false;
+  bool has_agent_store = false;
   /// The number of restarts so far, if one launcher counts them for all ranks. It keeps ranks of
   /// different attempts from joining each other.
   int attempt = 0;
@@ -101,11 +101,11 @@ class Rendezvous {
   /// again and again. Throws Error(kPeerLost) naming the ranks that did not come, at once if one is
   /// known to be dead.
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         WaitPolicy patience = WaitPolicy::kTimeout);
+                                         WaitPolicy policy = WaitPolicy::kTimeout);
   /// Exchanges a text among some ranks (global, ascending, this rank among them).
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
                                          const std::vector<int>& members,
-                                         WaitPolicy patience = WaitPolicy::kTimeout);
+                                         WaitPolicy policy = WaitPolicy::kTimeout);
   /// Puts a text into the store, where any rank may find() it at any time.
   void post(const std::string& key, const std::string& text);
   std::optional<std::string> find(const std::string& key);
@@ -125,7 +125,7 @@ class Rendezvous {
   void give_up(const std::string& group, const std::string& reason) noexcept;
   /// Returns whether a member's process is known to have ended, or a member has given the group up.
   /// Asks the store; any thread.
-  bool any_lost(const std::vector<int>& members, const std::string& group);
+  bool is_any_lost(const std::vector<int>& members, const std::string& group);
 
   /// Sets the usual length of waits in collectives of this run: waits up to it are not logged. Any
   /// thread.

@@ -81,28 +81,28 @@ std::vector<int> Rendezvous::Impl::find_missing(const TextExchange& exchange,
   return absent;
 }
 
-/// Puts a text into the store and notes it for remove_left(), which may remove it as soon as every
-/// member has entered the exchange `last_use`.
+/// Puts a text into the store and notes it for remove_used_keys(), which may remove it as soon as
+/// every member has entered the exchange `last_use`.
 void Rendezvous::Impl::put(const TextExchange& exchange, const std::string& key,
                            const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size()))
-    left[exchange.prefix][each] = last_use;
+    own_keys[exchange.prefix][each] = last_use;
   main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; },
             options.timeout);
 }
 
 /// Removes the keys of earlier uses, and those of this use that are no longer needed: every member
 /// has entered this use, and the first one has read the texts of all.
-void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
-  auto& keys_left = left[exchange.prefix];
-  for (auto each = keys_left.begin(); each != keys_left.end();) {
+void Rendezvous::Impl::remove_used_keys(const TextExchange& exchange) {
+  auto& own_keys_of_exchange = own_keys[exchange.prefix];
+  for (auto each = own_keys_of_exchange.begin(); each != own_keys_of_exchange.end();) {
     const auto& [key, last_use] = *each;
     if (last_use > exchange.use) {
       ++each;
       continue;
     }
     main.call([key = key](c10d::Store& server) { return server.deleteKey(key); }, options.timeout);
-    each = keys_left.erase(each);
+    each = own_keys_of_exchange.erase(each);
   }
 }
 
@@ -111,7 +111,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) put_field(list, std::to_string(rank));
-  left[exchange.prefix][exchange.absent_ranks_key()] = exchange.use + 1;
+  own_keys[exchange.prefix][exchange.absent_ranks_key()] = exchange.use + 1;
   control.set(exchange.absent_ranks_key(), bytes_of(list));
   return {absent};
 }
@@ -160,7 +160,7 @@ bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
 }
 
 std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const MissingRanks& absence,
-                                        WaitPolicy patience, const std::string& waited) {
+                                        WaitPolicy policy, const std::string& waited) {
   std::string text = cat("rank ", options.rank, " of ", options.world_size, " has waited ", waited,
                          " for ", few_ranks(absence.ranks),
                          exchange.begins_run ? " to connect" : cat(" in ", exchange.what));
@@ -168,7 +168,7 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
   for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
       text += cat("; rank ", view.global_rank, " is in ", doing);
-  return patience == WaitPolicy::kWhileAlive
+  return policy == WaitPolicy::kWhileAlive
              ? text
              : cat(text, "; it gives up after ",
                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
@@ -229,7 +229,7 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
 /// does not answer, as while rank 0 is stopped, is waited for as an absent rank is.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
-                                  const FindAbsent& find_absent, WaitPolicy patience) {
+                                  const FindAbsent& find_absent, WaitPolicy policy) {
   const auto start = Clock::now();
   auto answered = start;
   LivenessTracker signs;
@@ -241,7 +241,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
     if (meeting != nullptr) meeting->require_ours();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-      const bool check_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
+      const bool check_all = policy == WaitPolicy::kTimeout && waited >= options.timeout;
       MissingRanks absence = find_absent(check_all);
       std::vector<int> gone = ended_among(absence.awaited(exchange.first_member()));
       if (!gone.empty()) {
@@ -253,14 +253,14 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                       [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
       }
       answered = Clock::now();
-      if (patience == WaitPolicy::kWhileAlive)
+      if (policy == WaitPolicy::kWhileAlive)
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
       const auto limit = absence.has_arrived ? options.timeout + kCollectTime : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
       if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))
         notice.poll(
-            [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
+            [&](const std::string& time) { return wait_text(exchange, absence, policy, time); });
     } catch (const StoreSilent&) {
       if (const auto others =
               exchange.members | std::views::drop(exchange.first_member() == 0 ? 1 : 0);
@@ -295,7 +295,7 @@ auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, cons
 void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::string& key,
                                        const Error& error) noexcept {
   try {
-    left[exchange.prefix][key] = exchange.use + 1;
+    own_keys[exchange.prefix][key] = exchange.use + 1;
     control.set(key, failure_value(error));
   } catch (const std::exception&) {
     // The store does not accept the failure; the other members notice that by themselves, as this
@@ -305,26 +305,26 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
 
 /// Returns the texts of all members, joined into the one text that each member receives.
 std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
-                                        WaitPolicy patience) {
+                                        WaitPolicy policy) {
   const auto put_own = [&] { put(exchange, exchange.text_key(options.rank), text, exchange.use); };
   const std::string key = exchange.joined_texts_key();
   if (exchange.first_member() == options.rank) {
     return run_or_publish_failure(exchange, key, [&] {
       put_own();
-      return gather_texts(exchange, patience);
+      return gather_texts(exchange, policy);
     });
   }
   run_or_publish_failure(exchange, exchange.text_key(options.rank), put_own);
   await_keys(
       exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
-      patience);
+      policy);
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }
 
-std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPolicy patience) {
+std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPolicy policy) {
   const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
   await_keys(
-      exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, patience);
+      exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, policy);
   const auto texts =
       main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
                 options.timeout);
@@ -335,23 +335,23 @@ std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPol
 }
 
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   WaitPolicy patience) {
+                                                   WaitPolicy policy) {
   std::vector<int> everyone(static_cast<size_t>(world_size()));
   for (int rank = 0; rank < world_size(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
-  return exchange_text(key, text, everyone, patience);
+  return exchange_text(key, text, everyone, policy);
 }
 
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
                                                    const std::vector<int>& members,
-                                                   WaitPolicy patience) {
+                                                   WaitPolicy policy) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
-  const Impl::TextExchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\""),
+  const Impl::TextExchange exchange{cat(impl_->key_prefix, key), use, members, cat("\"", key, "\""),
                                     key == kMeetingKey};
   const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
   try {
-    const std::string all = impl_->all_texts(exchange, text, patience);
-    impl_->remove_left(exchange);
+    const std::string all = impl_->all_texts(exchange, text, policy);
+    impl_->remove_used_keys(exchange);
     const auto texts = fields_of(all);
     require(texts && texts->size() == members.size(), "an exchange has a text of each member");
     return {texts->begin(), texts->end()};

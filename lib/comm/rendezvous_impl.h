@@ -39,14 +39,16 @@ struct Rendezvous::Impl {
       : options(from),
         main{std::move(main_store), {}, false},
         control{std::move(control_store), {}, true},
-        local(LocalBoards::open(OwnedFd(from.board_fd))),
-        board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
+        local_boards(LocalBoards::open(OwnedFd(from.board_fd))),
+        board(from.rank, from.local_rank < local_boards.count()
+                             ? &local_boards.table(from.local_rank)
+                             : nullptr),
         identities(static_cast<size_t>(from.world_size)) {}
 
   void start_heartbeat() {
     if (options.world_size == 1) return;
-    heart = std::jthread([this](std::stop_token stop) { send_heartbeats(stop); });
-    watch = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
+    heartbeat_thread = std::jthread([this](std::stop_token stop) { send_heartbeats(stop); });
+    watch_thread = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
   }
   void send_heartbeats(const std::stop_token& stop);
   void watch_collectives(const std::stop_token& stop);
@@ -110,8 +112,8 @@ struct Rendezvous::Impl {
   };
 
   using FindAbsent = std::function<MissingRanks(bool check_all)>;
-  std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy patience);
-  std::string gather_texts(const TextExchange& exchange, WaitPolicy patience);
+  std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy policy);
+  std::string gather_texts(const TextExchange& exchange, WaitPolicy policy);
   template <typename Work>
   auto run_or_publish_failure(const TextExchange& exchange, const std::string& key, Work work);
   void publish_failure(const TextExchange& exchange, const std::string& key,
@@ -120,12 +122,12 @@ struct Rendezvous::Impl {
   MissingRanks absent_for_others(const TextExchange& exchange, bool check_all);
   std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
-                  const FindAbsent& find_absent, WaitPolicy patience);
+                  const FindAbsent& find_absent, WaitPolicy policy);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
   std::vector<int> find_missing(const TextExchange& exchange, std::span<const int> ranks);
   void put(const TextExchange& exchange, const std::string& key, const std::string& text,
            int64_t last_use);
-  void remove_left(const TextExchange& exchange);
+  void remove_used_keys(const TextExchange& exchange);
   std::vector<int> ended_among(std::vector<int> ranks) const;
   bool any_ended(const std::vector<int>& ranks) const { return !ended_among(ranks).empty(); }
   /// Returns how long a rank may give no sign of life before it is lost; a few heartbeats may be
@@ -133,7 +135,7 @@ struct Rendezvous::Impl {
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   bool reports_wait(const TextExchange& exchange, const MissingRanks& absence) const;
   std::string wait_text(const TextExchange& exchange, const MissingRanks& absence,
-                        WaitPolicy patience, const std::string& waited);
+                        WaitPolicy policy, const std::string& waited);
   [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& absence,
                                         const std::vector<int>& gone, Milliseconds waited);
   Error lost_store(const TextExchange& exchange, const std::string& why) const;
@@ -145,28 +147,29 @@ struct Rendezvous::Impl {
   RendezvousOptions options;
   StoreConnection main;     // for the rank's own thread
   StoreConnection control;  // separate, so that a wait does not stop heartbeats
-  LocalBoards local;
+  LocalBoards local_boards;
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
   /// The keys that this rank has put into the store, by the prefix of their exchange; each with the
   /// number of the use in which it may be removed.
-  std::map<std::string, std::map<std::string, int64_t>> left;
+  std::map<std::string, std::map<std::string, int64_t>> own_keys;
   std::function<StorePtr()> connect_again;
-  std::string keys = "x/";  // where the keys of exchanges begin
+  std::string key_prefix = "x/";  // of the keys of exchanges
   std::optional<AgentLaunch> agent;
   std::shared_ptr<const StoreServer> server;  // rank 0's
   const MeetingFile* meeting = nullptr;       // set while ranks may still join by it
-  std::mutex heart_mutex;
-  std::condition_variable_any heart_wake;
-  std::atomic<int64_t> beats = 0;
+  std::mutex heartbeat_mutex;
+  std::condition_variable_any heartbeat_wake;
+  std::atomic<int64_t> heartbeats_sent = 0;
   std::mutex silent_mutex;
   std::set<int> silent_ranks;
   /// The usual length of waits in collectives.
   std::atomic<int64_t> usual_wait_ms = 0;
   std::mutex watch_mutex;
   std::condition_variable_any watch_wake;
-  std::jthread heart, watch;  // last, so that they stop before the members they use are destroyed
+  /// The threads are declared last, so that they stop before the members they use are destroyed.
+  std::jthread heartbeat_thread, watch_thread;
 };
 
 }  // namespace ftrun

@@ -21,10 +21,10 @@ std::string alive_key(int rank) {
 }  // namespace
 
 void Rendezvous::Impl::show_state() {
-  const int64_t beat = ++beats;
+  const int64_t beat = ++heartbeats_sent;
   std::vector<uint8_t> bytes(sizeof beat);
   std::memcpy(bytes.data(), &beat, sizeof beat);
-  const std::vector<uint8_t> image = board.image();
+  const std::vector<uint8_t> image = board.encoded_state();
   bytes.insert(bytes.end(), image.begin(), image.end());
   control.set(alive_key(options.rank), bytes);
 }
@@ -36,8 +36,8 @@ void Rendezvous::Impl::send_heartbeats(const std::stop_token& stop) {
     } catch (const std::exception&) {
       // The store ended with rank 0; this rank's own waits report that.
     }
-    std::unique_lock lock(heart_mutex);
-    heart_wake.wait_for(lock, stop, options.heartbeat, [] { return false; });
+    std::unique_lock lock(heartbeat_mutex);
+    heartbeat_wake.wait_for(lock, stop, options.heartbeat, [] { return false; });
   }
 }
 
@@ -90,7 +90,7 @@ std::optional<std::string> Rendezvous::Impl::collective_wait_text(
     return view.record.state == CollectiveState::kEntered &&
            view.record.sequence == group.record.sequence;
   };
-  if (!between_two(group.record.kind) &&
+  if (!is_point_to_point(group.record.kind) &&
       std::any_of(views.begin(), views.begin() + self, stands_there))
     return std::nullopt;
   const Explanation why = explain_peers(views, group.record, self,
@@ -127,7 +127,7 @@ bool Rendezvous::Impl::is_silent(int rank) {
 std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
   const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
   if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
-  const BoardTable* table = local.find(rank, peer.pid);
+  const BoardTable* table = local_boards.find(rank, peer.pid);
   if (table == nullptr) return std::nullopt;
   return read_state(*table);
 }
@@ -203,9 +203,9 @@ std::vector<PeerView> Rendezvous::view_members(const std::vector<int>& members,
     const auto now = all_here ? std::nullopt : ask(members[i]);
     PeerView view = impl_->view_rank(members[i], now);
     const bool elsewhere = view.process == ProcessState::kUnknown;
-    view.silent = elsewhere && (!now || now == before[i]);
-    view.heard = !elsewhere || (now && !now->empty());
-    impl_->record_silence(members[i], view.silent);
+    view.is_silent = elsewhere && (!now || now == before[i]);
+    view.has_heartbeat = !elsewhere || (now && !now->empty());
+    impl_->record_silence(members[i], view.is_silent);
     view.record = ProgressBoard::find(view.state, group);
     views.push_back(std::move(view));
   }
@@ -224,7 +224,7 @@ void Rendezvous::give_up(const std::string& group, const std::string& reason) no
   }
 }
 
-bool Rendezvous::any_lost(const std::vector<int>& members, const std::string& group) {
+bool Rendezvous::is_any_lost(const std::vector<int>& members, const std::string& group) {
   if (impl_->any_ended(members)) return true;
   try {
     return find("gave up/" + group).has_value();

@@ -18,7 +18,7 @@ struct SharedLocation {
   int64_t offset = 0;
   int32_t fd = -1;
 
-  bool shared() const { return inode != 0; }
+  bool is_shared() const { return inode != 0; }
 };
 
 /// Allocates memory that other ranks of this machine may map: a memfd, zero at first, which is

@@ -203,7 +203,7 @@ SharedLocation ShmCommunicator::offer(const void* data, int64_t bytes) const {
 
 bool ShmCommunicator::everyone_shares(const CollectiveRecord& record) {
   for (int peer = 0; peer < size(); ++peer) {
-    if (!group_.announcement(peer, record.sequence).in.shared()) return false;
+    if (!group_.announcement(peer, record.sequence).in.is_shared()) return false;
   }
   return true;
 }
@@ -562,7 +562,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
   if (bytes > kShmStagedBytes) {
     announce(work, rank() == root ? find_shared(data, bytes) : SharedLocation{});
     const SharedLocation location = group_.announcement(root, work.record.sequence).in;
-    if (location.shared()) {
+    if (location.is_shared()) {
       if (rank() != root) copy_from(root, location, data, bytes);
       return arrive_and_wait();
     }
@@ -622,7 +622,7 @@ void ShmCommunicator::publish(const Collective& work) {
   PeerSends& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
   SharedLocation location = find_shared(work.in, payload_bytes(record));
-  if (!location.shared() && record.count > 0) {
+  if (!location.is_shared() && record.count > 0) {
     CommBuffer owned = spare_buffer(payload_bytes(record));
     copy_bytes(owned.data(), work.in, payload_bytes(record));
     location = find_shared(owned.data(), payload_bytes(record));

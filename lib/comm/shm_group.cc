@@ -75,7 +75,7 @@ ShmAnnouncement& ShmGroup::announcement(int rank, int64_t sequence) {
   return part(rank).announcements[static_cast<size_t>(sequence & 1)];
 }
 
-bool ShmGroup::lost(int peer) const {
+bool ShmGroup::is_lost(int peer) const {
   const auto* parts = reinterpret_cast<const MemberBoard*>(common_);
   if (parts[peer].state.load(std::memory_order_acquire) != 0) return true;
   const PeerIdentity& self = rendezvous_.identity(rendezvous_.rank());
@@ -87,7 +87,7 @@ bool ShmGroup::lost(int peer) const {
 /// for.
 bool ShmGroup::is_any_member_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank_ && lost(peer)) return true;
+    if (peer != rank_ && is_lost(peer)) return true;
   }
   return false;
 }
@@ -95,7 +95,7 @@ bool ShmGroup::is_any_member_lost() const {
 template <typename Lost>
 ShmGroup::WaitResult ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
                                           Clock::time_point deadline, Lost lost_now) {
-  if (signal.reached(target)) return WaitResult::kReached;
+  if (signal.has_reached(target)) return WaitResult::kReached;
   WaitResult verdict = WaitResult::kReached;
   const auto check = [&] {
     if (Clock::now() >= deadline) verdict = WaitResult::kTimeout;
@@ -113,7 +113,7 @@ ShmGroup::WaitResult ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int 
                                         const std::function<void()>& idle) {
   return wait_until(signal, target, Clock::now() + timeout, [&] {
     idle();
-    return lost(peer);
+    return is_lost(peer);
   });
 }
 

@@ -88,7 +88,7 @@ class ShmGroup {
 
   int64_t control_bytes() const;
   MemberBoard& part(int rank);
-  bool lost(int peer) const;
+  bool is_lost(int peer) const;
   bool is_any_member_lost() const;
   template <typename Lost>
   WaitResult wait_until(ShmSignal& signal, uint32_t target,

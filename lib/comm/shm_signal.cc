@@ -26,7 +26,7 @@ void pause_core() {
 /// Polls for a few microseconds, the duration of a meeting at which both ranks have arrived.
 bool poll_briefly(const ShmSignal& signal, uint32_t target) {
   for (int i = 0; i < 100; ++i) {
-    if (signal.reached(target)) return true;
+    if (signal.has_reached(target)) return true;
     pause_core();
   }
   return false;
@@ -47,7 +47,7 @@ void ShmSignal::wake_all() {
 
 bool ShmSignal::wait(uint32_t target, std::chrono::microseconds spin,
                      const std::function<bool()>& check) {
-  if (reached(target)) return true;
+  if (has_reached(target)) return true;
   const auto spin_end = std::chrono::steady_clock::now() + spin;
   while (spin.count() > 0 && std::chrono::steady_clock::now() < spin_end) {
     if (poll_briefly(*this, target)) return true;
@@ -59,8 +59,8 @@ bool ShmSignal::wait(uint32_t target, std::chrono::microseconds spin,
     if (static_cast<int32_t>(seen - target) < 0)
       ::syscall(SYS_futex, word_of(value_), FUTEX_WAIT, seen, &kNap, nullptr, 0);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    if (reached(target)) return true;
-    if (check()) return reached(target);
+    if (has_reached(target)) return true;
+    if (check()) return has_reached(target);
   }
 }
 

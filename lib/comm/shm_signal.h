@@ -13,7 +13,7 @@ class alignas(64) ShmSignal {
  public:
   void raise_to(uint32_t value);
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
-  bool reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
+  bool has_reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
   /// Wakes all sleepers without changing the count, so that they run their `check`.
   void wake_all();
 

@@ -35,22 +35,22 @@ struct StoreConnection {
   StoreWorker worker;
   /// Says that the server answers this connection's operations at once or not at all: none waits
   /// for keys.
-  bool prompt;
-  std::atomic<bool> silent = false;
+  bool is_prompt;
+  std::atomic<bool> is_silent = false;
 
   /// Returns the result of `operation` on the store; throws StoreSilent if the server does not
   /// answer within the limit.
   template <typename Operation>
   auto call(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
     if (is_stuck()) throw StoreSilent();
-    if (prompt && silent) limit = std::min(limit, kSilentTimeout);
+    if (is_prompt && is_silent) limit = std::min(limit, kSilentTimeout);
     auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
-    silent = !result;
+    is_silent = !result;
     if (!result) throw StoreSilent();
     return std::move(*result);
   }
   /// Returns whether the previous answer is still missing.
-  bool is_stuck() { return prompt && silent && worker.is_stuck(kStuckTimeout); }
+  bool is_stuck() { return is_prompt && is_silent && worker.is_stuck(kStuckTimeout); }
   void set(const std::string& key, std::vector<uint8_t> value,
            std::chrono::milliseconds limit = kControlTimeout) {
     call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);

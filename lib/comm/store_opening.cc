@@ -56,7 +56,7 @@ std::string address_text(const RendezvousOptions& options, int port) {
   std::string why = last;
   if (const auto unknown = unknown_host(options.address)) why = *unknown;
   const std::string by_file =
-      options.token.empty() && !options.agent_store
+      options.token.empty() && !options.has_agent_store
           ? cat("check that all ranks see ", options.meeting_file,
                 " and that no earlier start has left it there, or give all the same FTRUN_TOKEN; ")
           : "";
@@ -263,11 +263,11 @@ Stores open_stores(const RendezvousOptions& options) {
                human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
   });
   Stores stores;
-  if (options.agent_store) stores = join_agent_store(options, reason);
+  if (options.has_agent_store) stores = join_agent_store(options, reason);
   if (options.world_size == 1) {
     stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
     stores.connect_again = [store = stores.main] { return store; };
-  } else if (!options.agent_store) {
+  } else if (!options.has_agent_store) {
     require(!options.token.empty() || !options.meeting_file.empty(),
             "ranks meet by a token or a file");
     stores = options.rank == 0 ? serve_store(options) : find_store(options, reason);

@@ -108,7 +108,7 @@ struct Peer {
 
   OwnedFd fd;
   std::list<Peer>::iterator position;
-  bool member = false;
+  bool is_member = false;
   /// The events for which epoll watches the peer.
   uint32_t events = 0;
   Clock::time_point connected_at = Clock::now();
@@ -286,8 +286,8 @@ void StoreServer::Loop::drop(Peer& peer) {
   // The descriptor is removed from epoll first, because closing does not remove a connection of
   // which a child process that is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
-  if (!peer.member) ++owner.refused_;
-  (peer.member ? members : unauthenticated).erase(peer.position);
+  if (!peer.is_member) ++owner.refused_;
+  (peer.is_member ? members : unauthenticated).erase(peer.position);
 }
 
 int StoreServer::Loop::next_timeout() const {
@@ -345,7 +345,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
 /// Receives bytes from a peer; returns false if the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
   if (peer.waiting) return false;  // it disconnected, or sent a request before its answer
-  const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
+  const size_t wanted = peer.is_member ? kReadBytes : kHelloBytes - peer.in.size();
   char buffer[kReadBytes];
   const ssize_t got = ::recv(peer.fd.get(), buffer, wanted, 0);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
@@ -392,7 +392,7 @@ void StoreServer::Loop::record_stored() {
 
 /// Handles requests one at a time: the next is read when the answer to the last has been sent.
 bool StoreServer::Loop::take_input(Peer& peer) {
-  if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
+  if (!peer.is_member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
     const auto size = number_at<uint32_t>(peer.in, 0);
     if (size > kMaxRequestBytes) return false;
@@ -429,7 +429,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
   const std::string reply = cat(static_cast<char>(verdict), own,
                                 server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
-  peer.member = true;
+  peer.is_member = true;
   members.splice(members.end(), unauthenticated, peer.position);
   ++owner.admitted_;
   peer.in.clear();

@@ -36,10 +36,10 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  /// Returns the number of connections that have proved themselves; refused() returns the number of
-  /// those that were dropped.
-  int64_t admitted() const { return admitted_; }
-  int64_t refused() const { return refused_; }
+  /// Returns the number of connections that have proved themselves; refused_connections() returns
+  /// the number of those that were dropped.
+  int64_t admitted_connections() const { return admitted_; }
+  int64_t refused_connections() const { return refused_; }
   /// Returns the number of requests that were answered.
   int64_t requests() const { return requests_; }
   /// Returns the number of stored keys; stored_bytes() returns the bytes of keys and values;

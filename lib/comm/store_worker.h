@@ -54,11 +54,11 @@ class StoreWorker {
     std::future<Result> result = task->get_future();
     const auto given_up = std::make_shared<bool>(false);
     queue_->push([task, given_up, overdue = overdue_] {
-      if (!overdue->is(*given_up)) (*task)();
-      overdue->ended(*given_up);
+      if (!overdue->is_given_up(*given_up)) (*task)();
+      overdue->mark_ended(*given_up);
     });
     result.wait_until(deadline);
-    if (overdue_->began(*given_up, result)) return std::nullopt;
+    if (overdue_->give_up_unless_ready(*given_up, result)) return std::nullopt;
     return result.get();
   }
 
@@ -73,19 +73,19 @@ class StoreWorker {
       std::unique_lock lock(mutex_);
       return ended_.wait_for(lock, limit, [&] { return count_ == 0; });
     }
-    bool is(const bool& given_up) {
+    bool is_given_up(const bool& given_up) {
       const std::lock_guard lock(mutex_);
       return given_up;
     }
-    /// Abandons the operation unless its result has arrived.
+    /// Abandons the operation unless its result has arrived; returns whether it did.
     template <typename Result>
-    bool began(bool& given_up, const std::future<Result>& result) {
+    bool give_up_unless_ready(bool& given_up, const std::future<Result>& result) {
       const std::lock_guard lock(mutex_);
       if (result.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return false;
       ++count_;
       return given_up = true;
     }
-    void ended(const bool& given_up) {
+    void mark_ended(const bool& given_up) {
       const std::lock_guard lock(mutex_);
       if (!given_up) return;
       --count_;

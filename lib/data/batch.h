@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// Batch is one micro-batch of one rank: B rows of T positions (SampleSet::row_positions). Each
-/// list has B*T entries, row-major.
+/// Batch is one micro-batch of one rank: B rows, one for each sequence, of T positions
+/// (SequenceSet::padded_length). Each list has B*T entries, row-major.
 struct Batch {
   /// The ids of the input tokens. Padding is id 0.
   std::vector<int32_t> tokens;
@@ -30,11 +30,11 @@ struct Batch {
 /// StepBatch holds all batches on which one rank trains in one optimizer step.
 struct StepBatch {
   int64_t step = 0;
-  /// The batches, one for each accumulation slot.
+  /// The batches, one for each micro-batch.
   std::vector<Batch> micro_batches;
-  /// The number of labels that count on this rank, and over all ranks and slots of the step. The
-  /// loss of each token is weighted by 1 / counted_tokens_global; when that is 0 (possible under
-  /// the concat packing with a loss mask) the step has nothing to learn from.
+  /// The number of labels that count on this rank, and over all ranks and micro-batches. The loss
+  /// of each token is weighted by 1 / counted_tokens_global; when that is 0 (possible under the
+  /// concat packing with a loss mask) the step has nothing to learn from.
   int64_t counted_tokens_local = 0;
   int64_t counted_tokens_global = 0;
   /// The number of passes over the data set that are complete after this step.

@@ -154,9 +154,9 @@ TokenLocation BinaryFile::locate(int64_t token) const {
       .file = path_, .offset = offset, .value = token_value(file_.bytes(), offset, layout_.dtype)};
 }
 
-void BinaryFile::check_not_cut() const {
-  check_mapping_not_cut(file_);
-  if (mask_) check_mapping_not_cut(*mask_);
+void BinaryFile::check_not_truncated() const {
+  check_mapping_not_truncated(file_);
+  if (mask_) check_mapping_not_truncated(*mask_);
 }
 
 }  // namespace ftrun

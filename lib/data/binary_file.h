@@ -44,7 +44,7 @@ class BinaryFile : public TokenFile {
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const override;
   TokenLocation locate(int64_t token) const override;
-  void check_not_cut() const override;
+  void check_not_truncated() const override;
 
  private:
   void open_mask();

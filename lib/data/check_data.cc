@@ -28,41 +28,42 @@ int64_t document_of(const TokenDataset& data, int64_t token) {
   return low;
 }
 
-std::string where(const SampleSet& samples, int64_t token) {
-  const TokenLocation location = samples.data().locate(token);
+std::string where(const SequenceSet& sequences, int64_t token) {
+  const TokenLocation location = sequences.data().locate(token);
   std::string text = location.file + ": ";
-  if (samples.rows().packing() == SequencePacking::kConcat) {
-    const int64_t length = samples.sequence_length();
-    const int64_t row = std::min(token / length, samples.size() - 1);
-    text += cat("sequence ", row, ", token ", token - row * length);
+  if (sequences.table().packing() == SequencePacking::kConcat) {
+    const int64_t length = sequences.sequence_length();
+    const int64_t sequence = std::min(token / length, sequences.size() - 1);
+    text += cat("sequence ", sequence, ", token ", token - sequence * length);
   } else {
-    const int64_t document = document_of(samples.data(), token);
-    text += cat("document ", document, ", token ", token - samples.data().document_start(document));
+    const int64_t document = document_of(sequences.data(), token);
+    text +=
+        cat("document ", document, ", token ", token - sequences.data().document_start(document));
   }
   const std::string line = location.line > 0 ? cat("line ", location.line, ", ") : "";
   return text + cat(" (", line, "file offset ", location.offset, ")");
 }
 
-int64_t count_long_documents(const SampleSet& samples) {
-  if (samples.rows().packing() == SequencePacking::kConcat) return 0;
-  const TokenDataset& data = samples.data();
+int64_t count_long_documents(const SequenceSet& sequences) {
+  if (sequences.table().packing() == SequencePacking::kConcat) return 0;
+  const TokenDataset& data = sequences.data();
   int64_t count = 0;
   for (int64_t d = 0; d < data.documents(); ++d)
-    count += data.document_start(d + 1) - data.document_start(d) > samples.sequence_length() + 1;
+    count += data.document_start(d + 1) - data.document_start(d) > sequences.sequence_length() + 1;
   return count;
 }
 
 class Scan {
  public:
-  Scan(const SampleSet& samples, int64_t vocab_rows, DataReport& report)
-      : samples_(samples), vocab_rows_(vocab_rows), report_(report) {}
+  Scan(const SequenceSet& sequences, int64_t vocab_rows, DataReport& report)
+      : sequences_(sequences), vocab_rows_(vocab_rows), report_(report) {}
 
   void run() {
-    const TokenDataset& data = samples_.data();
+    const TokenDataset& data = sequences_.data();
     DataStatistics& s = report_.statistics;
     s.tokens = data.tokens();
     s.documents = data.documents();
-    s.trained_tokens = data.trained(0, s.tokens);
+    s.trained_tokens = data.count_trained(0, s.tokens);
     s.min_id = INT32_MAX;
     for (int64_t at = 0; at < s.tokens; at += kScannedTokens)
       scan_chunk(at, std::min(kScannedTokens, s.tokens - at));
@@ -75,7 +76,7 @@ class Scan {
   void scan_chunk(int64_t first, int64_t count) {
     ids_.resize(static_cast<size_t>(count));
     labels_.resize(static_cast<size_t>(count));
-    samples_.data().read(first, ids_, labels_, scratch_);
+    sequences_.data().read(first, ids_, labels_, scratch_);
     for (size_t i = 0; i < ids_.size(); ++i) {
       const int64_t token = first + static_cast<int64_t>(i);
       const int32_t id = ids_[i], label = labels_[i];
@@ -83,7 +84,7 @@ class Scan {
       s.min_id = std::min<int64_t>(s.min_id, id);
       s.max_id = std::max<int64_t>({s.max_id, id, label});
       if (id < 0 || id >= vocab_rows_)
-        add_problem(token, samples_.data().locate(token).value);
+        add_problem(token, sequences_.data().locate(token).value);
       else if (label != kIgnoredLabel && (label < 0 || label >= vocab_rows_))
         add_problem(token, label);
     }
@@ -92,11 +93,11 @@ class Scan {
   void add_problem(int64_t token, int64_t value) {
     ++report_.bad_ids;
     if (report_.problems.size() >= kMaxProblems) return;
-    report_.problems.push_back(cat(where(samples_, token), ": id ", value,
+    report_.problems.push_back(cat(where(sequences_, token), ": id ", value,
                                    " is outside the model's ", vocab_rows_, " rows"));
   }
 
-  const SampleSet& samples_;
+  const SequenceSet& sequences_;
   const int64_t vocab_rows_;
   DataReport& report_;
   std::vector<int32_t> ids_, labels_;
@@ -163,23 +164,24 @@ void add_problem(DataReport& report, const Error& error) {
 
 }  // namespace
 
-DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
+DataReport check_dataset(const std::vector<std::string>& paths, const SequenceSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch) {
   const auto begin = std::chrono::steady_clock::now();
   DataReport report;
   try {
-    const SampleSet samples(paths, options);
+    const SequenceSet sequences(paths, options);
     for (const Error& error : too_long_conversations(paths, options)) add_problem(report, error);
-    report.rows = samples.size();
+    report.sequences = sequences.size();
     report.packing = options.packing;
-    report.mix = mix_lines(samples);
-    report.notes = samples.data().notes();
-    report.long_documents = count_long_documents(samples);
-    report.dropped_pieces = samples.rows().dropped_pieces();
-    report.padding = 1.0 - static_cast<double>(samples.rows().filled_slots()) /
-                               static_cast<double>(samples.size() * samples.sequence_length());
-    Scan(samples, vocab_rows, report).run();
-    if (whole_batch) samples.epoch_rows(*whole_batch, true);
+    report.mix = mix_lines(sequences);
+    report.notes = sequences.data().notes();
+    report.long_documents = count_long_documents(sequences);
+    report.dropped_pieces = sequences.table().dropped_pieces();
+    report.padding_share =
+        1.0 - static_cast<double>(sequences.table().filled_positions()) /
+                  static_cast<double>(sequences.size() * sequences.sequence_length());
+    Scan(sequences, vocab_rows, report).run();
+    if (whole_batch) sequences.epoch_sequences(*whole_batch, true);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     add_problem(report, error);
@@ -195,8 +197,8 @@ std::string data_report_text(const DataReport& report) {
   if (s.tokens > 0) {
     out << s.tokens << " tokens in " << s.documents << " documents, " << s.trained_tokens
         << " count in the loss; ids " << s.min_id << " to " << s.max_id << "\n"
-        << count_text(report.rows, "sequence") << ", "
-        << number_text(static_cast<double>(static_cast<int64_t>(report.padding * 1000)) / 10)
+        << count_text(report.sequences, "sequence") << ", "
+        << number_text(static_cast<double>(static_cast<int64_t>(report.padding_share * 1000)) / 10)
         << "% padding";
     if (report.long_documents > 0)
       out << ", " << report.long_documents << " documents longer than a sequence "

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 #include "data/sidecar.h"
 
 namespace ftrun {
@@ -20,12 +20,12 @@ struct DataReport {
   DataStatistics statistics;
   /// The number of ids outside the model's rows.
   int64_t bad_ids = 0;
-  /// The number of rows with the chosen packing and sequence length, and the share of their
-  /// positions that is padding.
-  int64_t rows = 0;
-  double padding = 0;
-  /// The number of documents longer than a row, which kDocuments splits and kNone cuts. 0 under
-  /// kConcat.
+  /// The number of sequences with the chosen packing and length, and the share of their positions
+  /// that is padding.
+  int64_t sequences = 0;
+  double padding_share = 0;
+  /// The number of documents longer than a sequence, which kDocuments splits and kNone cuts. 0
+  /// under kConcat.
   int64_t long_documents = 0;
   /// The number of pieces that were left out because they have no trained label.
   int64_t dropped_pieces = 0;
@@ -38,9 +38,9 @@ struct DataReport {
 };
 
 /// Reads every token (for `ftrun check --data`). Bad data is reported and not thrown: damage that
-/// prevents opening the data is a problem, and so is a set of fewer rows than `whole_batch`, the
-/// rows that a training step needs if incomplete batches are left out.
-DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
+/// prevents opening the data is a problem, and so is a set of fewer sequences than `whole_batch`,
+/// which a training step needs if incomplete batches are left out.
+DataReport check_dataset(const std::vector<std::string>& paths, const SequenceSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch = std::nullopt);
 
 /// Formats the report as readable lines.

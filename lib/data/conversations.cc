@@ -57,7 +57,7 @@ bool holds_conversations(const std::vector<std::string>& paths, DataFormat forma
 }
 
 std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
-                                          const SampleSetOptions& options) {
+                                          const SequenceSetOptions& options) {
   std::vector<Error> errors;
   if (options.packing == SequencePacking::kConcat) return errors;
   const int64_t max_length = options.sequence_length + 1;

@@ -5,7 +5,7 @@
 
 #include "base/data_format.h"
 #include "base/error.h"
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 
 namespace ftrun {
 
@@ -17,10 +17,10 @@ namespace ftrun {
 bool holds_conversations(const std::vector<std::string>& paths,
                          DataFormat format = DataFormat::kAuto);
 
-/// Lists errors for conversations that are recorded as longer than a row: rows would end in the
-/// middle of them, or continue without their beginning. The list is empty for a packing that
+/// Lists errors for conversations that are recorded as longer than a sequence: sequences would end
+/// in the middle of them, or continue without their beginning. The list is empty for a packing that
 /// ignores documents (concat). This is fast.
 std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
-                                          const SampleSetOptions& options);
+                                          const SequenceSetOptions& options);
 
 }  // namespace ftrun

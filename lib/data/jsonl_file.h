@@ -24,7 +24,7 @@ class JsonlFile : public TokenFile {
   TokenLocation locate(int64_t token) const override;
   int64_t scratch_ids() const override { return longest_line_; }
   std::vector<std::string> notes() const override;
-  void check_not_cut() const override { check_mapping_not_cut(file_); }
+  void check_not_truncated() const override { check_mapping_not_truncated(file_); }
 
  private:
   std::string_view text() const;

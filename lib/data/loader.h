@@ -9,19 +9,22 @@
 #include <vector>
 
 #include "base/wait_notice.h"
-#include "data/sample_set.h"
+#include "data/batch_layout.h"
+#include "data/sequence_set.h"
 #include "data/step_reader.h"
 
 namespace ftrun {
 
 struct LoaderOptions {
-  BatchSlots shape;
+  BatchLayout layout;
+  /// The data-parallel rank whose batches are prepared, in 0..layout.ranks-1.
+  int64_t rank = 0;
   /// The number of rows of the model's embedding: every id is checked against it before its batch
   /// is returned.
   int64_t vocab_rows = 0;
   bool shuffle = true;
-  /// Says whether rows that do not fill a whole global batch are left out of each epoch (different
-  /// rows in each epoch when shuffling). If false, a step continues into the next epoch.
+  /// Says whether sequences that do not fill a whole global batch are left out of each epoch
+  /// (different ones in each epoch when shuffling). If false, a step continues into the next epoch.
   bool drop_last = false;
   uint64_t seed = 0;
   /// The step to begin with, which is the whole state of a resumed loader.
@@ -40,8 +43,8 @@ struct LoaderOptions {
 /// computed. It allocates nothing after the first depth + 1 steps.
 class Loader {
  public:
-  /// Starts the thread. `samples` must outlive this loader.
-  Loader(const SampleSet& samples, const LoaderOptions& options);
+  /// Starts the thread. `sequences` must outlive this loader.
+  Loader(const SequenceSet& sequences, const LoaderOptions& options);
   /// Stops the thread, which first finishes the step that it is filling.
   ~Loader();
   Loader(const Loader&) = delete;
@@ -64,8 +67,10 @@ class Loader {
 
  private:
   void run();
-  bool wait_for_space(int64_t made);
-  bool finished(int64_t step) const { return options_.end_step >= 0 && step >= options_.end_step; }
+  bool wait_for_space(int64_t filled);
+  bool is_past_end(int64_t step) const {
+    return options_.end_step >= 0 && step >= options_.end_step;
+  }
   [[noreturn]] void refuse_wait() const;
 
   const LoaderOptions options_;
@@ -73,7 +78,7 @@ class Loader {
   std::vector<StepBatch> buffers_;  // a ring: step first_step + i lies in buffer i % size
   std::mutex mutex_;
   std::condition_variable space_, ready_;
-  int64_t made_steps_ = 0;      // steps the thread has finished
+  int64_t filled_steps_ = 0;    // steps that the thread has finished
   int64_t taken_steps_ = 0;     // steps handed out; the last of them may still be in use
   int64_t released_steps_ = 0;  // steps whose buffers may be filled again
   bool stop_ = false;

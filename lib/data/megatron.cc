@@ -162,9 +162,9 @@ class MegatronFile : public BinaryFile {
     return value_at<int64_t>(idx_.bytes(), index_.pointers_at() + 8 * sequence) /
            dtype_bytes(index_.dtype);
   }
-  void check_not_cut() const override {
-    BinaryFile::check_not_cut();
-    check_mapping_not_cut(idx_);
+  void check_not_truncated() const override {
+    BinaryFile::check_not_truncated();
+    check_mapping_not_truncated(idx_);
   }
 
  private:

@@ -6,14 +6,14 @@
 
 namespace ftrun {
 namespace {
-/// The number of rows that a block should fill. It is large enough that the half-empty rows at a
-/// block's end do not matter, and small enough that packing a block again, whenever one of its rows
-/// is needed, costs little.
-constexpr int64_t kBlockRows = 64;
+/// The number of sequences that a block should fill. It is large enough that the half-empty
+/// sequences at a block's end do not matter, and small enough that packing a block again, whenever
+/// one of its sequences is needed, costs little.
+constexpr int64_t kBlockSequences = 64;
 }  // namespace
 
-RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-                   bool separates_sets)
+SequenceTable::SequenceTable(const TokenDataset& data, SequencePacking packing,
+                             int64_t sequence_length, bool separates_sets)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "the sequence length is at least 1");
   const bool concat = packing_ == SequencePacking::kConcat;
@@ -28,22 +28,22 @@ RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t se
       build_blocks(set_begins_[set - 1], set_begins_[set]);
 }
 
-void RowTable::cut_stream() {
+void SequenceTable::cut_stream() {
   for (size_t set = 1; set < set_begins_.size(); ++set) {
-    rows_ += std::max<int64_t>(set_begins_[set] - set_begins_[set - 1] - 1, 0) / length_;
-    set_rows_.push_back(rows_);
+    sequences_ += std::max<int64_t>(set_begins_[set] - set_begins_[set - 1] - 1, 0) / length_;
+    first_sequences_.push_back(sequences_);
   }
-  filled_ = rows_ * length_;
+  filled_ = sequences_ * length_;
 }
 
 /// Returns the document after the last one of the set that contains `document`.
-int64_t RowTable::end_of_set(int64_t document) const {
+int64_t SequenceTable::end_of_set(int64_t document) const {
   return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
 }
 
 /// Finds the next piece at or after the cursor, before document `end`: at most T pairs of an input
 /// and its label, with at least one trained label.
-bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
+bool SequenceTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
   while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
     const int64_t pairs = data_.document_start(cursor.document + 1) - start - 1;
@@ -54,7 +54,7 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
     }
     piece = {start + cursor.offset, std::min(left, length_)};
     cursor.offset = packing_ == SequencePacking::kNone ? pairs : cursor.offset + piece.length;
-    if (data_.trained(piece.first_token + 1, piece.length) > 0) return true;
+    if (data_.count_trained(piece.first_token + 1, piece.length) > 0) return true;
     ++dropped;
   }
   return false;
@@ -63,8 +63,8 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
 /// Fills scratch.pieces with the pieces from the cursor on, and moves the cursor to the beginning
 /// of the next block. A block ends with its set at the latest. Returns the number of pieces left
 /// out.
-int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
-  const int64_t enough = kBlockRows * (packing_ == SequencePacking::kNone ? 1 : length_);
+int64_t SequenceTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
+  const int64_t enough = kBlockSequences * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
   int64_t gathered = 0, dropped = 0;
   scratch.pieces.clear();
@@ -75,23 +75,26 @@ int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   return dropped;
 }
 
-/// Places the pieces in the rows of this block: in document order, each in the first row with room.
-void RowTable::place_pieces(PackScratch& scratch) const {
-  scratch.row_of_piece.clear();
-  scratch.used.clear();
+/// Places the pieces in the sequences of this block: in document order, each in the first sequence
+/// with room.
+void SequenceTable::place_pieces(PackScratch& scratch) const {
+  scratch.sequence_of_piece.clear();
+  scratch.filled.clear();
   size_t first_open = 0;
   for (const Piece& piece : scratch.pieces) {
-    size_t row = packing_ == SequencePacking::kNone ? scratch.used.size() : first_open;
-    while (row < scratch.used.size() && scratch.used[row] + piece.length > length_) ++row;
-    if (row == scratch.used.size()) scratch.used.push_back(0);
-    scratch.used[row] += piece.length;
-    scratch.row_of_piece.push_back(static_cast<int32_t>(row));
-    while (first_open < scratch.used.size() && scratch.used[first_open] == length_) ++first_open;
+    size_t sequence = packing_ == SequencePacking::kNone ? scratch.filled.size() : first_open;
+    while (sequence < scratch.filled.size() && scratch.filled[sequence] + piece.length > length_)
+      ++sequence;
+    if (sequence == scratch.filled.size()) scratch.filled.push_back(0);
+    scratch.filled[sequence] += piece.length;
+    scratch.sequence_of_piece.push_back(static_cast<int32_t>(sequence));
+    while (first_open < scratch.filled.size() && scratch.filled[first_open] == length_)
+      ++first_open;
   }
 }
 
 /// Builds the blocks of a set of documents.
-void RowTable::build_blocks(int64_t first, int64_t end) {
+void SequenceTable::build_blocks(int64_t first, int64_t end) {
   PackScratch scratch;
   Cursor cursor{first, 0};
   while (cursor.document < end) {
@@ -100,33 +103,36 @@ void RowTable::build_blocks(int64_t first, int64_t end) {
     if (scratch.pieces.empty()) break;
     place_pieces(scratch);
     most_pieces_ = std::max(most_pieces_, scratch.pieces.size());
-    blocks_.push_back({begin, rows_});
-    rows_ += static_cast<int64_t>(scratch.used.size());
-    for (const int64_t used : scratch.used) filled_ += used;
+    blocks_.push_back({begin, sequences_});
+    sequences_ += static_cast<int64_t>(scratch.filled.size());
+    for (const int64_t filled : scratch.filled) filled_ += filled;
   }
-  set_rows_.push_back(rows_);
+  first_sequences_.push_back(sequences_);
 }
 
-void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
+void SequenceTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
   out.reserve(std::min(most_pieces_, static_cast<size_t>(length_)));
   scratch.pieces.reserve(most_pieces_);
-  scratch.row_of_piece.reserve(most_pieces_);
-  scratch.used.reserve(most_pieces_);
+  scratch.sequence_of_piece.reserve(most_pieces_);
+  scratch.filled.reserve(most_pieces_);
 }
 
-void RowTable::list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
-  require(row >= 0 && row < rows_, "the row lies inside the data set");
+void SequenceTable::list_pieces(int64_t sequence, std::vector<Piece>& out,
+                                PackScratch& scratch) const {
+  require(sequence >= 0 && sequence < sequences_, "the sequence lies inside the data set");
   out.clear();
   if (packing_ == SequencePacking::kConcat) {
     const auto set =
-        std::upper_bound(set_rows_.begin() + 1, set_rows_.end() - 1, row) - set_rows_.begin() - 1;
+        std::upper_bound(first_sequences_.begin() + 1, first_sequences_.end() - 1, sequence) -
+        first_sequences_.begin() - 1;
     const auto s = static_cast<size_t>(set);
-    out.push_back({set_begins_[s] + (row - set_rows_[s]) * length_, length_});
+    out.push_back({set_begins_[s] + (sequence - first_sequences_[s]) * length_, length_});
     return;
   }
-  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), row,
-                                      [](int64_t r, const RowBlock& b) { return r < b.first_row; });
-  const RowBlock& block = *(after - 1);
+  const auto after =
+      std::upper_bound(blocks_.begin(), blocks_.end(), sequence,
+                       [](int64_t s, const Block& b) { return s < b.first_sequence; });
+  const Block& block = *(after - 1);
   const int64_t index = after - blocks_.begin() - 1;
   if (scratch.block != index) {
     Cursor cursor = block.begin;
@@ -135,14 +141,16 @@ void RowTable::list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& sc
     scratch.block = index;
   }
   for (size_t i = 0; i < scratch.pieces.size(); ++i)
-    if (scratch.row_of_piece[i] == row - block.first_row) out.push_back(scratch.pieces[i]);
+    if (scratch.sequence_of_piece[i] == sequence - block.first_sequence)
+      out.push_back(scratch.pieces[i]);
 }
 
-int64_t RowTable::count_labels(int64_t row, std::vector<Piece>& buffer,
-                               PackScratch& scratch) const {
-  list_pieces(row, buffer, scratch);
+int64_t SequenceTable::count_labels(int64_t sequence, std::vector<Piece>& buffer,
+                                    PackScratch& scratch) const {
+  list_pieces(sequence, buffer, scratch);
   int64_t total = 0;
-  for (const Piece& piece : buffer) total += data_.trained(piece.first_token + 1, piece.length);
+  for (const Piece& piece : buffer)
+    total += data_.count_trained(piece.first_token + 1, piece.length);
   return total;
 }
 

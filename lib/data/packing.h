@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Piece is a run of tokens in a row: its inputs are tokens first ... first+length-1, and its
+/// Piece is a run of tokens in a sequence: its inputs are tokens first ... first+length-1, and its
 /// labels are the tokens one position later.
 struct Piece {
   int64_t first_token = 0;
@@ -19,48 +19,48 @@ struct Piece {
 struct PackScratch {
   int64_t block = -1;
   std::vector<Piece> pieces;
-  std::vector<int32_t> row_of_piece;
-  std::vector<int64_t> used;  // taken slots of each row of the block
+  std::vector<int32_t> sequence_of_piece;  // counted within the block
+  std::vector<int64_t> filled;             // positions of each sequence that hold a token
 };
 
-/// RowTable describes the rows of a data set for one packing and sequence length T, in file order.
-/// Rows are not listed in memory. kConcat computes them; the other packings pack a block of about
-/// 64 rows when one is needed, and keep 24 bytes per block. With kDocuments and kNone, a document
-/// or a piece of one that has no trained label is left out.
-class RowTable {
+/// SequenceTable describes the sequences into which a packing divides a data set, for a sequence
+/// length T, in file order. Sequences are not listed in memory. kConcat computes them; the other
+/// packings pack a block of about 64 sequences when one is needed, and keep 24 bytes per block.
+/// With kDocuments and kNone, a document or a piece of one that has no trained label is left out.
+class SequenceTable {
  public:
-  /// Finds the rows. `data` must outlive this table. With `separates_sets` no row holds tokens of
-  /// two of the paths with which the data was opened: the rows of the first path come first, then
-  /// those of the second.
-  RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-           bool separates_sets = false);
+  /// Finds the sequences. `data` must outlive this table. With `separates_sets` no sequence holds
+  /// tokens of two of the paths with which the data was opened: the sequences of the first path
+  /// come first, then those of the second.
+  SequenceTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
+                bool separates_sets = false);
 
-  int64_t size() const { return rows_; }
+  int64_t size() const { return sequences_; }
   int64_t sequence_length() const { return length_; }
   SequencePacking packing() const { return packing_; }
-  /// Lists the pieces of row r, in the order in which they lie in the row; their lengths sum to at
+  /// Lists the pieces of a sequence, in the order in which they lie in it; their lengths sum to at
   /// most T.
-  void list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
-  /// Returns the number of labels of row r that count in the loss.
-  int64_t count_labels(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
-  /// Sizes the buffers for any row, so that later calls allocate nothing.
+  void list_pieces(int64_t sequence, std::vector<Piece>& out, PackScratch& scratch) const;
+  /// Returns the number of labels of a sequence that count in the loss.
+  int64_t count_labels(int64_t sequence, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  /// Sizes the buffers for any sequence, so that later calls allocate nothing.
   void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
-  /// Returns the first row of each set, and size(). A set is one of the paths with which the data
-  /// was opened, or all of the data.
-  const std::vector<int64_t>& set_rows() const { return set_rows_; }
+  /// Returns the first sequence of each set, and size(). A set is one of the paths with which the
+  /// data was opened, or all of the data.
+  const std::vector<int64_t>& first_sequences() const { return first_sequences_; }
   /// Returns the number of pieces left out because none of their labels is trained.
   int64_t dropped_pieces() const { return dropped_; }
-  /// Returns the number of input slots of all rows that hold a token (the rest is padding).
-  int64_t filled_slots() const { return filled_; }
+  /// Returns the number of positions of all sequences that hold a token (the rest is padding).
+  int64_t filled_positions() const { return filled_; }
 
  private:
   struct Cursor {
     int64_t document = 0;
     int64_t offset = 0;  // inside the document
   };
-  struct RowBlock {
+  struct Block {
     Cursor begin;
-    int64_t first_row = 0;
+    int64_t first_sequence = 0;
   };
   bool next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const;
   void cut_stream();
@@ -72,15 +72,15 @@ class RowTable {
   const TokenDataset& data_;
   SequencePacking packing_;
   int64_t length_;
-  // The first token of each set or, unless rows are cut from one stream, its first document; and
-  // the end.
+  // The first token of each set or, unless sequences are cut from one stream, its first document;
+  // and the end.
   std::vector<int64_t> set_begins_;
-  std::vector<int64_t> set_rows_{0};
-  int64_t rows_ = 0;
+  std::vector<int64_t> first_sequences_{0};
+  int64_t sequences_ = 0;
   int64_t dropped_ = 0;
   int64_t filled_ = 0;
   size_t most_pieces_ = 1;  // of a block
-  std::vector<RowBlock> blocks_;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace ftrun

@@ -45,7 +45,7 @@ std::optional<int64_t> bytes_of(const std::string& path) {
 }
 
 /// Returns whether a file begins like a sidecar, in which prepare_data.py writes the format first.
-bool has_our_head(const std::string& path) {
+bool begins_like_sidecar(const std::string& path) {
   std::array<char, 4096> head{};
   std::ifstream file(path, std::ios::binary);
   file.read(head.data(), head.size());
@@ -54,9 +54,9 @@ bool has_our_head(const std::string& path) {
 }
 
 /// Returns the maximum size in bytes of a sidecar at `path`.
-int64_t largest_sidecar(const std::string& path) {
+int64_t max_sidecar_bytes(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
-  if (bytes <= kMaxSidecar || !has_our_head(path)) return kMaxSidecar;
+  if (bytes <= kMaxSidecar || !begins_like_sidecar(path)) return kMaxSidecar;
   if (bytes > kMaxWrittenSidecar)
     refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ",
                              human_bytes(kMaxWrittenSidecar), " are read"));
@@ -165,7 +165,7 @@ std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t max_by
 
 std::optional<Sidecar> read_sidecar(const std::string& data_file) {
   const std::string path = fs::path(data_file).replace_extension(".json").string();
-  return read_sidecar_file(path, largest_sidecar(path));
+  return read_sidecar_file(path, max_sidecar_bytes(path));
 }
 
 std::string sidecar_text(const Sidecar& side) {

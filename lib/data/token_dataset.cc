@@ -139,7 +139,7 @@ bool TokenDataset::all_trained() const {
                      [](const auto& f) { return f->trained().all_trained(); });
 }
 
-int64_t TokenDataset::trained(int64_t first, int64_t count) const {
+int64_t TokenDataset::count_trained(int64_t first, int64_t count) const {
   int64_t total = 0;
   while (count > 0) {
     const size_t f = file_of(token_starts_, first);
@@ -151,8 +151,8 @@ int64_t TokenDataset::trained(int64_t first, int64_t count) const {
   return total;
 }
 
-void TokenDataset::check_not_cut() const {
-  for (const auto& file : files_) file->check_not_cut();
+void TokenDataset::check_not_truncated() const {
+  for (const auto& file : files_) file->check_not_truncated();
 }
 
 }  // namespace ftrun

@@ -46,8 +46,8 @@ class TokenDataset {
   /// Returns whether every token counts as a label.
   bool all_trained() const;
   /// Returns the number of tokens in [first, first + count) that count as labels.
-  int64_t trained(int64_t first, int64_t count) const;
-  void check_not_cut() const;
+  int64_t count_trained(int64_t first, int64_t count) const;
+  void check_not_truncated() const;
 
  private:
   std::vector<std::unique_ptr<TokenFile>> files_;

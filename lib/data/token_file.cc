@@ -17,7 +17,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-bool readable_name(const std::string& name) {
+bool has_readable_extension(const std::string& name) {
   const std::string extension = fs::path(name).extension().string();
   return extension == ".bin" || extension == ".jsonl";
 }
@@ -25,7 +25,7 @@ bool readable_name(const std::string& name) {
 std::vector<std::string> data_files_of(const std::string& folder) {
   std::vector<std::string> names;
   for (const std::string& name : posix_files().list(folder.empty() ? "." : folder))
-    if (readable_name(name)) names.push_back(name);
+    if (has_readable_extension(name)) names.push_back(name);
   return names;
 }
 
@@ -109,7 +109,7 @@ std::unique_ptr<TokenFile> open_token_file(const std::string& given,
   return open_flat_file(path, options);
 }
 
-void check_mapping_not_cut(const MappedFile& file) {
+void check_mapping_not_truncated(const MappedFile& file) {
   struct stat info {};
   if (::stat(file.path().c_str(), &info) != 0) return;  // removed: the mapping keeps its pages
   const auto now = static_cast<size_t>(info.st_size);

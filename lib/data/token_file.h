@@ -70,7 +70,7 @@ class TokenFile {
   virtual std::vector<std::string> notes() const { return {}; }
   /// Throws Error(kBadInput) for a file that has become shorter since it was opened: reading the
   /// lost pages would kill the process with SIGBUS.
-  virtual void check_not_cut() const = 0;
+  virtual void check_not_truncated() const = 0;
 
  protected:
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
@@ -101,6 +101,6 @@ std::unique_ptr<TokenFile> open_token_file(const std::string& path,
                                            const TokenFileOptions& options);
 
 /// Throws an error for a file that is now shorter than its mapping.
-void check_mapping_not_cut(const MappedFile& file);
+void check_mapping_not_truncated(const MappedFile& file);
 
 }  // namespace ftrun

@@ -6,31 +6,34 @@
 
 namespace ftrun {
 
-ValidationReader::ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch,
-                                   int64_t ranks, int64_t rank, int64_t vocab_rows,
-                                   int64_t micro_batches)
-    : reader_(samples, vocab_rows),
-      sequences_(sequences <= 0 ? samples.size() : std::min(sequences, samples.size())),
-      micro_batch_(micro_batch),
+ValidationReader::ValidationReader(const SequenceSet& set, int64_t sequences,
+                                   int64_t micro_batch_size, int64_t ranks, int64_t rank,
+                                   int64_t vocab_rows, int64_t micro_batches)
+    : reader_(set, vocab_rows),
+      sequences_(sequences <= 0 ? set.size() : std::min(sequences, set.size())),
+      micro_batch_size_(micro_batch_size),
       ranks_(ranks),
       rank_(rank),
       batches_(static_cast<size_t>(micro_batches)) {
-  for (int64_t row = 0; row < sequences_; ++row) counted_ += reader_.count_labels(row);
+  for (int64_t sequence = 0; sequence < sequences_; ++sequence)
+    counted_ += reader_.count_labels(sequence);
 }
 
-int64_t ValidationReader::rounds() const {
-  const int64_t together = static_cast<int64_t>(batches_.size()) * ranks_ * micro_batch_;
-  return (sequences_ + together - 1) / together;
+int64_t ValidationReader::passes() const {
+  const int64_t sequences_of_pass =
+      static_cast<int64_t>(batches_.size()) * ranks_ * micro_batch_size_;
+  return (sequences_ + sequences_of_pass - 1) / sequences_of_pass;
 }
 
-std::span<const Batch> ValidationReader::read(int64_t round) {
-  require(round >= 0 && round < rounds(), "the validation round exists");
-  int64_t first = (round * static_cast<int64_t>(batches_.size()) * ranks_ + rank_) * micro_batch_;
+std::span<const Batch> ValidationReader::read(int64_t pass) {
+  require(pass >= 0 && pass < passes(), "the validation pass exists");
+  int64_t first =
+      (pass * static_cast<int64_t>(batches_.size()) * ranks_ + rank_) * micro_batch_size_;
   for (Batch& batch : batches_) {
-    reader_.start(batch, micro_batch_);
-    for (int64_t m = 0; m < micro_batch_ && first + m < sequences_; ++m)
-      reader_.fill(batch, m, first + m);
-    first += ranks_ * micro_batch_;
+    reader_.start(batch, micro_batch_size_);
+    for (int64_t row = 0; row < micro_batch_size_ && first + row < sequences_; ++row)
+      reader_.fill(batch, row, first + row);
+    first += ranks_ * micro_batch_size_;
   }
   return batches_;
 }

@@ -260,7 +260,7 @@ void RankMemory::release_disk() {
 }
 
 void RankMemory::read_kept(const Program& program, const Range& range, void* data) const {
-  swap_->read_beside(
+  swap_->read_synchronously(
       data, swap_align(range.bytes),
       block(program.at(range.buffer)).disk.snapshot_offset(range.offset, range.bytes));
 }

@@ -3,28 +3,28 @@
 #include "config/evaluation_sets.h"
 #include "data/conversations.h"
 #include "data/fingerprint.h"
-#include "inputs/sample_options.h"
+#include "inputs/sequence_options.h"
 
 namespace ftrun {
 
 RunData open_run_data(const Config& config) {
   for (const auto* paths : {&config.data.train, &config.data.validation})
-    for (const Error& error : too_long_conversations(*paths, sample_options(config))) throw error;
+    for (const Error& error : too_long_conversations(*paths, sequence_options(config))) throw error;
   RunData data;
-  data.train = std::make_unique<SampleSet>(config.data.train, training_options(config));
+  data.train = std::make_unique<SequenceSet>(config.data.train, training_options(config));
   for (const EvaluationSet& set : evaluation_sets(config.data))
     data.validation.push_back(
-        {set.name, std::make_unique<SampleSet>(set.paths, sample_options(config))});
+        {set.name, std::make_unique<SequenceSet>(set.paths, sequence_options(config))});
   return data;
 }
 
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows) {
   refuse_recorded_ids(data.train->data(), vocab_rows);
-  for (const NamedSamples& set : data.validation)
-    refuse_recorded_ids(set.samples->data(), vocab_rows);
+  for (const ValidationSet& set : data.validation)
+    refuse_recorded_ids(set.sequences->data(), vocab_rows);
 }
 
-int64_t steps_of_run(const Config& config, const SampleSet& train) {
+int64_t steps_of_run(const Config& config, const SequenceSet& train) {
   if (config.train.steps > 0) return config.train.steps;
   return train.steps_for_epochs(config.train.epochs, config.train_batch_size,
                                 config.data.drop_last);
@@ -34,8 +34,10 @@ LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t
                              int64_t end_step) {
   const MemberIndex place = sample_place(plan.options.state);
   LoaderOptions options;
-  options.shape = {config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps,
-                   place.count, place.index};
+  options.layout = {.micro_batch_size = config.train_micro_batch_size_per_gpu,
+                    .micro_batches = config.gradient_accumulation_steps,
+                    .ranks = place.count};
+  options.rank = place.index;
   options.vocab_rows = plan.train.model.vocab_rows;
   options.shuffle = config.data.shuffle;
   options.drop_last = config.data.drop_last;

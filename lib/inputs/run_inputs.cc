@@ -18,17 +18,17 @@ int64_t file_bytes(const std::string& path) {
 
 }  // namespace
 
-InputRecord describe_data(const SampleSet& samples) {
+InputRecord describe_data(const SequenceSet& sequences) {
   InputRecord record;
-  record.path = samples.data().name();
-  for (const auto& file : samples.data().files())
+  record.path = sequences.data().name();
+  for (const auto& file : sequences.data().files())
     for (const DataPart& part : file->parts()) record.bytes += file_bytes(part.path);
-  const std::string& first = samples.data().files().front()->path();
+  const std::string& first = sequences.data().files().front()->path();
   if (const auto from = snapshot_of(std::filesystem::path(first).parent_path().string()))
     record.commit = from->commit;
-  if (const auto known = recorded_fingerprint(samples.data())) record.fingerprint = known->digest;
-  record.details = {{"rows", std::to_string(samples.size())},
-                    {"tokens", std::to_string(samples.data().tokens())}};
+  if (const auto known = recorded_fingerprint(sequences.data())) record.fingerprint = known->digest;
+  record.details = {{"rows", std::to_string(sequences.size())},
+                    {"tokens", std::to_string(sequences.data().tokens())}};
   return record;
 }
 
@@ -45,9 +45,9 @@ InputRecord describe_model(const std::string& named, const ModelFolder& folder,
   return record;
 }
 
-void DataFingerprints::start(const std::string& role, const SampleSet& samples,
+void DataFingerprints::start(const std::string& role, const SequenceSet& sequences,
                              const std::string& cache_file) {
-  unknown_[role] = std::make_unique<FingerprintJob>(samples.data(), cache_file);
+  unknown_[role] = std::make_unique<FingerprintJob>(sequences.data(), cache_file);
 }
 
 std::vector<std::pair<std::string, std::string>> DataFingerprints::finish() {

@@ -8,7 +8,7 @@
 
 #include "checkpoint/model_folder.h"
 #include "data/fingerprint.h"
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 #include "model/description.h"
 #include "report/run_manifest.h"
 
@@ -16,7 +16,7 @@ namespace ftrun {
 
 /// Describes a data set for the manifest: its path, its size, its commit if it is in the Hugging
 /// Face cache, and its fingerprint if that is recorded next to the files.
-InputRecord describe_data(const SampleSet& samples);
+InputRecord describe_data(const SequenceSet& sequences);
 /// Describes a model folder for the manifest. `named` is its name in the config. The record has its
 /// commit if it is in the Hugging Face cache.
 InputRecord describe_model(const std::string& named, const ModelFolder& folder,
@@ -25,9 +25,9 @@ InputRecord describe_model(const std::string& named, const ModelFolder& folder,
 /// DataFingerprints finds the fingerprints of a run's data sets in the background.
 class DataFingerprints {
  public:
-  /// Starts to read `samples`, which must outlive this object; `cache_file` keeps a computed
+  /// Starts to read `sequences`, which must outlive this object; `cache_file` keeps a computed
   /// fingerprint.
-  void start(const std::string& role, const SampleSet& samples, const std::string& cache_file);
+  void start(const std::string& role, const SequenceSet& sequences, const std::string& cache_file);
 
   /// Returns (role, digest) of the fingerprints that have become known since the last call. Never
   /// waits.

@@ -35,7 +35,7 @@ struct KeptState {
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
-  /// This rank's place along the axis dp_shard. The ranks along this axis read different samples
+  /// This rank's place along the axis dp_shard. The ranks along this axis read different sequences
   /// and share one copy of the state. sample_place() and state_place() return the place among all
   /// ranks that divide the samples, or the state.
   MemberIndex dp_shard;
@@ -43,7 +43,7 @@ struct StateOptions {
   int replicas = 1;
   int replica = 0;
   /// This rank's place among the ranks that share each row of tokens (context parallelism). They
-  /// read the same samples, and share one copy of the state with all ranks along dp_shard.
+  /// read the same sequences, and share one copy of the state with all ranks along dp_shard.
   MemberIndex context;
   /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
@@ -101,7 +101,7 @@ struct StateOptions {
 };
 
 /// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
-/// samples: batches, the loader and evaluations are divided among them.
+/// sequences: batches, the loader and evaluations are divided among them.
 inline MemberIndex sample_place(const StateOptions& state) {
   return {state.replicas * state.dp_shard.count,
           state.replica * state.dp_shard.count + state.dp_shard.index};

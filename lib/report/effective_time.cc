@@ -33,9 +33,9 @@ EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<Ste
   EffectiveTime time;
   for (const StepMetrics& step : metrics) time.steps_seconds += step.step_seconds;
   record_first_start(manifest, unix_seconds);
-  time.all_seconds = unix_seconds - static_cast<double>(manifest.counters[kFirstStart]) * 1e-3;
+  time.total_seconds = unix_seconds - static_cast<double>(manifest.counters[kFirstStart]) * 1e-3;
   manifest.counters["counted_steps_milliseconds"] = in_thousandths(time.steps_seconds);
-  manifest.counters["since_first_start_milliseconds"] = in_thousandths(time.all_seconds);
+  manifest.counters["since_first_start_milliseconds"] = in_thousandths(time.total_seconds);
   manifest.counters["effective_training_time_per_million"] =
       static_cast<int64_t>(std::llround(time.ratio() * 1e6));
   return time;
@@ -43,7 +43,7 @@ EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<Ste
 
 std::string effective_time_text(const EffectiveTime& time) {
   return cat("effective training time: ", percent_text(time.ratio(), 1), " of ",
-             human_seconds(time.all_seconds), " since the first start (",
+             human_seconds(time.total_seconds), " since the first start (",
              human_seconds(time.steps_seconds), " in steps that counted)");
 }
 

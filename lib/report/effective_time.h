@@ -16,8 +16,8 @@ namespace ftrun {
 struct EffectiveTime {
   double steps_seconds = 0;
   /// Seconds from the first start of the run.
-  double all_seconds = 0;
-  double ratio() const { return all_seconds > 0 ? steps_seconds / all_seconds : 0; }
+  double total_seconds = 0;
+  double ratio() const { return total_seconds > 0 ? steps_seconds / total_seconds : 0; }
 };
 
 /// Records `unix_seconds` as the first start of the run, unless a first start is recorded already.

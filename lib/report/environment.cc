@@ -100,7 +100,7 @@ std::map<std::string, std::string> recorded_environment(char** environment) {
 
 std::string without_secrets(const std::string& text) {
   Json json;
-  if (!nests_deeper_than(text, kDeepestJson))
+  if (!nests_deeper_than(text, kMaxJsonDepth))
     json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) {
     hide_in(json);

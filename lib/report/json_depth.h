@@ -24,6 +24,6 @@ inline bool nests_deeper_than(std::string_view text, int limit) {
   return false;
 }
 
-constexpr int kDeepestJson = 200;
+constexpr int kMaxJsonDepth = 200;
 
 }  // namespace ftrun

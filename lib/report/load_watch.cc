@@ -28,13 +28,13 @@ LoadWatch::LoadWatch(int64_t ranks, Reader read)
 LoadShares LoadWatch::shares() const {
   const UsedTimes now = read_();
   const MachineTimes& begin = begin_.machine;
-  const double all_seconds = now.machine.all_seconds - begin.all_seconds;
-  if (all_seconds <= 0) return {};
+  const double total_seconds = now.machine.total_seconds - begin.total_seconds;
+  if (total_seconds <= 0) return {};
   const double run_seconds = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);
   return {
-      .other_programs =
-          std::max(0.0, now.machine.busy_seconds - begin.busy_seconds - run_seconds) / all_seconds,
-      .stolen = std::max(0.0, now.machine.stolen_seconds - begin.stolen_seconds) / all_seconds};
+      .other_programs = std::max(0.0, now.machine.busy_seconds - begin.busy_seconds - run_seconds) /
+                        total_seconds,
+      .stolen = std::max(0.0, now.machine.stolen_seconds - begin.stolen_seconds) / total_seconds};
 }
 
 }  // namespace ftrun

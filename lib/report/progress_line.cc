@@ -201,8 +201,8 @@ ProgressLine::ProgressLine(std::ostream& out, ProgressOptions options, int64_t t
 void ProgressLine::record_duration(const StepMetrics& metrics) {
   // The first step is slower because of warm-up. Its duration is used only until there is another
   // one.
-  if (std::exchange(only_warm_up_, false)) durations_.clear();
-  only_warm_up_ = steps_timed_++ == 0;
+  if (std::exchange(has_only_warm_up_, false)) durations_.clear();
+  has_only_warm_up_ = steps_timed_++ == 0;
   durations_.push_back(metrics.step_seconds);
   if (durations_.size() > kRememberedSteps) durations_.pop_front();
 }

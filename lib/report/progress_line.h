@@ -89,7 +89,7 @@ class ProgressLine {
   /// one is added.
   std::deque<double> durations_;
   int64_t steps_timed_ = 0;
-  bool only_warm_up_ = false;
+  bool has_only_warm_up_ = false;
   double last_draw_seconds_ = 0;
   /// The line that the terminal shows now; "" if it shows none.
   std::string shown_line_;

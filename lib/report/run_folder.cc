@@ -186,7 +186,7 @@ std::string without_end_slashes(std::string path) {
 
 }  // namespace
 
-void refuse_other_than_folder(const std::string& output_dir) {
+void refuse_non_folder(const std::string& output_dir) {
   if (output_dir.empty())
     throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
   std::error_code error;
@@ -207,7 +207,7 @@ std::optional<Error> folder_problem(const std::string& output_dir, RunStart star
 
 RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     : paths_(without_end_slashes(output_dir)) {
-  refuse_other_than_folder(paths_.root());
+  refuse_non_folder(paths_.root());
   if (start == RunStart::kResumeStep)
     if (const auto problem = absence_problem(paths_)) throw *problem;
   make_root(paths_.root());
@@ -235,7 +235,7 @@ std::string RunFolder::similar_run() const {
   return find_similar_run(paths_.root());
 }
 
-bool RunFolder::is_another_runs() const {
+bool RunFolder::belongs_to_another_run() const {
   struct stat held {
   }, current{};
   return lock_fd_ >= 0 && ::fstat(lock_fd_, &held) == 0 &&
@@ -243,8 +243,8 @@ bool RunFolder::is_another_runs() const {
          (held.st_dev != current.st_dev || held.st_ino != current.st_ino);
 }
 
-void RunFolder::require_own() const {
-  if (is_another_runs())
+void RunFolder::require_still_owned() const {
+  if (belongs_to_another_run())
     throw Error(ExitCode::kEnvironment,
                 cat("output_dir ", paths_.root(),
                     ": was removed while this run wrote into it, and another run has it now"),

@@ -57,7 +57,7 @@ enum class RunStart {
 std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
 
 /// Throws Error(kUsage) for an output_dir that is empty, or that exists and is not a folder.
-void refuse_other_than_folder(const std::string& output_dir);
+void refuse_non_folder(const std::string& output_dir);
 
 /// RunFolder is the output folder of a run, held by one process until this object is destroyed. It
 /// is held by a kernel lock on `.lock`, so the lock never outlives the process, even if the process
@@ -82,9 +82,9 @@ class RunFolder {
   std::string similar_run() const;
   /// Returns whether the folder was removed while this run used it, and was made again by another
   /// run: `.lock` is then another file.
-  bool is_another_runs() const;
-  /// Throws Error(kEnvironment) if is_another_runs().
-  void require_own() const;
+  bool belongs_to_another_run() const;
+  /// Throws Error(kEnvironment) if belongs_to_another_run().
+  void require_still_owned() const;
 
  private:
   RunPaths paths_;

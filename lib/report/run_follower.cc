@@ -138,8 +138,8 @@ std::string RunFollower::start() noexcept {
   } catch (const std::exception& exception) {
     why_not_ = exception.what();
   }
-  if (why_not_.empty() || reported_) return "";
-  reported_ = true;
+  if (why_not_.empty() || has_reported_) return "";
+  has_reported_ = true;
   return cat("wandb.enabled: the run is not sent: ", why_not_);
 }
 
@@ -156,7 +156,7 @@ void RunFollower::check_process(int milliseconds) {
     if (none) {
       ::waitpid(process_, nullptr, 0);  // the shell is about to exit
       why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ",
-                     kClient, ") and send the run afterwards: ", by_hand());
+                     kClient, ") and send the run afterwards: ", manual_command());
       return;
     }
   }
@@ -178,7 +178,7 @@ std::vector<std::string> RunFollower::arguments() const {
 }
 
 /// Writes the command with which a user can send the run by hand.
-std::string RunFollower::by_hand() const {
+std::string RunFollower::manual_command() const {
   return cat(kScript, " ", join(arguments(), " "));
 }
 
@@ -192,7 +192,7 @@ std::string RunFollower::try_to_start() {
   if (::flock(output.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return "";
     return cat(log, " cannot be locked (", std::strerror(errno),
-               "), so nothing can follow the run; send it afterwards: ", by_hand());
+               "), so nothing can follow the run; send it afterwards: ", manual_command());
   }
   const std::string root = root_folder();
   if (root.empty()) return cat(kScript, " is in no folder above the program");
@@ -219,7 +219,7 @@ std::string RunFollower::problem() noexcept {
     return cat(
         "wandb.enabled: the process that sends an earlier start of the run was still running, so "
         "steps of this start may be missing there; send them: ",
-        by_hand());
+        manual_command());
   } catch (const std::exception&) {
     return "";
   }

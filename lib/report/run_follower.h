@@ -40,7 +40,7 @@ class RunFollower {
 
  private:
   std::vector<std::string> arguments() const;
-  std::string by_hand() const;
+  std::string manual_command() const;
   std::string try_to_start();
   void check_process(int milliseconds);
 
@@ -48,7 +48,7 @@ class RunFollower {
   pid_t process_ = -1;
   /// The pipe on which the process reports once whether a Python has the client.
   OwnedFd client_check_pipe_;
-  bool reported_ = false;
+  bool has_reported_ = false;
   std::string why_not_;
 };
 

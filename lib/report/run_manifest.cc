@@ -314,7 +314,7 @@ std::string manifest_text(const RunManifest& manifest) {
 
 RunManifest read_manifest(const std::string& path) {
   const std::string text = read_file(path, kMaxRunManifest);
-  const Json json = nests_deeper_than(text, kDeepestJson)
+  const Json json = nests_deeper_than(text, kMaxJsonDepth)
                         ? Json(Json::value_t::discarded)
                         : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded())

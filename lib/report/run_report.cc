@@ -159,7 +159,7 @@ Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps)
 Json read_loose_json(const std::string& path) {
   if (!posix_files().exists(path)) return Json::object();
   const std::string text = read_file(path, int64_t{16} << 20);
-  if (nests_deeper_than(text, kDeepestJson)) return Json::object();
+  if (nests_deeper_than(text, kMaxJsonDepth)) return Json::object();
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();
 }
@@ -274,7 +274,7 @@ Json warnings_of(const std::string& log, size_t& left_out) {
 Json texts_of(const std::string& path, int64_t& unreadable, size_t& left_out) {
   Json texts = Json::array();
   if (!posix_files().exists(path)) return texts;
-  for (const StepSample& sample : read_samples(path, &unreadable))
+  for (const RecordedTextSample& sample : read_text_samples(path, &unreadable))
     if (texts.size() < kMaxTexts)
       texts.push_back(
           {{"step", sample.step}, {"prompt", sample.prompt}, {"answer", sample.answer}});

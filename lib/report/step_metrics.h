@@ -48,7 +48,7 @@ struct StepMetrics {
   /// The step was trained. False: this is only an evaluation before the first step, and only `step`
   /// and the evaluations are written.
   bool trained = true;
-  /// The number of samples read by all ranks since training began, this step included.
+  /// The number of sequences read by all ranks since training began, this step included.
   int64_t samples = 0;
   /// The mean over the counted tokens of the global batch; NaN if no token counts.
   double loss = 0;

@@ -11,27 +11,27 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<StepSample> sample_from(std::string_view line) {
+std::optional<RecordedTextSample> sample_from(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   const auto text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };
   if (!json.contains("step") || !json["step"].is_number_integer() || !text("prompt") ||
       !text("answer"))
     return std::nullopt;
-  return StepSample{json["step"].get<int64_t>(), json["prompt"].get<std::string>(),
-                    json["answer"].get<std::string>()};
+  return RecordedTextSample{json["step"].get<int64_t>(), json["prompt"].get<std::string>(),
+                            json["answer"].get<std::string>()};
 }
 
 }  // namespace
 
-std::string sample_line(int64_t step, const TextSample& sample) {
+std::string text_sample_line(int64_t step, const TextSample& sample) {
   const Json json{{"step", step}, {"prompt", sample.prompt}, {"answer", sample.answer}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::vector<StepSample> read_samples(const std::string& path, int64_t* unreadable) {
+std::vector<RecordedTextSample> read_text_samples(const std::string& path, int64_t* unreadable) {
   const std::string text = read_file(path, INT64_MAX);
-  std::vector<StepSample> all;
+  std::vector<RecordedTextSample> all;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     if (auto sample = sample_from(line))

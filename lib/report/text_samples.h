@@ -16,9 +16,9 @@ struct TextSample {
 
 /// Writes one line of samples.jsonl, without a line end: {"step": 20, "prompt": "...", "answer":
 /// "..."}. Bytes that are not UTF-8 are replaced.
-std::string sample_line(int64_t step, const TextSample& sample);
+std::string text_sample_line(int64_t step, const TextSample& sample);
 
-struct StepSample {
+struct RecordedTextSample {
   int64_t step = 0;
   std::string prompt;
   std::string answer;
@@ -26,6 +26,7 @@ struct StepSample {
 
 /// Reads every readable line of a samples.jsonl and counts the others. Error(kBadInput) when the
 /// file cannot be read.
-std::vector<StepSample> read_samples(const std::string& path, int64_t* unreadable = nullptr);
+std::vector<RecordedTextSample> read_text_samples(const std::string& path,
+                                                  int64_t* unreadable = nullptr);
 
 }  // namespace ftrun

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 Json events_in(const std::string& path) {
   const std::string text = read_file(path);
   Json trace;
-  if (!nests_deeper_than(text, kDeepestJson))
+  if (!nests_deeper_than(text, kMaxJsonDepth))
     trace = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array())
     throw Error(ExitCode::kUsage,

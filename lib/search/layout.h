@@ -14,8 +14,8 @@ namespace ftrun {
 /// do not change what is trained: the batch of a step, the precision and the optimizer are not
 /// among them.
 struct Layout {
-  /// The number of ranks that read different samples, and the number of copies of the state. data /
-  /// replicas ranks share each copy.
+  /// The number of ranks that read different sequences, and the number of copies of the state. Each
+  /// copy is shared by data / replicas ranks.
   int64_t data = 1;
   int64_t replicas = 1;
   int64_t tensor = 1;

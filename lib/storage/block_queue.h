@@ -12,7 +12,7 @@ struct IoBlock {
   char* data = nullptr;
   int64_t bytes = 0;
   int64_t offset = 0;
-  bool write = false;
+  bool is_write = false;
   /// The number by which the caller identifies the operation; less than the depth of the queue.
   uint32_t slot = 0;
 };

@@ -34,7 +34,7 @@ void make_folder(const std::string& folder, StorageSystem& system) {
   if (status > 0)
     log_notice(cat("nvme_path ", folder, " did not exist: it was made on the file system of ",
                    mount_point_of(folder), " (", human_bytes(system.free_bytes(folder)), " free)"));
-  if (system.in_memory(folder))
+  if (system.is_in_memory(folder))
     log_notice(cat("nvme_path ", folder,
                    " is in memory (tmpfs): data offloaded to it still uses memory; "
                    "set nvme_path to a folder on a disk"));
@@ -92,8 +92,8 @@ bool open_direct(const OpenedSwap& swap, const SwapOptions& options, StorageSyst
 void open_queue(OpenedSwap& swap, const AioOptions& aio, StorageSystem& system) {
   const int depth = aio.blocks_in_flight();
   QueueOrErrno ring = system.open_ring(swap.fd.get(), depth, aio.single_submit);
-  swap.ring = ring.queue != nullptr;
-  if (swap.ring) {
+  swap.uses_ring = ring.queue != nullptr;
+  if (swap.uses_ring) {
     swap.queue = std::move(ring.queue);
     return;
   }
@@ -111,7 +111,7 @@ OpenedSwap open_swap(const SwapOptions& options, StorageSystem& system) {
   swap.path = cat(options.folder, "/ftrun-", options.name, ".swap");
   swap.fd = open_nameless(swap.path, system);
   reserve(swap, options, system);
-  swap.direct = open_direct(swap, options, system);
+  swap.is_direct = open_direct(swap, options, system);
   open_queue(swap, options.aio, system);
   return swap;
 }

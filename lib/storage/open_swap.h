@@ -16,8 +16,8 @@ struct OpenedSwap {
   /// The path that the file had before its name was removed, for messages.
   std::string path;
   OwnedFd fd;
-  bool direct = false;
-  bool ring = false;
+  bool is_direct = false;
+  bool uses_ring = false;
   std::unique_ptr<BlockQueue> queue;
 };
 

@@ -82,11 +82,11 @@ class RingQueue : public BlockQueue {
     const auto offset = static_cast<uint64_t>(block.offset);
     const int file = fixed_file_ ? 0 : fd_;
     const int memory = registered_index(block);
-    if (memory >= 0 && block.write)
+    if (memory >= 0 && block.is_write)
       io_uring_prep_write_fixed(entry, file, block.data, bytes, offset, memory);
     else if (memory >= 0)
       io_uring_prep_read_fixed(entry, file, block.data, bytes, offset, memory);
-    else if (block.write)
+    else if (block.is_write)
       io_uring_prep_write(entry, file, block.data, bytes, offset);
     else
       io_uring_prep_read(entry, file, block.data, bytes, offset);

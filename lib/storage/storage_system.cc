@@ -77,7 +77,7 @@ class MachineStorage : public StorageSystem {
   int64_t free_bytes(const std::string& folder) override {
     return posix_files().free_bytes(folder);
   }
-  bool in_memory(const std::string& folder) override {
+  bool is_in_memory(const std::string& folder) override {
     struct statfs info {};
     if (::statfs(folder.c_str(), &info) != 0) return false;
     return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC;

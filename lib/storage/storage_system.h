@@ -29,7 +29,7 @@ class StorageSystem {
   virtual int use_page_cache(int fd) = 0;
   virtual int64_t free_bytes(const std::string& folder) = 0;
   /// Returns whether the folder lies in memory (tmpfs, ramfs).
-  virtual bool in_memory(const std::string& folder) = 0;
+  virtual bool is_in_memory(const std::string& folder) = 0;
   virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
   virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;
   /// Returns the seconds since some fixed moment.

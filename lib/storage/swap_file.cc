@@ -60,8 +60,8 @@ SwapFile::SwapFile(const SwapOptions& options, StorageSystem& system)
   results_.resize(depth);
   bounce_.reset(aligned_memory(aio_.staging_bytes()));
   path_ = std::move(opened.path);
-  direct_ = opened.direct;
-  ring_ = opened.ring;
+  is_direct_ = opened.is_direct;
+  uses_ring_ = opened.uses_ring;
   fd_ = std::move(opened.fd);
   queue_ = std::move(opened.queue);
 }
@@ -93,7 +93,7 @@ SwapFile::Ticket SwapFile::write(const void* data, int64_t bytes, int64_t offset
   return start(static_cast<char*>(const_cast<void*>(data)), bytes, offset, true);
 }
 
-SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool write) {
+SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool is_write) {
   require(on_sector(data), "memory of a swap request must lie on a multiple of 4096");
   require(on_sector(offset), "a swap request must begin on a multiple of 4096 in the file");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
@@ -104,8 +104,8 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
   request = {.data = data,
              .bytes = bytes,
              .offset = offset,
-             .write = write,
-             .open = true,
+             .is_write = is_write,
+             .is_open = true,
              .generation = generation,
              .next = kNone};
   ++counters_.requests;
@@ -130,7 +130,7 @@ uint32_t SwapFile::acquire_request() {
 }
 
 SwapFile::SwapRequest& SwapFile::request_of(Ticket ticket) {
-  require(ticket.index < requests_.size() && requests_[ticket.index].open &&
+  require(ticket.index < requests_.size() && requests_[ticket.index].is_open &&
               requests_[ticket.index].generation == ticket.generation,
           "a swap ticket is known and was not waited for yet");
   return requests_[ticket.index];
@@ -168,13 +168,13 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
     slot.payload = remaining;
     bytes = kSwapAlignment;
     char* sector = bounce_sector(slot_index);
-    if (request.write) {
+    if (request.is_write) {
       std::memcpy(sector, data, static_cast<size_t>(remaining));
       std::memset(sector + remaining, 0, static_cast<size_t>(kSwapAlignment - remaining));
     }
     data = sector;
   }
-  slot.block = {data, bytes, request.offset + request.issued, request.write, slot_index};
+  slot.block = {data, bytes, request.offset + request.issued, request.is_write, slot_index};
   slot.request = index;
   slot.tries = 0;
   request.issued += slot.payload;
@@ -198,7 +198,7 @@ void SwapFile::handle_result(const BlockResult& result) {
   if (moved < 0)
     return fail_block(slot, errno_text(static_cast<int>(-moved)),
                       moved == -ENOSPC || moved == -EDQUOT);
-  if (moved == 0 && !slot.block.write) return fail_block(slot, "the file ends before it", false);
+  if (moved == 0 && !slot.block.is_write) return fail_block(slot, "the file ends before it", false);
   continue_block(slot, moved);
 }
 
@@ -212,7 +212,7 @@ void SwapFile::continue_block(BlockInFlight& slot, int64_t moved) {
   slot.block.bytes -= step;
   slot.payload -= step;
   slot.tries = 0;
-  (slot.block.write ? counters_.bytes_written : counters_.bytes_read) += step;
+  (slot.block.is_write ? counters_.bytes_written : counters_.bytes_read) += step;
   batch_.push_back(slot.block);
 }
 
@@ -229,10 +229,10 @@ void SwapFile::retry_block(BlockInFlight& slot, int error_number) {
 void SwapFile::finish_block(BlockInFlight& slot) {
   SwapRequest& request = requests_[slot.request];
   const bool tail = slot.payload < slot.block.bytes;
-  if (tail && !request.write)
+  if (tail && !request.is_write)
     std::memcpy(request.data + (slot.block.offset - request.offset), slot.block.data,
                 static_cast<size_t>(slot.payload));
-  (request.write ? counters_.bytes_written : counters_.bytes_read) += slot.payload;
+  (request.is_write ? counters_.bytes_written : counters_.bytes_read) += slot.payload;
   --request.in_flight;
   free_slots_.push_back(slot.block.slot);
 }
@@ -241,7 +241,7 @@ void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool d
   SwapRequest& request = requests_[slot.request];
   if (request.failure.empty()) {
     const std::string wanted = human_bytes(slot.payload);
-    request.failure = cat(path_, ": ", request.write ? "write" : "read", " of ", wanted,
+    request.failure = cat(path_, ": ", request.is_write ? "write" : "read", " of ", wanted,
                           " at offset ", slot.block.offset, " failed: ", reason);
     if (disk_full)
       request.failure +=
@@ -253,7 +253,7 @@ void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool d
   free_slots_.push_back(slot.block.slot);
 }
 
-void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
+void SwapFile::read_synchronously(void* data, int64_t bytes, int64_t offset) const {
   require(on_sector(data) && on_sector(bytes) && on_sector(offset),
           "whole sectors are read beside requests");
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
@@ -272,10 +272,10 @@ void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
   }
 }
 
-bool SwapFile::done(Ticket ticket) {
+bool SwapFile::is_done(Ticket ticket) {
   const SwapRequest& request = request_of(ticket);
-  if (!request.finished()) advance(0);
-  return request.finished();
+  if (!request.is_finished()) advance(0);
+  return request.is_finished();
 }
 
 void SwapFile::wait(Ticket ticket) {
@@ -295,7 +295,7 @@ void SwapFile::wait(Ticket ticket) {
 void SwapFile::wait_all() {
   std::optional<Error> first;
   for (uint32_t index = 0; index < requests_.size(); ++index) {
-    if (!requests_[index].open) continue;
+    if (!requests_[index].is_open) continue;
     try {
       wait({index, requests_[index].generation});
     } catch (const Error& error) {
@@ -306,11 +306,11 @@ void SwapFile::wait_all() {
 }
 
 void SwapFile::block_until_finished(const SwapRequest& request) {
-  if (request.finished()) return;
+  if (request.is_finished()) return;
   const double start = system_.now();
   const int64_t before = counters_.bytes_read + counters_.bytes_written;
   double waited = 0;
-  while (!request.finished()) {
+  while (!request.is_finished()) {
     advance(reported_slow_ ? kLongWait : std::max(0.0, slow_seconds_ - waited));
     waited = system_.now() - start;
     if (!reported_slow_ && waited >= slow_seconds_)
@@ -327,7 +327,7 @@ void SwapFile::report_slow(double waited, int64_t moved) {
 }
 
 void SwapFile::release(SwapRequest& request, uint32_t index) {
-  request.open = false;
+  request.is_open = false;
   ++request.generation;
   free_requests_.push_back(index);
 }

@@ -43,7 +43,7 @@ struct SwapCounters {
 /// should use memory of a SwapMemory, because huge pages affect the rate most.
 ///
 /// Threads: only one thread at a time (the disk lane) may use it. Requests advance only within
-/// read(), write(), done() and wait(); between these calls the disk works on at most
+/// read(), write(), is_done() and wait(); between these calls the disk works on at most
 /// `aio.blocks_in_flight()` blocks.
 ///
 /// Order: requests run at the same time and in any order. Wait for a write before its range is read
@@ -80,7 +80,7 @@ class SwapFile {
   Ticket write(const void* data, int64_t bytes, int64_t offset);
 
   /// Returns whether wait() would return at once. Does not block.
-  bool done(Ticket ticket);
+  bool is_done(Ticket ticket);
   /// Blocks until the request is done. If the disk failed, throws Error(kEnvironment) with file,
   /// bytes, offset and reason; all other blocks of the request have then ended, too.
   void wait(Ticket ticket);
@@ -91,7 +91,7 @@ class SwapFile {
   /// Reads synchronously while requests may be in flight. Any thread may call it. No write of the
   /// range may be in progress. `data`, `bytes` and `offset` are multiples of 4096.
   /// Error(kEnvironment).
-  void read_beside(void* data, int64_t bytes, int64_t offset) const;
+  void read_synchronously(void* data, int64_t bytes, int64_t offset) const;
 
   const SwapCounters& counters() const { return counters_; }
   /// Returns the reserved bytes: whole sectors.
@@ -102,25 +102,25 @@ class SwapFile {
   /// Returns the path that the file had before its name was removed, for messages.
   const std::string& path() const { return path_; }
   /// Returns whether I/O is direct; false when the file system refused it.
-  bool direct() const { return direct_; }
+  bool is_direct() const { return is_direct_; }
   /// Returns whether io_uring is used; false when the kernel refused it.
-  bool uses_ring() const { return ring_; }
+  bool uses_ring() const { return uses_ring_; }
 
  private:
   struct SwapRequest {
     char* data = nullptr;
     int64_t bytes = 0;
     int64_t offset = 0;
-    bool write = false;
-    bool open = false;   // started and not yet waited for
-    int64_t issued = 0;  // bytes in flight or done
-    int in_flight = 0;   // blocks
+    bool is_write = false;
+    bool is_open = false;  // started and not yet waited for
+    int64_t issued = 0;    // bytes in flight or done
+    int in_flight = 0;     // blocks
     uint32_t generation = 0;
     uint32_t next = 0;       // the next request with bytes to issue
     bool disk_full = false;  // it failed because the disk was full
     std::string failure;     // "" if there was no failure
 
-    bool finished() const { return issued == bytes && in_flight == 0; }
+    bool is_finished() const { return issued == bytes && in_flight == 0; }
   };
   struct BlockInFlight {
     IoBlock block;
@@ -130,7 +130,7 @@ class SwapFile {
   };
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  Ticket start(char* data, int64_t bytes, int64_t offset, bool write);
+  Ticket start(char* data, int64_t bytes, int64_t offset, bool is_write);
   uint32_t acquire_request();
   SwapRequest& request_of(Ticket ticket);
   void issue();
@@ -157,7 +157,7 @@ class SwapFile {
   const double slow_seconds_;
   std::string folder_, path_;
   int64_t bytes_ = 0;
-  bool direct_ = false, ring_ = false, reported_slow_ = false;
+  bool is_direct_ = false, uses_ring_ = false, reported_slow_ = false;
   SwapCounters counters_;
   std::vector<SwapRequest> requests_;
   std::vector<uint32_t> free_requests_;

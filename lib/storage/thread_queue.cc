@@ -13,8 +13,8 @@ namespace {
 
 int64_t transfer(int fd, const IoBlock& block) {
   const auto bytes = static_cast<size_t>(block.bytes);
-  const ssize_t moved = block.write ? ::pwrite(fd, block.data, bytes, block.offset)
-                                    : ::pread(fd, block.data, bytes, block.offset);
+  const ssize_t moved = block.is_write ? ::pwrite(fd, block.data, bytes, block.offset)
+                                       : ::pread(fd, block.data, bytes, block.offset);
   return moved < 0 ? -errno : moved;
 }
 

@@ -33,7 +33,7 @@ class SetupModel : public CheckpointedState {
   std::vector<StateSlice> slices() override {
     return setup_.state().slices(save_buffers()->sectors());
   }
-  std::vector<StateSlice> snapshot() override {
+  std::vector<StateSlice> take_snapshot() override {
     return setup_.state().snapshot(save_buffers()->sectors());
   }
   void release_snapshot() override { setup_.state().release_snapshot(); }

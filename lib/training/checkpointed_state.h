@@ -39,9 +39,9 @@ class CheckpointedState {
   virtual std::vector<StateSlice> slices() = 0;
   /// Copies the current state and lists the slices of the copy, which may be read while training
   /// continues. There is only one copy at a time; release_snapshot() frees it.
-  virtual std::vector<StateSlice> snapshot() = 0;
+  virtual std::vector<StateSlice> take_snapshot() = 0;
   virtual void release_snapshot() = 0;
-  /// Touches the memory of the copy once, so that the first snapshot() does not wait for page
+  /// Touches the memory of the copy once, so that the first take_snapshot() does not wait for page
   /// faults.
   virtual void populate_snapshot() = 0;
   /// Returns the buffers that all saves share; null if each save allocates its own.

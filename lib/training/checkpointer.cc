@@ -27,7 +27,7 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
       session_(session),
       parts_(std::move(parts)),
       last_save_start_(parts_.clock()) {
-  if (saves_in_background(config_)) background_group_ = session.background_group();
+  if (saves_in_background(config_)) background_group_ = session.open_background_group();
 }
 
 /// Removes incomplete files that a killed run left.
@@ -100,11 +100,11 @@ void Checkpointer::add_votes(Votes& votes) const {
 
 void Checkpointer::read_votes(const Votes& votes) {
   all_saves_ended_ = votes.count_of(Vote::kSaveEnded) == session_.world_size();
-  due_by_time_ = votes.count_of(Vote::kSaveDue) > 0;
+  is_due_by_time_ = votes.count_of(Vote::kSaveDue) > 0;
 }
 
 bool Checkpointer::is_due(int64_t step) const {
-  return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+  return is_due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
 }
 
 /// Returns whether a save that is due is skipped because the previous save is still being written.
@@ -155,7 +155,7 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   if (save_in_progress_ && all_saves_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
   if (!best && !is_due(progress.step)) return false;
-  due_by_time_ = false;
+  is_due_by_time_ = false;
   if (!background_group_) {
     save(progress, data_fingerprint);
     return true;
@@ -184,10 +184,10 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
   save_in_progress_ = std::make_unique<BackgroundSave>(
       progress.step,
       [options = save_options(progress), meta = make_meta(progress, data_fingerprint),
-       slices = parts_.model.snapshot(), group = *background_group_,
+       slices = parts_.model.take_snapshot(), group = *background_group_,
        &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
   all_saves_ended_ = false;
-  if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
+  if (progress.evaluations.is_best(progress.step)) recorded_best_step_ = progress.step;
   current_pause_seconds_ = parts_.clock() - start;
   total_pause_seconds_ += current_pause_seconds_;
 }
@@ -201,17 +201,17 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
   const BackgroundSave::Outcome& outcome = ended_save->finish();
   parts_.model.release_snapshot();
   if (outcome.failure.empty())
-    return report_saved(ended_save->step(), outcome.result, outcome.seconds,
+    return record_saved(ended_save->step(), outcome.result, outcome.seconds,
                         cat(" while training went on, which paused for ",
                             std::llround(1e3 * current_pause_seconds_), " ms"));
   ++failed_count_;
   if (ended_save->step() != progress.step) progress.evaluations.forget_best(ended_save->step());
   parts_.journal.warn(
       cat(outcome.failure, "; training continues and tries again when the next one is due"));
-  parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });
+  parts_.journal.update([&](RunManifest& manifest) { add_counters(manifest); });
 }
 
-void Checkpointer::report_saved(int64_t step, const SaveResult& result, double seconds,
+void Checkpointer::record_saved(int64_t step, const SaveResult& result, double seconds,
                                 const std::string& how) {
   ++saved_count_;
   saved_step_ = step;
@@ -227,25 +227,25 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
   const double start = parts_.clock();
   finish_background_save(progress);
-  if (has_saved(progress.step)) return mark_best(progress);
+  if (has_saved(progress.step)) return record_best(progress);
   last_save_start_ = start;
   const SaveResult result =
       save_checkpoint(parts_.files, save_options(progress), make_meta(progress, data_fingerprint),
                       parts_.model.slices(), session_.checkpoint_group());
-  report_saved(progress.step, result, parts_.clock() - start, "");
-  if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
+  record_saved(progress.step, result, parts_.clock() - start, "");
+  if (progress.evaluations.is_best(progress.step)) recorded_best_step_ = progress.step;
   total_pause_seconds_ += parts_.clock() - start;
 }
 
 /// Records that the last saved state is the best. When it was saved, this was not known yet.
-void Checkpointer::mark_best(const TrainingProgress& progress) {
+void Checkpointer::record_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = make_best_record(progress);
-  if (!best || marked_step_ == best->step) return;
+  if (!best || recorded_best_step_ == best->step) return;
   session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
   });
-  marked_step_ = best->step;
+  recorded_best_step_ = best->step;
 }
 
 void Checkpointer::restore_best(TrainingProgress& progress) {
@@ -268,7 +268,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
     if (session_.is_first())
       write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
   });
-  marked_step_ = best->step;
+  recorded_best_step_ = best->step;
 }
 
 void Checkpointer::drop_best(int64_t step) {
@@ -293,7 +293,7 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
                             progress.evaluations.metric(), ": ", number_text(best->value), ")");
 }
 
-void Checkpointer::add_to(RunManifest& manifest) const {
+void Checkpointer::add_counters(RunManifest& manifest) const {
   manifest.counters["checkpoints_saved"] = saved_count_;
   manifest.counters["checkpoints_failed"] = failed_count_;
   manifest.counters["checkpoints_skipped"] = skipped_count_;

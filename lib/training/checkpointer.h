@@ -68,7 +68,7 @@ class Checkpointer : public Saver {
 
   /// Adds counters to the manifest: how many checkpoints this process saved, failed to save, and
   /// skipped, and how long training paused for them.
-  void add_to(RunManifest& manifest) const;
+  void add_counters(RunManifest& manifest) const;
 
   /// Ends the background save of a run that fails with `error`: waits for it if the other ranks can
   /// finish it too, else abandons it.
@@ -91,8 +91,8 @@ class Checkpointer : public Saver {
   std::optional<BestCheckpoint> make_best_record(const TrainingProgress& progress) const;
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
   void finish_background_save(TrainingProgress& progress);
-  void mark_best(const TrainingProgress& progress);
-  void report_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
+  void record_best(const TrainingProgress& progress);
+  void record_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
 
   const TrainRequest& request_;
   const Config& config_;
@@ -104,14 +104,14 @@ class Checkpointer : public Saver {
   std::string model_fingerprint_;
   int64_t saved_step_ = -1;
   /// The step that the record names as the best.
-  int64_t marked_step_ = -1;
+  int64_t recorded_best_step_ = -1;
   /// A text that names the step of the exported weights, if it is not the last step.
   std::string exported_step_text_;
   std::unique_ptr<BackgroundSave> save_in_progress_;
   /// Says whether the saves of all ranks have ended, according to the last step's votes.
   bool all_saves_ended_ = false;
   /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
-  bool due_by_time_ = false;
+  bool is_due_by_time_ = false;
   /// The clock's time when the last save began, or was skipped.
   double last_save_start_;
   /// The checkpoint group of the background threads of all ranks; absent if nothing is saved in the

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
-#include "data/row_reader.h"
+#include "data/sequence_reader.h"
 #include "engine/choose_gpu.h"
 #include "inputs/run_inputs.h"
 #include "kernels/measured_attention.h"
@@ -92,8 +92,8 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
 /// Returns how values of different ranks are summed (RunManifest::sums). A single rank sums nothing
 /// and is recorded as "rank order, fp32".
 std::string sums_text(const RunParts& run) {
-  const bool nccls = run.session.gpu() != nullptr && run.session.world_size() > 1;
-  return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
+  const bool uses_nccl = run.session.gpu() != nullptr && run.session.world_size() > 1;
+  return uses_nccl && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
 }
 
 void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
@@ -114,8 +114,8 @@ void add_product_notes(const std::optional<ProductsInUse>& products,
 }
 
 /// Writes "validation on 64 of 812 sequences (train.evaluation.samples)".
-std::string validation_text(const EvaluationConfig& evaluation, const NamedSamples& set) {
-  const SampleSet& data = *set.samples;
+std::string validation_text(const EvaluationConfig& evaluation, const ValidationSet& set) {
+  const SequenceSet& data = *set.sequences;
   const int64_t used =
       evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
   return cat(set.name, " on ",
@@ -123,28 +123,28 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Returns whether a row gives the embedding of `token` a gradient: the token must be read at or
-/// before a label that counts, in the same document.
-bool trains_on(const Batch& row, int32_t token) {
-  auto reached = static_cast<int32_t>(row.tokens.size());
-  for (size_t i = row.tokens.size(); i-- > 0;) {
-    if (row.labels[i] >= 0) reached = row.starts[i];
-    if (row.tokens[i] == token && static_cast<int32_t>(i) >= reached) return true;
+/// Returns whether a sequence gives the embedding of `token` a gradient: the token must be read at
+/// or before a label that counts, in the same document.
+bool trains_on(const Batch& sequence, int32_t token) {
+  auto reached = static_cast<int32_t>(sequence.tokens.size());
+  for (size_t i = sequence.tokens.size(); i-- > 0;) {
+    if (sequence.labels[i] >= 0) reached = sequence.starts[i];
+    if (sequence.tokens[i] == token && static_cast<int32_t>(i) >= reached) return true;
   }
   return false;
 }
 
-/// Returns whether a row among the first million tokens of the samples gives the embedding of
+/// Returns whether a sequence among the first million tokens of the data gives the embedding of
 /// `token` a gradient.
-bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
+bool trains_on(const SequenceSet& sequences, int64_t vocab_rows, int32_t token) {
   constexpr int64_t kMaxTokens = int64_t{1} << 20;
-  const int64_t rows =
-      std::min(samples.size(), std::max<int64_t>(1, kMaxTokens / samples.sequence_length()));
-  RowReader reader(samples, vocab_rows);
+  const int64_t end =
+      std::min(sequences.size(), std::max<int64_t>(1, kMaxTokens / sequences.sequence_length()));
+  SequenceReader reader(sequences, vocab_rows);
   Batch batch;
-  for (int64_t row = 0; row < rows; ++row) {
+  for (int64_t sequence = 0; sequence < end; ++sequence) {
     reader.start(batch, 1);
-    reader.fill(batch, 0, row);
+    reader.fill(batch, 0, sequence);
     if (trains_on(batch, token)) return true;
   }
   return false;
@@ -190,16 +190,16 @@ RunManifest describe_run(const RunParts& run) {
   manifest.model =
       describe_model(manifest.model.path, run.setup.folder(), run.setup.train_program().model);
   manifest.data["train"] = describe_data(*run.data.train);
-  for (const NamedSamples& set : run.data.validation)
-    manifest.data[set.role()] = describe_data(*set.samples);
+  for (const ValidationSet& set : run.data.validation)
+    manifest.data[set.role()] = describe_data(*set.sequences);
   return manifest;
 }
 
 std::vector<std::string> opening_notes(const RunParts& run) {
   std::vector<std::string> notes = mix_lines(*run.data.train);
   for (const std::string& note : run.data.train->data().notes()) notes.push_back(note);
-  for (const NamedSamples& set : run.data.validation)
-    for (const std::string& note : set.samples->data().notes()) notes.push_back(note);
+  for (const ValidationSet& set : run.data.validation)
+    for (const std::string& note : set.sequences->data().notes()) notes.push_back(note);
   add_device_notes(run, notes);
   add_thread_notes(run.threads, notes);
   add_attention_notes(run, notes);
@@ -209,7 +209,7 @@ std::vector<std::string> opening_notes(const RunParts& run) {
     notes.push_back(note);
   for (const std::string& line : trained_table(run.setup.train_program().model))
     notes.push_back(line);
-  for (const NamedSamples& set : run.data.validation)
+  for (const ValidationSet& set : run.data.validation)
     notes.push_back(validation_text(run.request.config.train.evaluation, set));
   return notes;
 }

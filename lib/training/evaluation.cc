@@ -11,31 +11,31 @@
 namespace ftrun {
 namespace {
 
-std::string uncounted_text(const SampleSet& data, int64_t sequences) {
+std::string uncounted_text(const SequenceSet& data, int64_t sequences) {
   return cat(data.data().name(), ": no token counts in the first ", sequences,
              " sequences, so they have no loss");
 }
 
 /// Throws an Error if the best checkpoint is to be exported, but the set of its metric has no
 /// counted tokens: such a run would export nothing.
-void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_t sequences) {
+void refuse_uncounted_best(const Config& config, const ValidationSet& set, int64_t sequences) {
   const std::string& metric = config.checkpoint.keep_best.metric;
   if (!config.model_export.enabled || config.model_export.which != ExportWhich::kBest) return;
   if (!metric.starts_with(set.name + ".")) return;
   throw Error(
       ExitCode::kBadInput,
-      cat(uncounted_text(*set.samples, sequences), ", and export.which: best by ", metric),
+      cat(uncounted_text(*set.sequences, sequences), ", and export.which: best by ", metric),
       "raise train.evaluation.samples, validate on other data, or keep the best by another set");
 }
 
-/// Evaluates one set. Returns nothing if the ranks agreed to stop, except after the last rows of
+/// Evaluates one set. Returns nothing if the ranks agreed to stop, except after the last pass of
 /// the last set (`is_last`), when the results are complete.
 std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup& setup,
-                                             const NamedSamples& set, bool is_last,
+                                             const ValidationSet& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
   const MemberIndex place = sample_place(setup.plan().options.state);
-  ValidationReader reader(*set.samples, config.train.evaluation.samples,
+  ValidationReader reader(*set.sequences, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
                           setup.evaluation_program().model.vocab_rows,
                           setup.plan().evaluation_micro_batches);
@@ -46,15 +46,15 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                             .seconds = seconds_since(start)};
   }
   double loss = 0, correct = 0;
-  for (int64_t round = 0; round < reader.rounds(); ++round) {
+  for (int64_t pass = 0; pass < reader.passes(); ++pass) {
     ForwardRun run;
-    run.micro_batches = reader.read(round);
+    run.micro_batches = reader.read(pass);
     stop.add_vote(run.votes);
     setup.evaluate_executor().run_forward(run);
     loss += run.result.loss_sum;
     correct += run.result.correct_tokens;
     stop.read_votes(run.result.all_votes);
-    if (stop.reached() && (round + 1 < reader.rounds() || !is_last)) return std::nullopt;
+    if (stop.reached() && (pass + 1 < reader.passes() || !is_last)) return std::nullopt;
   }
   const auto tokens = static_cast<double>(reader.counted_tokens_global());
   return EvaluationResult{.set = set.name,
@@ -68,10 +68,10 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
 
 std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
                                                            TrainingSetup& setup,
-                                                           const std::vector<NamedSamples>& sets,
+                                                           const std::vector<ValidationSet>& sets,
                                                            StopAgreement& stop) {
   std::vector<EvaluationResult> results;
-  for (const NamedSamples& set : sets) {
+  for (const ValidationSet& set : sets) {
     std::optional<EvaluationResult> result =
         evaluate_set(config, setup, set, &set == &sets.back(), stop);
     if (!result) return std::nullopt;

@@ -4,16 +4,16 @@ namespace ftrun {
 
 void EvaluationClock::add_vote(Votes& votes) const {
   if (!is_first_ || config_.every_minutes == 0) return;
-  if (seconds_() - last_start_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
+  if (clock_() - last_start_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
 }
 
 bool EvaluationClock::is_due(int64_t step, int64_t total_steps) const {
-  return due_by_time_ || step == total_steps || (config_.every > 0 && step % config_.every == 0);
+  return is_due_by_time_ || step == total_steps || (config_.every > 0 && step % config_.every == 0);
 }
 
-void EvaluationClock::begin() {
-  due_by_time_ = false;
-  last_start_ = seconds_();
+void EvaluationClock::restart() {
+  is_due_by_time_ = false;
+  last_start_ = clock_();
 }
 
 }  // namespace ftrun

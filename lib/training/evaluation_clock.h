@@ -13,28 +13,27 @@ namespace ftrun {
 /// rank 0, which all ranks follow.
 class EvaluationClock {
  public:
-  /// Keeps a reference to the config. `seconds` returns the seconds since some fixed moment.
-  EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> seconds)
-      : config_(config),
-        is_first_(is_first),
-        seconds_(std::move(seconds)),
-        last_start_(seconds_()) {}
+  /// Keeps a reference to the config. `clock` returns the seconds since some fixed moment.
+  EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> clock)
+      : config_(config), is_first_(is_first), clock_(std::move(clock)), last_start_(clock_()) {}
 
   /// Adds rank 0's vote; read_votes() receives the votes of all ranks.
   void add_vote(Votes& votes) const;
-  void read_votes(const Votes& votes) { due_by_time_ = votes.count_of(Vote::kEvaluationDue) > 0; }
+  void read_votes(const Votes& votes) {
+    is_due_by_time_ = votes.count_of(Vote::kEvaluationDue) > 0;
+  }
 
   /// Returns whether an evaluation is due after `step`: by the interval, by the clock, or because
   /// it is the last of `total_steps`. The caller handles a run that ends earlier for another
   /// reason.
   bool is_due(int64_t step, int64_t total_steps) const;
-  void begin();
+  void restart();
 
  private:
   const EvaluationConfig& config_;
   const bool is_first_;
-  std::function<double()> seconds_;
-  bool due_by_time_ = false;
+  std::function<double()> clock_;
+  bool is_due_by_time_ = false;
   double last_start_;
 };
 

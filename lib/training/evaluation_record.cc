@@ -115,7 +115,7 @@ void EvaluationRecord::forget_best(int64_t step) {
     previous_best_.reset();
 }
 
-bool EvaluationRecord::stops() const {
+bool EvaluationRecord::should_stop() const {
   return stop_metric_ && evaluations_without_improvement_ >= early_stopping_.patience;
 }
 

@@ -50,7 +50,7 @@ class EvaluationRecord {
 
   /// Returns whether early stopping ends the run: none of the last early_stopping.patience
   /// evaluations has improved.
-  bool stops() const;
+  bool should_stop() const;
   /// Returns the reason why the run stops: "validation.loss has not improved by more than 0.01 in 3
   /// evaluations (best 3.125 after step 10)".
   std::string stop_reason() const;

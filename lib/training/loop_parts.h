@@ -79,9 +79,9 @@ class Evaluator {
   /// Collective: returns the results of all sets; nothing if the ranks agreed to stop during the
   /// evaluation.
   virtual std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& stop) = 0;
-  /// Collective: returns the results that an earlier start of the run recorded after `step`; empty
+  /// Collective: reads the results that an earlier start of the run recorded after `step`; empty
   /// unless it recorded the results of all sets.
-  virtual std::vector<EvaluationResult> recorded(int64_t step) = 0;
+  virtual std::vector<EvaluationResult> read_results(int64_t step) = 0;
   /// Collective: writes text samples with the weights after `step`; a second call for the same step
   /// does nothing.
   virtual void write_texts(int64_t step) = 0;

@@ -6,32 +6,32 @@
 namespace ftrun {
 
 LossScaler::LossScaler(const Config& config)
-    : enabled_(config.fp16.enabled),
-      dynamic_(config.fp16.enabled && config.fp16.loss_scale == 0),
-      with_hysteresis_(config.zero.stage > 0),
+    : is_enabled_(config.fp16.enabled),
+      is_dynamic_(config.fp16.enabled && config.fp16.loss_scale == 0),
+      uses_hysteresis_(config.zero.stage > 0),
       config_(config.fp16) {
-  if (!enabled_) return;
-  state_.scale =
-      dynamic_ ? std::exp2(static_cast<double>(config_.initial_scale_power)) : config_.loss_scale;
+  if (!is_enabled_) return;
+  state_.scale = is_dynamic_ ? std::exp2(static_cast<double>(config_.initial_scale_power))
+                             : config_.loss_scale;
   state_.hysteresis = config_.hysteresis;
 }
 
 bool LossScaler::expects_overflow() const {
-  return dynamic_ && state_.scale > config_.min_loss_scale;
+  return is_dynamic_ && state_.scale > config_.min_loss_scale;
 }
 
 void LossScaler::shrink() {
-  if (with_hysteresis_ && config_.hysteresis != 1 && state_.hysteresis != 1) {
+  if (uses_hysteresis_ && config_.hysteresis != 1 && state_.hysteresis != 1) {
     --state_.hysteresis;
     return;
   }
-  exhausted_ = with_hysteresis_ && state_.scale == config_.min_loss_scale;
+  is_exhausted_ = uses_hysteresis_ && state_.scale == config_.min_loss_scale;
   state_.scale = std::max(state_.scale / 2, config_.min_loss_scale);
 }
 
 void LossScaler::update(bool overflow) {
-  if (!dynamic_) return;
-  exhausted_ = false;
+  if (!is_dynamic_) return;
+  is_exhausted_ = false;
   if (overflow) {
     shrink();
     state_.last_overflow = state_.iteration;
@@ -47,12 +47,12 @@ void LossScaler::update(bool overflow) {
 }
 
 std::optional<LossScalerState> LossScaler::state() const {
-  if (!enabled_) return std::nullopt;
+  if (!is_enabled_) return std::nullopt;
   return state_;
 }
 
 void LossScaler::restore(const LossScalerState& state) {
-  if (dynamic_) state_ = state;
+  if (is_dynamic_) state_ = state;
 }
 
 }  // namespace ftrun

@@ -24,7 +24,7 @@ class LossScaler {
   void update(bool overflow);
   /// Returns whether the last step overflowed at the smallest scale. In this case DeepSpeed stops
   /// the run at stages 1 to 3.
-  bool exhausted() const { return exhausted_; }
+  bool is_exhausted() const { return is_exhausted_; }
 
   /// Returns the state for checkpoints; nothing without fp16.
   std::optional<LossScalerState> state() const;
@@ -33,10 +33,10 @@ class LossScaler {
  private:
   void shrink();
 
-  bool enabled_ = false;
-  bool dynamic_ = false;
-  bool with_hysteresis_ = false;
-  bool exhausted_ = false;
+  bool is_enabled_ = false;
+  bool is_dynamic_ = false;
+  bool uses_hysteresis_ = false;
+  bool is_exhausted_ = false;
   Fp16Config config_;
   LossScalerState state_;
 };

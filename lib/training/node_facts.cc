@@ -18,15 +18,15 @@
 #include "base/module_path.h"
 #include "base/text.h"
 #include "config/model_name.h"
-#include "data/row_reader.h"
-#include "data/sample_set.h"
+#include "data/sequence_reader.h"
+#include "data/sequence_set.h"
 
 namespace ftrun {
 namespace {
 
 constexpr size_t kPieceBytes = 4096;
 constexpr int64_t kPieces = 20;
-constexpr int64_t kSampledRows = 32;
+constexpr int64_t kSampledSequences = 32;
 constexpr const char* kMissing = "missing";
 
 /// Hashes `count` pieces of a file, evenly spread from its first byte to its last. A file that is
@@ -82,18 +82,18 @@ void add_folder(const std::string& key, const std::string& folder, std::vector<N
     facts.push_back({cat(key, " ", name), sampled_file(cat(folder, "/", name), kPieces)});
 }
 
-std::string sampled_rows(const SampleSet& samples) {
+std::string sampled_sequences(const SequenceSet& sequences) {
   Xxh3Stream hash;
-  RowReader reader(samples, std::numeric_limits<int32_t>::max());
+  SequenceReader reader(sequences, std::numeric_limits<int32_t>::max());
   Batch batch;
-  const int64_t rows = samples.size(), count = std::min(rows, kSampledRows);
+  const int64_t total = sequences.size(), count = std::min(total, kSampledSequences);
   for (int64_t i = 0; i < count; ++i) {
     reader.start(batch, 1);
-    reader.fill(batch, 0, count == 1 ? 0 : i * (rows - 1) / (count - 1));
+    reader.fill(batch, 0, count == 1 ? 0 : i * (total - 1) / (count - 1));
     hash.update(batch.tokens.data(), batch.tokens.size() * sizeof(batch.tokens[0]));
     hash.update(batch.labels.data(), batch.labels.size() * sizeof(batch.labels[0]));
   }
-  return cat(count_text(rows, "sequence"), ", xxh3 of ", count, " ", hex64(hash.digest()));
+  return cat(count_text(total, "sequence"), ", xxh3 of ", count, " ", hex64(hash.digest()));
 }
 
 std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& text) {
@@ -129,9 +129,9 @@ std::vector<NodeFact> input_facts(const Config& config, const RunData& data) {
   std::vector<NodeFact> facts;
   add_folder("model.path", folder_of(config.model), facts);
   add_folder("adapter.path", find_adapter_folder(config.adapter.path).folder, facts);
-  facts.push_back({"data.train", sampled_rows(*data.train)});
-  for (const NamedSamples& set : data.validation)
-    facts.push_back({cat("the data of ", set.name), sampled_rows(*set.samples)});
+  facts.push_back({"data.train", sampled_sequences(*data.train)});
+  for (const ValidationSet& set : data.validation)
+    facts.push_back({cat("the data of ", set.name), sampled_sequences(*set.sequences)});
   return facts;
 }
 
@@ -146,7 +146,7 @@ std::vector<NodeFact> driver_facts(int cuda_version) {
 
 std::string facts_text(std::span<const NodeFact> facts) {
   std::string text;
-  for (const NodeFact& fact : facts) text += cat(fact.what, "\t", fact.value, "\n");
+  for (const NodeFact& fact : facts) text += cat(fact.name, "\t", fact.value, "\n");
   return text;
 }
 

@@ -13,7 +13,7 @@ namespace ftrun {
 /// NodeFact is a fact that must be equal on all nodes of a run. It has a name, such as "the ftrun
 /// binary", and a value, a fingerprint or size. Neither contains a tab or a line feed.
 struct NodeFact {
-  std::string what;
+  std::string name;
   std::string value;
 };
 
@@ -22,7 +22,7 @@ std::vector<NodeFact> program_facts(const BuildInfo& build);
 
 /// Lists facts about model, adapter and data as this node reads them from the config's paths:
 /// sizes, and XXH3 hashes of samples (config.json as a whole, up to 20 pieces of 4 KiB of each
-/// weights file, up to 32 rows of each data set). Throws the errors of reading.
+/// weights file, up to 32 sequences of each data set). Throws the errors of reading.
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data);
 
 /// Lists the driver version of this node's GPUs, and the version of the kernel module if the system

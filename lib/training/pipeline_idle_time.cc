@@ -103,7 +103,7 @@ std::string PipelineIdleTime::text() const {
              format_table({"pipeline", "measured", "by the schedule alone"}, rows));
 }
 
-std::map<std::string, std::map<std::string, int64_t>> PipelineIdleTime::record() const {
+std::map<std::string, std::map<std::string, int64_t>> PipelineIdleTime::manifest_values() const {
   const auto per_million = [](double share) { return std::llround(share * 1e6); };
   std::map<std::string, std::map<std::string, int64_t>> record;
   for (size_t stage = 0; stage < idle_.size(); ++stage)

@@ -58,7 +58,7 @@ class PipelineIdleTime {
   /// Writes a table; "" if there is nothing to report.
   std::string text() const;
   /// Returns the values for RunManifest::pipeline.
-  std::map<std::string, std::map<std::string, int64_t>> record() const;
+  std::map<std::string, std::map<std::string, int64_t>> manifest_values() const;
 
  private:
   const StepOptions& options() const { return setup_.plan().options; }

@@ -191,7 +191,7 @@ void Recorder::open_progress(int64_t total_steps) {
 }
 
 void Recorder::record_step(const StepMetrics& metrics) {
-  folder_.require_own();
+  folder_.require_still_owned();
   metrics_->write(metrics);
   check_follower();
   if (tensorboard_) tensorboard_->write(metrics.step, tensorboard_scalars(metrics));
@@ -205,7 +205,7 @@ void Recorder::record_step(const StepMetrics& metrics) {
 }
 
 void Recorder::record_trace(const TracedStep& step) {
-  folder_.require_own();
+  folder_.require_still_owned();
   const bool is_first = !trace_;
   if (is_first) trace_.emplace(paths().trace(), first_step_);
   trace_->add(step);
@@ -214,7 +214,7 @@ void Recorder::record_trace(const TracedStep& step) {
 
 void Recorder::record_texts(int64_t step, const std::vector<TextSample>& samples) {
   for (const TextSample& sample : samples)
-    if (samples_) samples_->write_line(sample_line(step, sample));
+    if (samples_) samples_->write_line(text_sample_line(step, sample));
 }
 
 void Recorder::print(const std::string& line) {
@@ -240,7 +240,7 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
   write_report();
   if (metrics.empty()) return "";
   std::string report = loss_table(metrics);
-  for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restart))
+  for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restarts))
     report += line + "\n";
   return report + effective_time_text(time) + "\n";
 }
@@ -249,7 +249,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
   try {
     if (progress_) progress_->finish();
     end_follower();
-    if (!manifest_ || folder_.is_another_runs()) return;
+    if (!manifest_ || folder_.belongs_to_another_run()) return;
     // With several ranks, the supervisor records which rank was the cause.
     if (request_.launch.world_size == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });

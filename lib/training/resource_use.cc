@@ -69,14 +69,14 @@ void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
 }
 
 void ResourceUse::sum_over_ranks(Session& session) {
-  total_memory(session);
-  total_traffic(session);
+  sum_memory(session);
+  sum_traffic(session);
   pipeline_.sum_over_ranks(session);
 }
 
 /// Writes " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on other
 /// ranks, and without a pipeline.
-std::string ResourceUse::stage_memory() const {
+std::string ResourceUse::stage_memory_text() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";
   std::string text = cat(" process ", memory_->measured);
@@ -85,14 +85,14 @@ std::string ResourceUse::stage_memory() const {
   return text;
 }
 
-void ResourceUse::total_memory(Session& session) {
+void ResourceUse::sum_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
   const int64_t around_steps =
       batch_bytes(config_) + saver_bytes(config_, setup_) + export_working_bytes(config_, setup_);
   memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held_bytes()));
-  for (const std::string& text : session.exchange(
-           "memory",
-           cat(own.peak_resident, " ", own.held_bytes(), " ", own.file_backed, stage_memory()))) {
+  for (const std::string& text :
+       session.exchange("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",
+                                      own.file_backed, stage_memory_text()))) {
     std::istringstream figures(text);
     for (int64_t* const peak : {&peak_resident_, &peak_held_, &peak_file_backed_}) {
       int64_t bytes = 0;
@@ -107,7 +107,7 @@ void ResourceUse::total_memory(Session& session) {
   }
 }
 
-void ResourceUse::total_traffic(Session& session) {
+void ResourceUse::sum_traffic(Session& session) {
   if (traffic_.sums().steps == 0) return;
   for (const std::string& text : session.exchange("traffic", encode_traffic(traffic_.sums()))) {
     const TrafficSums sums = decode_traffic(text);
@@ -125,11 +125,11 @@ void ResourceUse::write_totals(RunManifest& manifest) const {
   manifest.memory = memory_record(*memory_);
   for (size_t stage = 0; stage < stages_.size(); ++stage)
     manifest.memory[cat("stage ", stage)] = stages_[stage];
-  manifest.pipeline = pipeline_.record();
+  manifest.pipeline = pipeline_.manifest_values();
   if (all_traffic_) manifest.traffic = traffic_record(*all_traffic_);
 }
 
-std::vector<std::string> ResourceUse::texts(int ranks) const {
+std::vector<std::string> ResourceUse::summary_lines(int ranks) const {
   std::vector<std::string> texts{memory_text(*memory_)};
   const std::string moved = traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
   if (!moved.empty()) texts.push_back(moved);

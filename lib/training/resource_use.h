@@ -39,13 +39,13 @@ class ResourceUse {
   void sum_over_ranks(Session& session);
   /// Adds the totals to the manifest.
   void write_totals(RunManifest& manifest) const;
-  std::vector<std::string> texts(int ranks) const;
+  std::vector<std::string> summary_lines(int ranks) const;
 
  private:
-  void total_memory(Session& session);
-  void total_traffic(Session& session);
+  void sum_memory(Session& session);
+  void sum_traffic(Session& session);
   int64_t bytes_sent() const;
-  std::string stage_memory() const;
+  std::string stage_memory_text() const;
   double disk_waited() const;
 
   const Config& config_;

@@ -12,7 +12,7 @@
 #include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "data/row_reader.h"
+#include "data/sequence_reader.h"
 #include "engine/changed_tensors.h"
 #include "engine/generate.h"
 #include "inputs/export_options.h"
@@ -21,26 +21,28 @@
 namespace ftrun {
 namespace {
 
-/// Returns the beginning of the document at [begin, end) of a row: all tokens before the first
+/// Returns the beginning of the document at [begin, end) of a sequence: all tokens before the first
 /// token that is trained on, or `count` tokens if all tokens except the first are trained on. The
 /// label at a position is the next token.
-std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, int64_t count) {
+std::vector<int32_t> beginning_of(const Batch& sequence, size_t begin, size_t end, int64_t count) {
   size_t context = begin;
-  while (context < end && row.labels[context] < 0) ++context;
+  while (context < end && sequence.labels[context] < 0) ++context;
   const bool masked = context > begin && context < end;
   const size_t stop = masked ? context + 1 : std::min(end, begin + static_cast<size_t>(count));
-  return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
-          row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
+  return {sequence.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+          sequence.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
 }
 
-/// Finds the first position of each document of a row, and the end of the last document, without
-/// padding.
-std::vector<size_t> document_bounds(const Batch& row) {
+/// Finds the first position of each document of a sequence, and the end of the last document,
+/// without padding.
+std::vector<size_t> document_bounds(const Batch& sequence) {
   std::vector<size_t> bounds;
-  size_t end = row.tokens.size();
-  while (end > 0 && row.labels[end - 1] < 0 && row.tokens[end - 1] == row.tokens.back()) --end;
+  size_t end = sequence.tokens.size();
+  while (end > 0 && sequence.labels[end - 1] < 0 &&
+         sequence.tokens[end - 1] == sequence.tokens.back())
+    --end;
   for (size_t i = 0; i < end; ++i)
-    if (static_cast<size_t>(row.starts[i]) == i) bounds.push_back(i);
+    if (static_cast<size_t>(sequence.starts[i]) == i) bounds.push_back(i);
   bounds.push_back(end);
   return bounds;
 }
@@ -90,13 +92,13 @@ class PieceCollector {
     ++next_piece_;
     try {
       if (stop_()) throw ExportStopped{};
-      if (sends())
+      if (is_sender())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
                                *setup_.groups().host_model, out, setup_.save_buffers().sectors());
       if (changed_tensors_ != nullptr && !out.empty())
         changed_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
-      broken_ = true;
+      has_failed_ = true;
       const std::string reason =
           cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
       for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
@@ -113,19 +115,19 @@ class PieceCollector {
     }
   }
 
-  bool broken() const { return broken_; }
+  bool has_failed() const { return has_failed_; }
 
  private:
   /// Returns whether this rank sends its state. All replicas hold the same state, so only the ranks
   /// of the first replica send; the others only vote.
-  bool sends() const { return setup_.plan().options.state.replica == 0; }
+  bool is_sender() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;
   const bool writes_;
   const std::function<bool()>& stop_;
   ChangedTensors* changed_tensors_;
   size_t next_piece_ = 0;
-  bool broken_ = false;
+  bool has_failed_ = false;
 };
 
 /// Throws an Error unless the export can be opened as a run would open it, and has every tensor in
@@ -151,7 +153,7 @@ std::exception_ptr write_export(const ExportOptions& options,
         [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
     require_loads(options, model);
   } catch (const std::exception&) {
-    if (pieces.broken()) throw;
+    if (pieces.has_failed()) throw;
     return std::current_exception();
   }
   return nullptr;
@@ -166,7 +168,7 @@ constexpr int64_t kPieceElements = int64_t{1} << 18;
 ExportOptions options_of_run(const Config& config, const TrainingSetup& setup) {
   ExportOptions options = export_options(config, setup.model_config());
   options.piece_elements = kPieceElements;
-  options.room = setup.save_buffers().file();
+  options.piece_buffer = setup.save_buffers().file();
   return options;
 }
 
@@ -215,17 +217,17 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
 }
 
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
-                                                 const SampleSet& validation) {
+                                                 const SequenceSet& validation) {
   const ModelDescription& model = setup.text_program().model;
   const auto wanted = static_cast<size_t>(config.train.generate.prompts);
   const int64_t longest =
       std::min(config.train.generate.prompt_tokens, model.batch.sequence_length);
   std::vector<std::vector<int32_t>> prompts;
-  RowReader reader(validation, model.vocab_rows);
+  SequenceReader reader(validation, model.vocab_rows);
   Batch batch;
-  for (int64_t row = 0; row < validation.size() && prompts.size() < wanted; ++row) {
+  for (int64_t sequence = 0; sequence < validation.size() && prompts.size() < wanted; ++sequence) {
     reader.start(batch, 1);
-    reader.fill(batch, 0, row);
+    reader.fill(batch, 0, sequence);
     const std::vector<size_t> bounds = document_bounds(batch);
     for (size_t i = 0; i + 1 < bounds.size() && prompts.size() < wanted; ++i)
       prompts.push_back(beginning_of(batch, bounds[i], bounds[i + 1], longest));

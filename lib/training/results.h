@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 #include "engine/setup.h"
 #include "model/detokenizer.h"
 #include "report/text_samples.h"
@@ -52,7 +52,7 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
 /// the model. This does everything that may fail on a single rank. If a document begins with tokens
 /// that are not trained on (as in a chat), the prompt consists of all these tokens.
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
-                                                 const SampleSet& validation);
+                                                 const SequenceSet& validation);
 
 /// Generates the model's continuation of a prompt. Returns prompt and text; both are empty on ranks
 /// without a detokenizer. Collective over all ranks if a single rank cannot run the model. Each

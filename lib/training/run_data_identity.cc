@@ -25,8 +25,8 @@ void RunDataIdentity::start(const RunData& data) {
   set_recorded_fingerprint();
   const RunPaths paths(request_.config.output_dir);
   fingerprints_.start("train", *data.train, paths.fingerprint("train"));
-  for (const NamedSamples& set : data.validation)
-    fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
+  for (const ValidationSet& set : data.validation)
+    fingerprints_.start(set.role(), *set.sequences, paths.fingerprint(set.role()));
 }
 
 /// Sets the fingerprints that records contain until the fingerprints of the data are computed:

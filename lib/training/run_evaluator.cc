@@ -14,7 +14,7 @@ std::optional<std::vector<EvaluationResult>> RunEvaluator::evaluate(StopAgreemen
   return evaluate_sets(config_, setup_, data_.validation, stop);
 }
 
-std::vector<StepMetrics> RunEvaluator::all_recorded(
+std::vector<StepMetrics> RunEvaluator::read_evaluations(
     const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
   const std::string lines = session_.broadcast_text(what, [&] {
     std::string found;
@@ -33,12 +33,13 @@ std::vector<StepMetrics> RunEvaluator::all_recorded(
   return all;
 }
 
-std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
+std::vector<EvaluationResult> RunEvaluator::read_results(int64_t step) {
   std::vector<EvaluationResult> results;
-  for (StepMetrics& metrics : all_recorded("looking for the evaluation of the last step",
-                                           [step](const StepMetrics& m) { return m.step == step; }))
+  for (StepMetrics& metrics :
+       read_evaluations("looking for the evaluation of the last step",
+                        [step](const StepMetrics& m) { return m.step == step; }))
     results.push_back(std::move(metrics.evaluations.at(0)));
-  const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) {
+  const auto is_of = [](const EvaluationResult& result, const ValidationSet& set) {
     return result.set == set.name;
   };
   const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(),
@@ -49,7 +50,7 @@ std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
 /// Writes text samples, using the same prompts at each evaluation and at the end.
 void RunEvaluator::write_texts(int64_t step) {
   if (stop_.reached() || data_.validation.empty() || sampled_step_ == step) return;
-  if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);
+  if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].sequences, journal_);
   samples_ = texts_->generate();
   sampled_step_ = step;
   session_.run_on_all_ranks("recording the samples of text",

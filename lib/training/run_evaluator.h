@@ -31,13 +31,13 @@ class RunEvaluator : public Evaluator {
 
   bool has_sets() const override { return !data_.validation.empty(); }
   std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& stop) override;
-  std::vector<EvaluationResult> recorded(int64_t step) override;
+  std::vector<EvaluationResult> read_results(int64_t step) override;
   void write_texts(int64_t step) override;
 
-  /// Collective: returns the evaluations in metrics.jsonl that rank 0 selects, each set of a step
+  /// Collective: reads the evaluations in metrics.jsonl that rank 0 selects, each set of a step
   /// separately. Messages name `what`.
-  std::vector<StepMetrics> all_recorded(const std::string& what,
-                                        const std::function<bool(const StepMetrics&)>& wanted);
+  std::vector<StepMetrics> read_evaluations(const std::string& what,
+                                            const std::function<bool(const StepMetrics&)>& wanted);
   /// Shows the first text on the terminal, if it was written with the weights after `step`.
   void print_text(int64_t step);
 

@@ -17,10 +17,10 @@ namespace {
 /// new checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
-  const int64_t replica = request.launch.world_size / mesh.data;  // ranks
-  const int64_t dropped_replicas = std::ssize(request.ranks.dropped) / replica;
+  const int64_t ranks_per_data_place = request.launch.world_size / mesh.data;
+  const int64_t dropped_places = std::ssize(request.ranks.dropped) / ranks_per_data_place;
   return cat("continues with ", count_text(mesh.data, "data-parallel rank"), " of ",
-             mesh.data + dropped_replicas, " since ", request.ranks.drop_reason);
+             mesh.data + dropped_places, " since ", request.ranks.drop_reason);
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void RunJournal::record_texts(int64_t step, const std::vector<TextSample>& sampl
 }
 
 void RunJournal::record_ready() {
-  if (std::exchange(ready_, true)) return;
+  if (std::exchange(has_recorded_ready_, true)) return;
   const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
   update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }

@@ -64,7 +64,7 @@ class RunJournal : public Journal {
   const OpenLog open_log_;
   std::unique_ptr<Recorder> recorder_;
   const Executor* executor_ = nullptr;
-  bool ready_ = false;
+  bool has_recorded_ready_ = false;
 };
 
 }  // namespace ftrun

@@ -17,9 +17,9 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
                        Journal& journal, CheckedRanks checked)
     : session_(session),
       setup_(setup),
-      use_(config, setup),
+      resource_use_(config, setup),
       times_(std::move(checked.predicted)),
-      load_(session.world_size()) {
+      load_watch_(session.world_size()) {
   if (!checked.traced.empty())
     tracer_.emplace(config.train.trace, session, setup.train_program().program,
                     std::move(checked.traced), journal, times_.predicted());
@@ -53,11 +53,11 @@ void RunStepper::open_slow_ranks(const Config& config) {
 }
 
 void RunStepper::run(StepRun& step) {
-  use_.begin_step();
+  resource_use_.begin_step();
   // In an elastic run all ranks that should be traced may have been dropped.
   step.traced = step.traced && tracer_.has_value();
   setup_.train_executor().run(step);
-  use_.end_step(step.result.finite);
+  resource_use_.end_step(step.result.finite);
 }
 
 void RunStepper::record_measurements(const StepMetrics& metrics) {
@@ -66,7 +66,7 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
   // On GPUs a traced step is not replayed as a CUDA graph, and takes longer than other steps, so
   // its times are not recorded.
   if (tracer_ && tracer_->traces(metrics.step))
-    return tracer_->write(metrics.step, executor.trace());
+    return tracer_->record_if_traced(metrics.step, executor.trace());
   const std::array<double, kInstrKinds> spent = executor.seconds();
   const PipelineSeconds& pipeline = executor.pipeline_seconds();
   const auto seconds = [&](const auto& kinds) {
@@ -74,9 +74,9 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
     for (const InstrKind kind : kinds) sum += spent[static_cast<size_t>(kind)];
     return sum;
   };
-  times_.record_step(metrics, {.layers = seconds(kLayerKinds),
-                               .update = seconds(kUpdateKinds),
-                               .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
+  times_.add_step(metrics, {.layers = seconds(kLayerKinds),
+                            .update = seconds(kUpdateKinds),
+                            .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
 }
 
 NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
@@ -87,7 +87,7 @@ NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
 /// known, because without it all ranks seem to take equally long.
 std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics) {
   if (!slow_ranks_ || !metrics.exposed_communication_seconds) return {};
-  const double disk = use_.disk_wait_seconds();
+  const double disk = resource_use_.disk_wait_seconds();
   const double compute = metrics.step_seconds - metrics.data_wait_seconds -
                          *metrics.exposed_communication_seconds - disk;
   return slow_ranks_->add_step(metrics.step,

@@ -28,17 +28,17 @@ class RunStepper : public Stepper {
 
   void run(StepRun& step) override;
   void add_memory_and_traffic(StepMetrics& metrics) const override {
-    use_.add_memory_and_traffic(metrics);
+    resource_use_.add_memory_and_traffic(metrics);
   }
   void record_measurements(const StepMetrics& metrics) override;
   NonfiniteSearch find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;
 
-  ResourceUse& use() { return use_; }
+  ResourceUse& resource_use() { return resource_use_; }
   const StepTimes& times() const { return times_; }
   /// Returns the measurement of other work on this machine since the run began.
-  const LoadWatch& load() const { return load_; }
+  const LoadWatch& load_watch() const { return load_watch_; }
 
  private:
   void open_replica_check(const Config& config, Journal& journal);
@@ -46,10 +46,10 @@ class RunStepper : public Stepper {
 
   Session& session_;
   TrainingSetup& setup_;
-  ResourceUse use_;
+  ResourceUse resource_use_;
   StepTimes times_;
   std::optional<StepTracer> tracer_;
-  LoadWatch load_;
+  LoadWatch load_watch_;
   std::optional<ReplicaCheck> replicas_;
   std::optional<SlowRanks> slow_ranks_;
 };

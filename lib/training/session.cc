@@ -74,8 +74,8 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   if (!launch.master_addr.empty()) options.address = launch.master_addr;
   options.port = launch.master_port;
   options.listen_fd = launch.store_fd;
-  options.agent_store = launch.agent_store;
-  options.attempt = launch.restart;
+  options.has_agent_store = launch.has_agent_store;
+  options.attempt = launch.restarts;
   options.token = launch.token;
   options.meeting_file = rendezvous_file(request.config.output_dir);
   options.job = job_of(request);
@@ -130,7 +130,7 @@ Session::Session(const TrainRequest& request) : Session(request, open_rendezvous
 Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous)
     : rank_(request.launch.rank),
       world_size_(request.launch.world_size),
-      auto_timeout_(is_auto(request.config)),
+      has_auto_timeout_(is_auto(request.config)),
       timeout_(timeout_of(request.config, kFirstStepLimit)),
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
@@ -256,7 +256,7 @@ CheckpointGroup Session::checkpoint_group() {
           }};
 }
 
-CheckpointGroup Session::background_group() {
+CheckpointGroup Session::open_background_group() {
   return {rank_, world_size_,
           [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->make_connection_for_thread())](
               const std::string& text) {
@@ -279,19 +279,19 @@ int Session::vote_to_stop(int signal) {
   return voted_signal(votes);
 }
 
-/// Sets the time limit of waits for all host groups and, with `devices`, for the groups of the
-/// programs.
-void Session::set_timeout(milliseconds limit, bool devices) {
+/// Sets the time limit of waits for all host groups and, with `include_programs`, for the groups of
+/// the programs.
+void Session::set_timeout(milliseconds limit, bool include_programs) {
   groups().host_world->set_timeout(limit);
   groups().host_model->set_timeout(limit);
   for (Communicator* group : groups().open)
-    if (devices) group->set_timeout(limit);
+    if (include_programs) group->set_timeout(limit);
 }
 
 void Session::adapt_timeout(double seconds) {
   slowest_step_ = std::max(slowest_step_, seconds);
   rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
-  if (!auto_timeout_ || !groups_) return;
+  if (!has_auto_timeout_ || !groups_) return;
   const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
   if (std::max(limit, kMinLimit) == timeout_) return;
   timeout_ = std::max(limit, kMinLimit);

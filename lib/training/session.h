@@ -87,7 +87,7 @@ class Session {
   CheckpointGroup checkpoint_group();
   /// Opens a checkpoint group for another thread; all ranks must use it from such a thread. It has
   /// its own connection and does not need this session afterwards.
-  CheckpointGroup background_group();
+  CheckpointGroup open_background_group();
   /// Collective: sums numbers over all ranks, in place, in rank order, as one all-reduce of host
   /// memory. All ranks pass equally many numbers. To learn each rank's number, give each rank a
   /// slot of its own and zeros elsewhere. May be called in a step, at the cost of a wait for all
@@ -101,7 +101,7 @@ class Session {
   /// "auto" they depend on the slowest step. Must not be called while a collective runs.
   void adapt_timeout(double seconds);
   /// Returns the current time limit of a collective.
-  std::chrono::milliseconds longest_wait() const { return timeout_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
   /// Publishes what this rank does from now on, for the messages of ranks that wait for it.
   void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }
   ProgressBoard& board() { return rendezvous_->board(); }
@@ -118,12 +118,12 @@ class Session {
   [[noreturn]] void refuse_together(const Error& error);
   void require_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
-  void set_timeout(std::chrono::milliseconds limit, bool devices);
+  void set_timeout(std::chrono::milliseconds limit, bool include_programs);
 
   int rank_;
   int world_size_;
   /// Says whether comm.timeout is "auto" in the config.
-  const bool auto_timeout_;
+  const bool has_auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.sort_key, " ", own.data, " ", own.place);
+  return cat(own.sort_key, " ", own.sample_rank, " ", own.place);
 }
 
 std::string nonfinite_places(const std::vector<std::string>& texts) {
@@ -21,7 +21,7 @@ std::string nonfinite_places(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     RankPlace found{rank, {}};
     std::istringstream in(texts[rank]);
-    in >> found.report.sort_key >> found.report.data >> std::ws;
+    in >> found.report.sort_key >> found.report.sample_rank >> std::ws;
     std::getline(in, found.report.place);
     if (found.report.sort_key >= 0) all.push_back(std::move(found));
   }
@@ -31,7 +31,7 @@ std::string nonfinite_places(const std::vector<std::string>& texts) {
   std::vector<std::string> places;
   for (const RankPlace& found : all) {
     const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
-      return other.report.data == found.report.data &&
+      return other.report.sample_rank == found.report.sample_rank &&
              other.report.sort_key < found.report.sort_key;
     });
     if (!from_another) places.push_back(cat("rank ", found.rank, ", ", found.report.place));
@@ -56,8 +56,8 @@ std::string SkippedSteps::where() const {
              : cat(": first met by ", search_->place);
 }
 
-std::string SkippedSteps::count(int64_t step, bool finite,
-                                const std::optional<NonfiniteSearch>& search) {
+std::string SkippedSteps::add_step(int64_t step, bool finite,
+                                   const std::optional<NonfiniteSearch>& search) {
   const double scale = scaler_.scale();
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);
@@ -77,7 +77,7 @@ std::string SkippedSteps::count(int64_t step, bool finite,
 }
 
 void SkippedSteps::refuse_too_many(int64_t step) const {
-  if (scaler_.exhausted())
+  if (scaler_.is_exhausted())
     throw Error(ExitCode::kNumerical,
                 cat("step ", step, ": the gradients overflow at the smallest loss scale (",
                     scaler_.scale(), ")", where()),

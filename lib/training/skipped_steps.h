@@ -25,7 +25,7 @@ struct RankNonfinite {
   /// -1 for never. A rank that received the value from another rank found it later than that rank.
   int64_t sort_key = -1;
   /// The rank's index among the ranks that read different sequences.
-  int data = 0;
+  int sample_rank = 0;
   std::string place;
 };
 
@@ -53,11 +53,11 @@ class SkippedSteps {
   /// Returns whether a step that is not finite should be repeated to find the place. This is so
   /// only for the first of several consecutive such steps, and not if reducing the loss scale may
   /// solve the problem.
-  bool needs_place() const { return !scaler_.expects_overflow() && !search_; }
+  bool needs_search() const { return !scaler_.expects_overflow() && !search_; }
 
   /// Counts a step; `search` is the result if the step was repeated. Returns a warning; "" for a
   /// finite step.
-  std::string count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search);
+  std::string add_step(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search);
 
   /// Throws Error(kNumerical) if too many consecutive steps were skipped, or the loss scale cannot
   /// become smaller. `step` is the last step.

@@ -95,7 +95,7 @@ StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted))
   for (auto* kept : {&steps_, &layers_, &update_, &communication_, &stages_}) kept->reserve(kKept);
 }
 
-void StepTimes::record_step(const StepMetrics& metrics, const StepSeconds& seconds) {
+void StepTimes::add_step(const StepMetrics& metrics, const StepSeconds& seconds) {
   if (recorded_steps_++ < kLeftOut) return;
   const auto index =
       static_cast<size_t>((recorded_steps_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
@@ -161,7 +161,7 @@ std::string StepTimes::text(const LoadShares& load) const {
   return text;
 }
 
-std::map<std::string, std::map<std::string, int64_t>> StepTimes::record(
+std::map<std::string, std::map<std::string, int64_t>> StepTimes::manifest_values(
     const LoadShares& load) const {
   std::map<std::string, std::map<std::string, int64_t>> record;
   if (predicted_.time) {

@@ -46,14 +46,15 @@ class StepTimes {
   explicit StepTimes(PredictedStep predicted);
 
   /// Adds a step to the medians, unless it is one of the first two; `seconds` are of this rank.
-  void record_step(const StepMetrics& metrics, const StepSeconds& seconds);
+  void add_step(const StepMetrics& metrics, const StepSeconds& seconds);
   /// Writes "time of a step: 1.25 s predicted, 1.39 s measured ...", and the same for each part. If
   /// they differ by more than 15 %, it names the part that differs most and says whether `load`
   /// explains the difference. Returns "" if there were too few steps.
   std::string text(const LoadShares& load) const;
   /// Returns the times for RunManifest::time: microseconds by part, and the shares of `load` in
   /// millionths.
-  std::map<std::string, std::map<std::string, int64_t>> record(const LoadShares& load) const;
+  std::map<std::string, std::map<std::string, int64_t>> manifest_values(
+      const LoadShares& load) const;
   const PredictedStep& predicted() const { return predicted_; }
 
  private:

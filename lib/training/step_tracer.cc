@@ -52,7 +52,7 @@ std::vector<ClockOffset> clock_offsets(const std::vector<std::vector<double>>& e
     for (const std::vector<double>& end : ends) ahead.push_back(end[rank] - end[0]);
     offsets[rank].seconds = median(ahead);
     for (const double one : ahead) apart.push_back(std::abs(one - offsets[rank].seconds));
-    offsets[rank].within = median(apart);
+    offsets[rank].median_error = median(apart);
   }
   return offsets;
 }
@@ -67,7 +67,7 @@ StepTracer::StepTracer(const TraceConfig& config, Session& session, const Progra
       predicted_(predicted) {}
 
 /// Collective: returns the numbers of all ranks, by rank.
-std::vector<double> StepTracer::of_all(double number, const char* what) {
+std::vector<double> StepTracer::gather(double number, const char* what) {
   std::vector<double> all(static_cast<size_t>(session_.world_size()), 0);
   all[static_cast<size_t>(session_.rank())] = number;
   if (session_.world_size() > 1) session_.sum(all, what);
@@ -86,17 +86,17 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
   for (int i = 0; i < kComparisons; ++i) {
     std::array<double, 1> none{};
     session_.sum(none, "comparing clocks");
-    ends.push_back(of_all(clock_seconds(std::chrono::steady_clock::now()), "times of clocks"));
+    ends.push_back(gather(clock_seconds(std::chrono::steady_clock::now()), "times of clocks"));
   }
   const std::vector<ClockOffset> compared = clock_offsets(ends);
-  double within = 0;
+  double largest_error = 0;
   for (size_t rank = 0; rank < nodes.size(); ++rank) {
     const auto first = std::find(nodes.begin(), nodes.end(), nodes[rank]) - nodes.begin();
     offsets[rank] = compared[static_cast<size_t>(first)];
-    within = std::max(within, offsets[rank].within);
+    largest_error = std::max(largest_error, offsets[rank].median_error);
   }
   clocks_ = cat("the clocks of nodes were compared by ", kComparisons,
-                " collectives; comparisons differ by about ", seconds_text(within));
+                " collectives; comparisons differ by about ", seconds_text(largest_error));
   return offsets;
 }
 
@@ -109,13 +109,13 @@ std::string StepTracer::measured(int64_t step, const RunTrace& trace, double del
   return events.text();
 }
 
-void StepTracer::write(int64_t step, const RunTrace& trace) {
+void StepTracer::record_if_traced(int64_t step, const RunTrace& trace) {
   if (!traces(step)) return;
   session_.show_phase(cat("the trace of step ", step));
   const std::vector<ClockOffset> clocks = compare_clocks();
   const auto own = static_cast<size_t>(session_.rank());
   const std::vector<double> begins =
-      of_all(clock_seconds(trace.begin) - clocks[own].seconds, "begins of a step");
+      gather(clock_seconds(trace.begin) - clocks[own].seconds, "begins of a step");
   double first = std::numeric_limits<double>::infinity();
   for (const int rank : traced_) first = std::min(first, begins[static_cast<size_t>(rank)]);
   const bool is_traced_rank = std::binary_search(traced_.begin(), traced_.end(), session_.rank());

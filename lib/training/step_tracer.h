@@ -14,10 +14,10 @@
 namespace ftrun {
 
 /// ClockOffset says by how many seconds a rank's steady clock is ahead of rank 0's clock. Half of
-/// the comparisons differ from `seconds` by less than `within` seconds.
+/// the comparisons differ from `seconds` by less than `median_error` seconds.
 struct ClockOffset {
   double seconds = 0;
-  double within = 0;
+  double median_error = 0;
 };
 
 /// Compares the ranks' clocks by the ends of collectives, which end on all ranks at nearly the same
@@ -37,12 +37,12 @@ class StepTracer {
   bool traces(int64_t step) const { return is_traced(config_, step); }
   /// Records the step if it is traced; in this case the call is collective. `trace` is this rank's
   /// trace.
-  void write(int64_t step, const RunTrace& trace);
+  void record_if_traced(int64_t step, const RunTrace& trace);
 
  private:
   std::vector<ClockOffset> compare_clocks();
   std::string measured(int64_t step, const RunTrace& trace, double delay) const;
-  std::vector<double> of_all(double number, const char* what);
+  std::vector<double> gather(double number, const char* what);
 
   const TraceConfig& config_;
   Session& session_;

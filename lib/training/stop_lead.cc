@@ -38,10 +38,11 @@ std::string tenths_text(double seconds) {
 /// Writes "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
 std::string sum_text(const StopCosts& costs) {
   std::string text =
-      cat(StopCosts::kSteps, " x ", tenths_text(costs.longest_step), " (longest step)");
+      cat(StopCosts::kAwaitedSteps, " x ", tenths_text(costs.longest_step), " (longest step)");
   if (costs.longest_save > 0)
     text += cat(
-        " + ", costs.saves() > 1 ? cat(costs.saves(), " x ") : "", tenths_text(costs.longest_save),
+        " + ", costs.awaited_saves() > 1 ? cat(costs.awaited_saves(), " x ") : "",
+        tenths_text(costs.longest_save),
         costs.saves_in_background ? " (longest save; one may be under way)" : " (longest save)");
   text += cat(" = ", tenths_text(costs.seconds()));
   if (costs.longest_save == 0) text += " plus a save, whose time has not been measured yet";
@@ -56,8 +57,8 @@ StopLead::StopLead(double lead, bool saves_in_background) : lead_seconds_(lead) 
 
 void StopLead::read_counters(const std::map<std::string, int64_t>& counters) {
   if (lead_seconds_ == 0) lead_seconds_ = seconds_of(counters, kLeadCounter);
-  record_step(seconds_of(counters, kStepCounter));
-  record_save(seconds_of(counters, kSaveCounter));
+  add_step_time(seconds_of(counters, kStepCounter));
+  add_save_time(seconds_of(counters, kSaveCounter));
 }
 
 void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
@@ -67,15 +68,15 @@ void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
 }
 
 bool StopLead::has_grown() const {
-  return is_notable(costs_.longest_step, recorded_costs_.longest_step) ||
-         is_notable(costs_.longest_save, recorded_costs_.longest_save);
+  return is_notable(costs_.longest_step, written_costs_.longest_step) ||
+         is_notable(costs_.longest_save, written_costs_.longest_save);
 }
 
-void StopLead::record_step(double seconds) {
+void StopLead::add_step_time(double seconds) {
   costs_.longest_step = std::max(costs_.longest_step, seconds);
 }
 
-void StopLead::record_save(double seconds) {
+void StopLead::add_save_time(double seconds) {
   costs_.longest_save = std::max(costs_.longest_save, seconds);
 }
 

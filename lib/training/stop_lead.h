@@ -17,10 +17,10 @@ struct StopCosts {
 
   /// The maximum number of steps for which a stop waits. If the signal arrives just after the
   /// ranks' vote, these are the current step and the next one.
-  static constexpr int kSteps = 2;
-  int saves() const { return saves_in_background ? 2 : 1; }
+  static constexpr int kAwaitedSteps = 2;
+  int awaited_saves() const { return saves_in_background ? 2 : 1; }
   /// Returns the longest time in seconds from a signal to the end of the save that follows it.
-  double seconds() const { return kSteps * longest_step + saves() * longest_save; }
+  double seconds() const { return kAwaitedSteps * longest_step + awaited_saves() * longest_save; }
 };
 
 /// StopLead compares the lead, which is the time between a scheduler's warning signal and its kill
@@ -37,12 +37,12 @@ class StopLead {
   /// Writes the lead and the costs, rounded up to milliseconds.
   void write_counters(std::map<std::string, int64_t>& counters) const;
   /// Returns whether a cost has grown by more than a tenth, and by more than 50 ms, since
-  /// record_written().
+  /// mark_written().
   bool has_grown() const;
-  void record_written() { recorded_costs_ = costs_; }
+  void mark_written() { written_costs_ = costs_; }
 
-  void record_step(double seconds);
-  void record_save(double seconds);
+  void add_step_time(double seconds);
+  void add_save_time(double seconds);
 
   /// Returns a warning, with the calculation, that the lead is too short. Returns "" if the lead is
   /// long enough or was not given, or if the warning was given already for costs that were not much
@@ -55,7 +55,7 @@ class StopLead {
  private:
   double lead_seconds_;
   StopCosts costs_;
-  StopCosts recorded_costs_;
+  StopCosts written_costs_;
   /// The seconds that the last warning stated.
   double warned_seconds_ = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 
 /// The first signal and the time when it was received, combined in one number: milliseconds * 256 +
 /// signal.
-std::atomic<int64_t> caught{0};
+std::atomic<int64_t> caught_signal{0};
 
 int64_t now_ms() {
   timespec now{};
@@ -26,12 +26,12 @@ int64_t now_ms() {
 void on_signal(int signal) {
   const int64_t this_one = now_ms() * 256 + signal;
   int64_t first = 0;
-  if (caught.compare_exchange_strong(first, this_one)) return;
+  if (caught_signal.compare_exchange_strong(first, this_one)) return;
   if (ends_at_once(static_cast<int>(first % 256), signal, this_one / 256 - first / 256))
     _exit(stop_exit_code(signal));
 }
 
-void handle(int signal, void (*handler)(int)) {
+void set_handler(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
@@ -53,15 +53,15 @@ constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue},
 
 void catch_stop_signals() {
   for (const StopSignal& stop : kStopSignals)
-    if (stop.signal != SIGHUP || !inherits_ignored(SIGHUP)) handle(stop.signal, on_signal);
+    if (stop.signal != SIGHUP || !inherits_ignored(SIGHUP)) set_handler(stop.signal, on_signal);
 }
 
 void ignore_stop_signals() {
-  for (const StopSignal& stop : kStopSignals) handle(stop.signal, SIG_IGN);
+  for (const StopSignal& stop : kStopSignals) set_handler(stop.signal, SIG_IGN);
 }
 
 int stop_signal() {
-  return static_cast<int>(caught.load() % 256);
+  return static_cast<int>(caught_signal.load() % 256);
 }
 
 void add_stop_vote(int signal, Votes& votes) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 #include "engine/setup.h"
 #include "report/text_samples.h"
 #include "training/results.h"
@@ -20,7 +20,7 @@ class TextSamples {
  public:
   /// Keeps references to all arguments.
   TextSamples(const Config& config, Session& session, TrainingSetup& setup,
-              const SampleSet& validation, RunJournal& journal)
+              const SequenceSet& validation, RunJournal& journal)
       : config_(config),
         session_(session),
         setup_(setup),
@@ -43,7 +43,7 @@ class TextSamples {
   const Config& config_;
   Session& session_;
   TrainingSetup& setup_;
-  const SampleSet& validation_;
+  const SequenceSet& validation_;
   RunJournal& journal_;
   /// The decision whether texts are written; unknown before the first call.
   std::optional<bool> is_wanted_;

@@ -58,7 +58,7 @@ TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> a
   if (!agent) agent = launch_of_parent(request.launch);
   if (!agent) return request;
   request.agent = agent->name;
-  request.launch.restart = agent->earlier_starts;
+  request.launch.restarts = agent->earlier_starts;
   if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
   try {
     if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
@@ -89,7 +89,7 @@ int Trainer::run() {
   } catch (const std::exception& exception) {
     const Error error = training_error(exception);
     FailureReport report = failure_report(session_.rank(), exception, error);
-    if (error.code() == ExitCode::kPeerLost) report.culprit = session_.board().blamed();
+    if (error.code() == ExitCode::kPeerLost) report.culprit = session_.board().blamed_rank();
     fail(error, report);
     throw error;
   }
@@ -186,7 +186,7 @@ Trainer::ModelParts::ModelParts(Trainer& run)
       evaluator(run.config_, run.session_, *run.setup_, run.data_, run.journal_, run.stop_) {}
 
 RunManifest Trainer::describe() {
-  return describe_run(parts());
+  return describe_run(run_parts());
 }
 
 void Trainer::load_or_resume() {
@@ -209,7 +209,7 @@ void Trainer::open_outputs() {
   if (const Recorder* recorder = journal_.recorder();
       recorder != nullptr && recorder->earlier_manifest())
     stop_lead_.read_counters(recorder->earlier_manifest()->counters);
-  stop_lead_.record_written();
+  stop_lead_.mark_written();
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.run_on_all_ranks("printing the opening notes", [this] { print_opening_notes(); });
   session_.run_on_all_ranks("beginning to read the data for its fingerprint",
@@ -219,7 +219,7 @@ void Trainer::open_outputs() {
 /// Prints on rank 0 what the run found, and warns of keys that ask for more steps than the run has.
 void Trainer::print_opening_notes() {
   if (!session_.is_first()) return;
-  for (const std::string& note : opening_notes(parts())) journal_.print(note);
+  for (const std::string& note : opening_notes(run_parts())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
       config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
@@ -267,7 +267,7 @@ Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
 /// improvement.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
-  for (const StepMetrics& metrics : model_->evaluator.all_recorded(
+  for (const StepMetrics& metrics : model_->evaluator.read_evaluations(
            "looking for evaluations that are not finite", [this](const StepMetrics& m) {
              return m.step <= progress_.step && is_nonfinite(m.evaluations);
            })) {
@@ -284,20 +284,20 @@ void Trainer::review_evaluations() {
 
 void Trainer::finish() {
   steps_->loader.shutdown();
-  steps_->stepper.use().sum_over_ranks(session_);
+  steps_->stepper.resource_use().sum_over_ranks(session_);
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
-      steps_->stepper.use().write_totals(manifest);
-      load_of_steps_ = steps_->stepper.load().shares();
-      manifest.time = steps_->stepper.times().record(load_of_steps_);
+      steps_->stepper.resource_use().write_totals(manifest);
+      load_of_steps_ = steps_->stepper.load_watch().shares();
+      manifest.time = steps_->stepper.times().manifest_values(load_of_steps_);
     });
   });
   session_.allow_work_of_one_rank();
   steps_->loop.save_last();
   session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
-      model_->checkpointer.add_to(manifest);
-      stop_lead_.record_save(model_->checkpointer.longest_save());
+      model_->checkpointer.add_counters(manifest);
+      stop_lead_.add_save_time(model_->checkpointer.longest_save());
       stop_lead_.write_counters(manifest.counters);
     });
   });
@@ -305,8 +305,8 @@ void Trainer::finish() {
   session_.show_phase("the end of the run");
   model_->evaluator.write_texts(progress_.step);
   session_.run_on_all_ranks("finishing the run", [&] { conclude(); });
-  if (!withheld_.empty())
-    throw Error(ExitCode::kNumerical, withheld_,
+  if (!withheld_reason_.empty())
+    throw Error(ExitCode::kNumerical, withheld_reason_,
                 cat("lower the learning rate, and start again from an earlier checkpoint or from "
                     "the beginning; to export the weights anyway: ",
                     convert_command()));
@@ -319,21 +319,22 @@ Trainer::ExportDecision Trainer::decide_export() const {
   const std::string problem = progress_.evaluations.problem_after(progress_.step);
   const auto& best = progress_.evaluations.best();
   if (wants_best && !best)
-    return {.withheld =
+    return {.withheld_reason =
                 cat(problem.empty() ? "" : problem + ", and ",
                     "no evaluation after a step gave a finite ", progress_.evaluations.metric(),
                     ": there is no best checkpoint, and nothing was exported")};
   if (problem.empty()) return {};
-  if (!wants_best) return {.withheld = problem + ": the weights are not exported as a good model"};
+  if (!wants_best)
+    return {.withheld_reason = problem + ": the weights are not exported as a good model"};
   return {.warning = cat(problem, ": the export has the weights of step ", best->step,
                          ", the best by ", progress_.evaluations.metric())};
 }
 
 void Trainer::export_model() {
   const ExportDecision decision = decide_export();
-  withheld_ = decision.withheld;
+  withheld_reason_ = decision.withheld_reason;
   if (!decision.warning.empty()) journal_.warn(decision.warning);
-  if (!withheld_.empty()) return;
+  if (!withheld_reason_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
     // Text samples use the weights of the last step, as at every evaluation, so they are written
     // before the best weights are loaded.
@@ -347,25 +348,27 @@ void Trainer::conclude() {
   if (!session_.is_first()) return;
   data_identity_.record_known_fingerprints();
   model_->evaluator.print_text(progress_.step);
-  for (const std::string& text : steps_->stepper.use().texts(session_.world_size()))
+  for (const std::string& text :
+       steps_->stepper.resource_use().summary_lines(session_.world_size()))
     journal_.print(text);
   if (const std::string text = steps_->stepper.times().text(load_of_steps_); !text.empty())
     journal_.print(text);
-  const std::string reason = how_it_ended();
+  const std::string reason = end_reason();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);
-  journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
-                    withheld_.empty() ? reason : withheld_);
-  if (stop_.reached()) log_notice(cat(reason, "; ", how_to_continue()));
+  journal_.conclude(
+      withheld_reason_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
+      withheld_reason_.empty() ? reason : withheld_reason_);
+  if (stop_.reached()) log_notice(cat(reason, "; ", continue_text()));
 }
 
-std::string Trainer::how_it_ended() const {
+std::string Trainer::end_reason() const {
   if (stop_.reached()) return cat("stopped by ", stop_.name(), " after step ", progress_.step);
   if (progress_.step >= total_steps_) return "done";
   return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
              progress_.early_end_reason());
 }
 
-std::string Trainer::how_to_continue() const {
+std::string Trainer::continue_text() const {
   if (!has_ended() || config_.model_export.which == ExportWhich::kBest ||
       !config_.model_export.enabled)
     return "continue with --resume auto";

@@ -49,15 +49,15 @@ class Trainer {
   void open_outputs();
   void print_opening_notes();
   RunManifest describe();
-  RunParts parts() { return {request_, session_, *setup_, data_, products_, threads_}; }
+  RunParts run_parts() { return {request_, session_, *setup_, data_, products_, threads_}; }
 
   void review_evaluations();
   bool has_ended() const { return progress_.has_ended(total_steps_); }
 
-  /// ExportDecision says why the weights are not exported (`withheld`), or what a user should know
-  /// about the exported weights (`warning`). Both may be "".
+  /// ExportDecision says why the weights are not exported (`withheld_reason`), or what a user
+  /// should know about the exported weights (`warning`). Both may be "".
   struct ExportDecision {
-    std::string withheld = {};
+    std::string withheld_reason = {};
     std::string warning = {};
   };
 
@@ -65,8 +65,8 @@ class Trainer {
   void export_model();
   ExportDecision decide_export() const;
   void conclude();
-  std::string how_it_ended() const;
-  std::string how_to_continue() const;
+  std::string end_reason() const;
+  std::string continue_text() const;
   std::string convert_command() const;
 
   /// ModelParts holds the objects that save, load and evaluate the model.
@@ -110,7 +110,7 @@ class Trainer {
   TrainingProgress progress_;
   std::optional<StepParts> steps_;
   /// The reason why the weights must not be exported; "" if they may be, or if no export is wanted.
-  std::string withheld_;
+  std::string withheld_reason_;
 };
 
 }  // namespace ftrun

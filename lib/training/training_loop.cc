@@ -28,7 +28,7 @@ void TrainingLoop::run() {
     StepMetrics metrics = train_step();
     // After a stop signal the run will soon be killed: there is time to save, but not to evaluate.
     bool evaluated = false;
-    if (!parts_.stop.reached() && evaluation_is_due()) evaluated = evaluate(metrics);
+    if (!parts_.stop.reached() && is_evaluation_due()) evaluated = evaluate(metrics);
     parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
     parts_.journal.record_step(metrics);
     // The text samples of the last step are written after its checkpoint.
@@ -74,9 +74,9 @@ void TrainingLoop::check_replicas() {
 void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;
   if (parts_.saver.longest_save() > 0)
-    lead.record_save(parts_.saver.longest_save() + longest_check_);
+    lead.add_save_time(parts_.saver.longest_save() + longest_check_);
   if (lead.has_grown()) {
-    lead.record_written();
+    lead.mark_written();
     try {
       parts_.journal.update(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
@@ -114,18 +114,18 @@ StepMetrics TrainingLoop::train_step() {
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.step_seconds = parts_.clock() - start;
   progress_.evaluations.record_training_loss(metrics.loss, metrics.tokens);
-  parts_.stop_lead.record_step(metrics.step_seconds);
+  parts_.stop_lead.add_step_time(metrics.step_seconds);
   metrics.tokens_per_second = result.counted_tokens / metrics.step_seconds;
   parts_.stepper.add_memory_and_traffic(metrics);
   parts_.stepper.record_measurements(metrics);
   parts_.journal.show_step(progress_, step, metrics);
-  count_skipped(step);
+  record_skipped(step);
   warn_of_no_labels(metrics);
-  name_slow_ranks(metrics);
+  warn_of_slow_ranks(metrics);
   return metrics;
 }
 
-void TrainingLoop::name_slow_ranks(const StepMetrics& metrics) {
+void TrainingLoop::warn_of_slow_ranks(const StepMetrics& metrics) {
   for (const std::string& line : parts_.stepper.find_slow_ranks(metrics)) {
     parts_.journal.warn(line);
     parts_.journal.update([](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
@@ -148,11 +148,11 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
   return metrics;
 }
 
-void TrainingLoop::count_skipped(const StepRun& step) {
+void TrainingLoop::record_skipped(const StepRun& step) {
   std::optional<NonfiniteSearch> search;
   const bool finite = step.result.finite;
-  if (!finite && progress_.skipped.needs_place()) search = parts_.stepper.find_nonfinite(step);
-  const std::string warning = progress_.skipped.count(progress_.step, finite, search);
+  if (!finite && progress_.skipped.needs_search()) search = parts_.stepper.find_nonfinite(step);
+  const std::string warning = progress_.skipped.add_step(progress_.step, finite, search);
   if (warning.empty()) return;
   parts_.journal.warn(warning);
   parts_.journal.update([this](RunManifest& manifest) {
@@ -178,12 +178,12 @@ void TrainingLoop::evaluate_at_start() {
   if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
   const bool first = progress_.step == 0 && plan_.total_steps > 0;
   const bool resumed = parts_.data_identity.is_resumed();
-  if (!first && !(resumed && evaluation_is_due())) return;
+  if (!first && !(resumed && is_evaluation_due())) return;
   StepMetrics metrics;
   metrics.step = progress_.step;
   metrics.trained = false;
   // The earlier start may have evaluated after it wrote the checkpoint.
-  if (resumed) metrics.evaluations = parts_.evaluator.recorded(progress_.step);
+  if (resumed) metrics.evaluations = parts_.evaluator.read_results(progress_.step);
   if (!metrics.evaluations.empty()) {
     record_evaluation(metrics);
   } else if (evaluate(metrics)) {
@@ -195,14 +195,14 @@ void TrainingLoop::evaluate_at_start() {
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
 }
 
-bool TrainingLoop::evaluation_is_due() const {
+bool TrainingLoop::is_evaluation_due() const {
   return parts_.evaluator.has_sets() && evaluation_clock_.is_due(progress_.step, plan_.total_steps);
 }
 
 /// Evaluates the model. Returns false if a stop signal ended the evaluation.
 bool TrainingLoop::evaluate(StepMetrics& metrics) {
   parts_.journal.show_phase(cat("the evaluation after step ", progress_.step));
-  evaluation_clock_.begin();
+  evaluation_clock_.restart();
   std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
   if (!results) {
     parts_.journal.print(

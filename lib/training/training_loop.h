@@ -42,15 +42,15 @@ class TrainingLoop {
  private:
   StepMetrics train_step();
   StepMetrics metrics_of(const StepRun& step) const;
-  void count_skipped(const StepRun& step);
+  void record_skipped(const StepRun& step);
   void warn_of_no_labels(const StepMetrics& metrics);
-  void name_slow_ranks(const StepMetrics& metrics);
+  void warn_of_slow_ranks(const StepMetrics& metrics);
   void check_and_save();
   void check_replicas();
   void review_stop_lead();
 
   void evaluate_at_start();
-  bool evaluation_is_due() const;
+  bool is_evaluation_due() const;
   bool evaluate(StepMetrics& metrics);
   void record_evaluation(const StepMetrics& metrics);
   void warn_of_uncounted_sets(const StepMetrics& metrics);

@@ -24,7 +24,9 @@ struct TrainingProgress {
 
   int64_t updates() const { return step - skipped.total(); }
   /// Returns whether no step of `total_steps` is left, or early stopping ends the run.
-  bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
+  bool has_ended(int64_t total_steps) const {
+    return step >= total_steps || evaluations.should_stop();
+  }
   /// Returns the reason why a run that has ended did so before its last step.
   std::string early_end_reason() const { return evaluations.stop_reason(); }
 

@@ -52,7 +52,7 @@ TEST_CASE("times are read after any process name") {
   REQUIRE(parse_process_stat("1 (x) S 1", 0).user_seconds == 0);
 }
 
-TEST_CASE("this machine can be read") {
+TEST_CASE("the facts about this machine can be read") {
   const MachineInfo machine = read_machine();
   REQUIRE_FALSE(machine.hostname.empty());
   REQUIRE(machine.kernel.starts_with("Linux "));
@@ -64,7 +64,7 @@ TEST_CASE("this machine can be read") {
   REQUIRE(machine.memory_available_bytes <= machine.memory_bytes);
 }
 
-TEST_CASE("memory that this process touches is seen, by kind") {
+TEST_CASE("memory that this process touches is counted by kind") {
   constexpr size_t kSize = size_t{32} << 20;
   constexpr int64_t kNearly = int64_t{30} << 20;
   const auto touched = [](int flags) {
@@ -105,12 +105,12 @@ TEST_CASE("the machine's times are those of all its CPUs, guests counted once") 
       "cpu  1000 200 300 4000 500 10 20 70 900 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n", 100);
   CHECK(times.busy_seconds == Approx(15.3));
   CHECK(times.stolen_seconds == Approx(0.7));
-  CHECK(times.all_seconds == Approx(61.0));
+  CHECK(times.total_seconds == Approx(61.0));
   for (const char* text :
        {"", "cpu", "cpu  1 2 3", "intr 5 6 7 8 9 10 11 12", "cpu  a b c d e f g h"})
-    CHECK(parse_machine_stat(text, 100).all_seconds == 0);
-  CHECK(parse_machine_stat("cpu  1 2 3 4 5 6 7 8", 0).all_seconds == 0);
-  CHECK(read_machine_times().all_seconds > 0);
+    CHECK(parse_machine_stat(text, 100).total_seconds == 0);
+  CHECK(parse_machine_stat("cpu  1 2 3 4 5 6 7 8", 0).total_seconds == 0);
+  CHECK(read_machine_times().total_seconds > 0);
 }
 
 }  // namespace

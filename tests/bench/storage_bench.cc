@@ -43,7 +43,7 @@ class WithoutRing : public StorageSystem {
   int use_direct(int fd) override { return machine_.use_direct(fd); }
   int use_page_cache(int fd) override { return machine_.use_page_cache(fd); }
   int64_t free_bytes(const std::string& folder) override { return machine_.free_bytes(folder); }
-  bool in_memory(const std::string& folder) override { return machine_.in_memory(folder); }
+  bool is_in_memory(const std::string& folder) override { return machine_.is_in_memory(folder); }
   QueueOrErrno open_ring(int, int, bool) override { return {nullptr, EPERM}; }
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
     return machine_.open_threads(fd, depth);
@@ -111,7 +111,7 @@ double fio_rate(const Settings& settings, const SwapFile& like, bool write) {
           " --bs=", settings.aio.block_size, " --iodepth=", settings.aio.blocks_in_flight(),
           like.uses_ring() ? " --ioengine=io_uring --fixedbufs=1 --registerfiles=1"
                            : " --ioengine=libaio",
-          " --direct=", like.direct() ? 1 : 0, " --rw=", write ? "write" : "read",
+          " --direct=", like.is_direct() ? 1 : 0, " --rw=", write ? "write" : "read",
           " --fallocate=native --thread --output-format=json 2>/dev/null"));
   const size_t section = text.find(write ? "\"write\" : {" : "\"read\" : {");
   const std::string key = "\"bw_bytes\" : ";
@@ -147,7 +147,7 @@ void bench(const Settings& settings) {
   std::printf("%s: %lld MiB, blocks of %lld KiB, %d in flight, %s\n", settings.folder.c_str(),
               static_cast<long long>(settings.bytes >> 20),
               static_cast<long long>(settings.aio.block_size >> 10),
-              settings.aio.blocks_in_flight(), ring.file().direct() ? "direct" : "page cache");
+              settings.aio.blocks_in_flight(), ring.file().is_direct() ? "direct" : "page cache");
   std::map<bool, Rates> rates;
   for (int round = 0; round <= settings.rounds; ++round) {
     for (const bool write : {true, false}) {

@@ -195,7 +195,7 @@ TEST_CASE("random boxes in the files of several ranks are read as any other boxe
   }
 }
 
-TEST_CASE("of several equal boxes one is read") {
+TEST_CASE("of several equal boxes in the files only one is read") {
   const StoredBoxes stored(
       "a", {4, 4},
       {{{{0, 0}, {4, 4}}, 0, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0, 0}, {{{2, 0}, {2, 4}}, 2, 0, 0}});

@@ -62,7 +62,7 @@ StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64
 
 }  // namespace
 
-TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit by bit") {
+TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit for bit") {
   const TempFolder run;
   const std::string root = run / "checkpoints";
   save(root, 2, 100, 7);
@@ -471,7 +471,7 @@ TEST_CASE("a file that only looks like a leftover stays, and a link is not follo
   REQUIRE(read_text(elsewhere / "precious") == "years of work");
 }
 
-TEST_CASE("a failure on one rank stops the save on all, with the same words") {
+TEST_CASE("a failure on one rank stops the save on all ranks, with the same message") {
   const TempFolder run;
   save(run.path(), 2, 1, 1);
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
@@ -488,7 +488,7 @@ TEST_CASE("a failure on one rank stops the save on all, with the same words") {
   REQUIRE(verify_checkpoint(run.path()).empty());
 }
 
-TEST_CASE("a person can read what a checkpoint holds") {
+TEST_CASE("describe_checkpoint() lists what a checkpoint holds") {
   const TempFolder run;
   save(run.path(), 2, 100, 1);
   const std::string text = describe_checkpoint(run / "step-00000100").text();

@@ -189,7 +189,9 @@ TEST_CASE("an input or output error at any call of a save leaves the previous ch
   fail_and_print(EIO, 2, 1);
 }
 
-TEST_CASE("a failure at any call of a save over the same step leaves one of the two") {
+TEST_CASE(
+    "a failure at any call of a save that replaces a step leaves the old checkpoint or the new "
+    "one") {
   fail_and_print(EIO, 1, 0);
   fail_and_print(EIO, 1, 0, Replacing::kStepAside);
 }
@@ -235,8 +237,8 @@ class ForgetfulFileSystem final : public FaultFileSystem {
 }  // namespace
 
 TEST_CASE(
-    "a lack of memory after the new checkpoint is in place loses neither it nor the one that it "
-    "replaces") {
+    "a lack of memory after the new checkpoint is in place loses neither the new checkpoint nor "
+    "the old one") {
   Scene scene;
   ForgetfulFileSystem files(scene.run.path());
   save_step(files, scene.root, 1, 1);
@@ -266,7 +268,8 @@ TEST_CASE("after a power cut while old checkpoints are removed the new one loads
   logged([] { REQUIRE(cut_power_at_each_call(2, 1, true).versions == std::set<int>{1, 2}); });
 }
 
-TEST_CASE("after a power cut while a step is replaced one of the two loads", "[long]") {
+TEST_CASE("after a power cut while a step is replaced the old checkpoint or the new one loads",
+          "[long]") {
   logged([] { REQUIRE(cut_power_at_each_call(1, 0, true).versions == std::set<int>{1, 2}); });
   logged([] {
     REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions ==

@@ -303,8 +303,7 @@ TEST_CASE("config.json keeps its keys and is written for old and new readers") {
 }
 
 TEST_CASE(
-    "the config of a multimodal model's decoder is written inside, and only for multimodal "
-    "models") {
+    "a decoder's config is written inside config.json for multimodal models, and for no others") {
   const std::string text =
       R"({"rope_theta": 1e4, "text_config": {"rope_theta": 1e6, "dtype": "float16"}})";
   const auto inside =

@@ -54,7 +54,7 @@ TEST_CASE("a manifest is read as it was written") {
   REQUIRE(read.files[0].slices[0].xxh3 == 77);
 }
 
-TEST_CASE("a rank's record travels as text") {
+TEST_CASE("a rank's record is read back from its text") {
   const RankRecord record = small_manifest().files[0];
   const RankRecord read = rank_record_from(rank_record_text(record), "r");
   REQUIRE(rank_record_text(read) == rank_record_text(record));

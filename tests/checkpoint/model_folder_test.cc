@@ -205,7 +205,9 @@ TEST_CASE("an index cannot name a file outside its folder") {
   }
 }
 
-TEST_CASE("files may be links, also sharded and to another disk; one that leads nowhere is named") {
+TEST_CASE(
+    "weight files may be links, also of a sharded model and to another disk; a dangling link is "
+    "named") {
   const TempFolder disk;
   const TempFolder folder;
   make_sharded(disk);
@@ -222,7 +224,7 @@ TEST_CASE("files may be links, also sharded and to another disk; one that leads 
               ": cannot be read: it is a link to ../../blobs/12, which does not exist");
 }
 
-TEST_CASE("asking for what the weights do not hold is refused") {
+TEST_CASE("reading a tensor or a range that the weights do not have is refused") {
   const TempFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors", {kEmbed, {"ids", DType::kI64, {0}, {}}});
@@ -273,7 +275,7 @@ TEST_CASE("the fingerprint changes with config, names and shapes and nothing els
   REQUIRE(first != ModelFolder(folder.path()).fingerprint());
 }
 
-TEST_CASE("a person can read what a model folder holds") {
+TEST_CASE("describe_model() lists what a model folder holds") {
   const TempFolder folder;
   make_sharded(folder);
   const std::string text = describe_model(folder.path()).text();

@@ -35,7 +35,7 @@ SpaceWanted wanted_in(const TempFolder& run) {
 std::string space_message(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);
-  return admit_space(files, wanted);
+  return check_space(files, wanted);
 }
 
 std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
@@ -80,7 +80,7 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
   REQUIRE(space_message(run, alone, 100 * kMiB) != "");
 }
 
-TEST_CASE("more checkpoints than a number of bytes can count are too many") {
+TEST_CASE("checkpoints whose bytes exceed the largest number do not fit") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.keep_last = 0;

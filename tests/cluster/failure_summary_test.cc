@@ -16,7 +16,7 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
   const FailureReport sent{.rank = 3,
                            .unix_ns = 12345678901,
                            .exit_code = 5,
-                           .doing = "save",
+                           .activity = "save",
                            .message = "disk full\n  remedy:\tfree space",
                            .culprit = 2,
                            .of_device = true};
@@ -25,7 +25,7 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
   REQUIRE(got->rank == 3);
   REQUIRE(got->unix_ns == 12345678901);
   REQUIRE(got->exit_code == 5);
-  REQUIRE(got->doing == "save");
+  REQUIRE(got->activity == "save");
   REQUIRE(got->message == "disk full\n  remedy: free space");
   REQUIRE(got->culprit == 2);
   REQUIRE(got->of_device);
@@ -40,7 +40,7 @@ TEST_CASE("a report is one line that a pipe takes in one piece, however long the
 
 TEST_CASE("a report that is too long keeps how it begins and its remedy") {
   const auto read_back = [](const std::string& message) {
-    const std::string line = failure_line({.doing = "step 3", .message = message});
+    const std::string line = failure_line({.activity = "step 3", .message = message});
     REQUIRE(line.size() <= 4000);
     return parse_failure_line(line)->message;
   };
@@ -64,7 +64,7 @@ TEST_CASE("a report that is too long keeps how it begins and its remedy") {
   }
 }
 
-TEST_CASE("which second signals end at once, and which repeat the same request") {
+TEST_CASE("a second signal ends the process at once unless it only repeats the first request") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     REQUIRE_FALSE(ends_at_once(signal, signal, 0));
     REQUIRE_FALSE(ends_at_once(signal, SIGHUP, 60'000));
@@ -94,17 +94,17 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
                  .unix_ns = 5 * kSecond,
                  .exit_code = 143,
                  .signal = SIGTERM,
-                 .told_to_stop = true},
+                 .was_told_to_stop = true},
                 {.rank = 2,
                  .unix_ns = 5 * kSecond,
                  .exit_code = 143,
                  .signal = SIGTERM,
-                 .told_to_stop = true}},
+                 .was_told_to_stop = true}},
        .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
                    {.rank = 1,
                     .unix_ns = 2 * kSecond,
                     .exit_code = 4,
-                    .doing = "step 7",
+                    .activity = "step 7",
                     .message = "bad file"}},
        .started_ns = 0,
        .log_of = [](int rank) { return "run/logs/rank-" + std::to_string(rank) + ".log"; }});
@@ -132,14 +132,14 @@ TEST_CASE("a lost peer is a consequence even when it was reported first") {
           "killed by signal 9 (Killed; the kernel does this when memory runs out)");
 }
 
-TEST_CASE("when every rank only lost a peer, that is the result") {
+TEST_CASE("if every rank only lost a peer, the result is a lost peer") {
   const FailureSummary summary =
       summarize_failures({.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
                                    {.rank = 1,
                                     .unix_ns = 2 * kSecond,
                                     .exit_code = 137,
                                     .signal = SIGKILL,
-                                    .told_to_stop = true}}});
+                                    .was_told_to_stop = true}}});
   REQUIRE(summary.exit_code == 6);
 }
 
@@ -149,13 +149,13 @@ TEST_CASE("ranks that ended as requested are not failures") {
               .exit_code == 75);
   const FailureSummary interrupted = summarize_failures(
       {.ends = {{.rank = 0, .exit_code = 130, .signal = SIGINT}, {.rank = 1, .exit_code = 130}},
-       .forwarded = SIGINT});
+       .forwarded_signal = SIGINT});
   REQUIRE(interrupted.exit_code == 130);
   REQUIRE(interrupted.text.empty());
   REQUIRE(interrupted.rank == -1);
 }
 
-TEST_CASE("if one rank was asked to stop, the others ended as requested too") {
+TEST_CASE("if one rank was asked to stop, the other ranks also count as ended on request") {
   const FailureSummary stopped =
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
@@ -280,15 +280,15 @@ TEST_CASE("a rank that used up its CPU time was not killed for memory") {
   REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
 }
 
-TEST_CASE("SIGUSR1 never ends a run with the code of a process that it killed") {
+TEST_CASE("a run that SIGUSR1 stops does not end with the code of a killed process") {
   const auto code = [](int forwarded, RankEnd end) {
-    return summarize_failures({.ends = {end}, .forwarded = forwarded}).exit_code;
+    return summarize_failures({.ends = {end}, .forwarded_signal = forwarded}).exit_code;
   };
   // The ranks were: killed by the second signal; ended by the first one before it was handled;
   // both.
-  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 75);
+  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .was_told_to_stop = true}) == 75);
   REQUIRE(code(SIGUSR1, {.exit_code = 138, .signal = SIGUSR1}) == 75);
-  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 143);
+  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .was_told_to_stop = true}) == 143);
   REQUIRE(code(SIGTERM, {.exit_code = 143, .signal = SIGTERM}) == 143);
   REQUIRE(stop_exit_code(SIGUSR1) == 75);
   REQUIRE(stop_exit_code(SIGINT) == 130);

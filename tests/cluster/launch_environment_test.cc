@@ -62,7 +62,7 @@ Env without_variable(Env env, const std::string& name) {
 }
 }  // namespace
 
-TEST_CASE("no launcher: one process on one machine") {
+TEST_CASE("without a launcher a process is a job of its own on one machine") {
   const LaunchEnvironment launch = detect({{"HOME", "/root"}, {"MASTER_ADDR", "left over"}});
   REQUIRE(launch.kind == LaunchKind::kSingle);
   REQUIRE_FALSE(launch.is_rank());
@@ -70,7 +70,7 @@ TEST_CASE("no launcher: one process on one machine") {
 }
 
 TEST_CASE(
-    "torchrun: rank, node and agent store; each agent's count of restarts is not used as the "
+    "torchrun's variables give rank, node and agent store; an agent's count of restarts is not the "
     "job's") {
   const LaunchEnvironment launch = detect(kTorchrun);
   REQUIRE(launch.kind == LaunchKind::kTorchrun);
@@ -83,8 +83,8 @@ TEST_CASE(
   REQUIRE(launch.nodes == 2);
   REQUIRE(launch.master_addr == "n1");
   REQUIRE(launch.master_port == 29500);
-  REQUIRE(launch.agent_store);
-  REQUIRE(launch.restart == 0);
+  REQUIRE(launch.has_agent_store);
+  REQUIRE(launch.restarts == 0);
 }
 
 TEST_CASE("torchrun inside a SLURM step is torchrun") {
@@ -104,10 +104,10 @@ TEST_CASE("our supervisor's ranks are recognized by its variables") {
                                            {"MASTER_PORT", "4000"}});
   REQUIRE(launch.kind == LaunchKind::kSupervised);
   REQUIRE(launch.store_fd == 7);
-  REQUIRE_FALSE(launch.agent_store);
+  REQUIRE_FALSE(launch.has_agent_store);
 }
 
-TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the job's") {
+TEST_CASE("in a SLURM step with uneven nodes the step's numbers override the job's") {
   const LaunchEnvironment launch = detect(kSlurm);
   REQUIRE(launch.kind == LaunchKind::kSlurm);
   REQUIRE(launch.rank == 3);
@@ -163,7 +163,7 @@ TEST_CASE(
           "Open MPI started 4 ranks (OMPI_COMM_WORLD_SIZE=4) but MASTER_ADDR is not set");
 }
 
-TEST_CASE("PMI: MPICH, Intel MPI and srun with pmi2") {
+TEST_CASE("PMI's variables are read as MPICH, Intel MPI and srun with pmi2 set them") {
   const LaunchEnvironment launch = detect({{"PMI_RANK", "2"},
                                            {"PMI_SIZE", "4"},
                                            {"MPI_LOCALRANKID", "0"},
@@ -296,7 +296,9 @@ TEST_CASE("a single rank waits for nobody, and says that the variables allow no 
           "them if no launcher has set them for this run");
 }
 
-TEST_CASE("a process without such variables, and a rank of our supervisor, do not report any") {
+TEST_CASE(
+    "a process without a launcher's variables, and a rank of the supervisor, print no first line "
+    "about them") {
   REQUIRE(launch_text(detect({})).empty());
   REQUIRE(launch_text(detect(with_variable(kTorchrun, "FTRUN_SUPERVISOR", "1"))).empty());
 }

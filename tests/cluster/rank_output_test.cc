@@ -53,7 +53,7 @@ TEST_CASE("rank 0's live line passes through to a terminal untouched and is redr
   REQUIRE(screen.text == "\rstep 1\rstep 2\r\x1b[K[rank 1] hello\nstep 2\rdone\n[rank 0] plain\n");
 }
 
-TEST_CASE("a live line that ends in a carriage return passes through as well") {
+TEST_CASE("a live line that ends in a carriage return passes through to a terminal") {
   Screen screen(true);
   screen.err(0, "step 1\rstep 2\r");
   REQUIRE(screen.text == "step 1\rstep 2\r");

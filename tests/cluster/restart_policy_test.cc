@@ -18,7 +18,8 @@ FailureSummary failed(int code) {
 }  // namespace
 
 TEST_CASE(
-    "failures by the environment, a peer or a signal may pass; all others would happen again") {
+    "a restart may succeed after a failure of the environment, of a peer or by a signal, and after "
+    "no other") {
   for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_succeed_on_restart(failed(code)));
   for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_succeed_on_restart(failed(code)));
 }
@@ -90,7 +91,7 @@ TEST_CASE(
   CHECK(times(of_rank(3), "step-20") == 1);
 }
 
-TEST_CASE("with other ranks the count of restarts begins again") {
+TEST_CASE("with another number of ranks the count of restarts begins again") {
   int local_ranks = 0;
   RestartPolicy policy(
       {.max_restarts_without_progress = 1, .first_delay = 1s},

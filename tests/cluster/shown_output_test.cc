@@ -37,7 +37,7 @@ std::string read_from(const OwnedFd& reader) {
 }
 
 ShownOutputOptions options_for(const Pipe& ends) {
-  return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms};
+  return {.descriptors = {ends.writer.get(), ends.writer.get()}, .write_timeout = 50ms};
 }
 
 TEST_CASE(
@@ -73,7 +73,7 @@ TEST_CASE("a slow reader gets everything, even when the ranks have to end") {
   ::fcntl(ends.writer.get(), F_SETPIPE_SZ, 4096);
   std::string read, wanted;
   ShownOutputOptions options = options_for(ends);
-  options.patience_at_the_end = 10s;
+  options.write_timeout_at_end = 10s;
   options.is_ending = [&] {
     read += read_from(ends.reader);
     return true;

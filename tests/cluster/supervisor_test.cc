@@ -162,7 +162,7 @@ TEST_CASE("failed ranks are started again, and a run that then succeeds has exit
   options.restarts = {.max_restarts_without_progress = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
   options.on_restart = [](const FailureSummary&, int) {
-    return Restart{.environment = {"EXTRA=again"}, .from = "step-00000010"};
+    return Restart{.environment = {"EXTRA=again"}, .checkpoint = "step-00000010"};
   };
   options.environment = {"EXTRA=first"};
   const Outcome outcome =
@@ -209,7 +209,7 @@ TEST_CASE(
   REQUIRE(failures == 4);
 }
 
-TEST_CASE("failures by config, data, defects and numerics are not tried again") {
+TEST_CASE("failures of config, data, numerics or ftrun itself cause no restart") {
   for (const int code : {1, 2, 3, 4, 7}) {
     int failures = 0;
     SupervisorOptions options;
@@ -225,7 +225,7 @@ TEST_CASE("a checkpoint that a restart reached resets the count of restarts") {
   SupervisorOptions options;
   options.restarts = {.max_restarts_without_progress = 1, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
-  options.saved = [&] { return std::to_string(std::min(saved++, 2)); };
+  options.last_saved = [&] { return std::to_string(std::min(saved++, 2)); };
   REQUIRE(supervise(2, {"only", "1", "signal", "9"}, options).code == 137);
   REQUIRE(failures == 4);  // after the third start nothing new was saved
 }
@@ -284,7 +284,8 @@ TEST_CASE("a rank that fails stops the others and its exit code is the result") 
   REQUIRE(slow.code == 5);
 }
 
-TEST_CASE("the others do not outlive a failed rank: SIGTERM ends them before their work is done") {
+TEST_CASE(
+    "the other ranks do not outlive a failed rank: SIGTERM ends them before their work is done") {
   const Folder folder;
   const std::string out = folder.path + "/out";
   const pid_t supervisor = spawn_supervisor(
@@ -312,7 +313,8 @@ TEST_CASE("a stopped rank is killed after the grace when another fails") {
   REQUIRE(outcome.code == 3);  // nothing else ends a stopped rank
 }
 
-TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended itself") {
+TEST_CASE(
+    "a hang ends when a rank names the rank that holds it up, before the naming rank has ended") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
   // The ranks run for an hour: if the supervisor waited for one of them to end, the test would
@@ -494,7 +496,9 @@ std::optional<bool> outlive_the_same_signal() {
 
 }  // namespace
 
-TEST_CASE("the same signal within a second is the first one repeated, another is a second one") {
+TEST_CASE(
+    "the same signal within a second repeats the first one, another signal counts as a second "
+    "one") {
   std::optional<bool> found;
   for (int tries = 0; !found && tries < 20; ++tries) found = outlive_the_same_signal();
   if (!found) testing::fail_by_timeout("20 tries for two signals within a second");

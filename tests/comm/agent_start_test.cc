@@ -31,7 +31,7 @@ class AgentStore {
     return {.rank = rank,
             .world_size = world_size,
             .port = server_->getPort(),
-            .agent_store = true,
+            .has_agent_store = true,
             .timeout = timeout};
   }
 
@@ -122,7 +122,7 @@ TEST_CASE("no rank joins a start that lost a rank while meeting, or had another 
   }
 }
 
-TEST_CASE("of two processes that claim the same rank, one belongs to a start") {
+TEST_CASE("of two processes that claim one rank, only one joins the start") {
   const AgentStore agent;
   const auto starts = start_ranks(agent, 2, "a");
   REQUIRE(starts[1].texts == std::vector<std::string>{"a0", "a1"});

@@ -385,7 +385,7 @@ TEST_CASE("a counted_all_to_all with counts that differ from those sent names th
   }
 }
 
-TEST_CASE("senseless arguments of exchanges are refused") {
+TEST_CASE("invalid arguments of exchanges are refused") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     std::vector<float> in(8), out(8);

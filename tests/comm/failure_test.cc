@@ -272,7 +272,7 @@ TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last")
   late.record.state = State::kLeft;
   REQUIRE(explain_peers({self, late}, mine, 0).text == "rank 2 has left the group");
   late.record = record(0, State::kNone);
-  late.silent = true;
+  late.is_silent = true;
   REQUIRE(explain_peers({self, late}, mine, 0).text ==
           "rank 2 does not respond; it has entered no collective of the group yet");
 }
@@ -284,7 +284,7 @@ TEST_CASE("the progress board survives its trip through the store") {
   a->enter(record(9, CollectiveState::kNone, "gradient bucket 1"));
   board.show_phase("step 4");
   board.enter_lane(0, activity(ActivityKind::kAlone, "forward layer 2"));
-  const RankState seen = decode_state(board.image());
+  const RankState seen = decode_state(board.encoded_state());
   REQUIRE(describe(ProgressBoard::find(seen, "dp")) ==
           "all_reduce #9 (gradient bucket 1, 4 x F32)");
   REQUIRE(ProgressBoard::find(seen, "dp").state == CollectiveState::kEntered);
@@ -293,7 +293,7 @@ TEST_CASE("the progress board survives its trip through the store") {
   REQUIRE(seen.find("dp")->members == std::vector<int>{1, 3});
   REQUIRE_THAT(activity_text(seen), Catch::StartsWith("step 4, forward layer 2, for "));
   REQUIRE(decode_state(std::vector<uint8_t>{1, 2, 3}).empty());
-  std::vector<uint8_t> image = board.image();
+  std::vector<uint8_t> image = board.encoded_state();
   // Data from the network may be anything: a text without terminator or a list of members without
   // end must not be read beyond its field.
   std::mt19937 random(7);

@@ -61,7 +61,7 @@ class Member {
       const std::lock_guard lock(first_failure_.mutex);
       if (first_failure_.failed++ == 0) {
         first_failure_.message = error.message();
-        first_failure_.culprit = rendezvous_.board().blamed();
+        first_failure_.culprit = rendezvous_.board().blamed_rank();
         first_failure_.too_early = !first_failure_.injected;
       }
       first_failure_.changed.notify_all();

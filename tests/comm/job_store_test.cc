@@ -96,7 +96,7 @@ bool gets_an_answer(int port, const std::string& proof) {
 
 }  // namespace
 
-TEST_CASE("the job's store does what c10d asks of one") {
+TEST_CASE("the job's store implements the operations of c10d's stores") {
   const ServedStore served;
   const auto a = served.client(), b = served.client();
   a->set("key", bytes("value"));
@@ -157,7 +157,7 @@ TEST_CASE(
 }
 
 // FTRUN_SOAK_TOKENS: scripts/soak.sh.
-TEST_CASE("thousands of wrong tokens open the store to nobody") {
+TEST_CASE("thousands of wrong tokens admit nobody to the store") {
   const char* const wanted = std::getenv("FTRUN_SOAK_TOKENS");
   const int tokens = wanted == nullptr ? 2'000 : std::atoi(wanted);
   const ServedStore served;
@@ -169,14 +169,14 @@ TEST_CASE("thousands of wrong tokens open the store to nobody") {
     answered += gets_an_answer(served.port, proof) ? 1 : 0;
   }
   REQUIRE(answered == 0);
-  REQUIRE(served.server->admitted() == 0);
-  REQUIRE(served.server->refused() == tokens);
+  REQUIRE(served.server->admitted_connections() == 0);
+  REQUIRE(served.server->refused_connections() == tokens);
   REQUIRE_THROWS_WITH(served.client("another token"),
                       Catch::Contains("does not know this job's token"));
   REQUIRE(served.client()->getNumKeys() == 0);
 }
 
-TEST_CASE("an overheard proof opens nothing a second time") {
+TEST_CASE("an overheard proof does not admit a second connection") {
   const ServedStore served;
   const OwnedFd fd = stranger(served.port);
   std::string greeting;
@@ -294,9 +294,9 @@ TEST_CASE(
   }
   over = true;
   for (std::thread& thread : attackers) thread.join();
-  REQUIRE(served.server->admitted() >=
+  REQUIRE(served.server->admitted_connections() >=
           4);  // a rank that was dropped with the strangers connects again
-  REQUIRE(served.server->refused() > 100);
+  REQUIRE(served.server->refused_connections() > 100);
 }
 
 TEST_CASE(
@@ -425,7 +425,7 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
                       "rank 0 still has restart count 1, this rank has 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
-  REQUIRE(served.server->admitted() == 4);
+  REQUIRE(served.server->admitted_connections() == 4);
 }
 
 TEST_CASE("only the process that serves the store is rank 0, however early another one connects") {
@@ -433,10 +433,10 @@ TEST_CASE("only the process that serves the store is rank 0, however early anoth
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')),
                       Catch::Contains("another process is rank 0 of this job already"));
   REQUIRE(served.client(kToken, rank_of(0))->getNumKeys() == 0);
-  REQUIRE(served.server->admitted() == 1);
+  REQUIRE(served.server->admitted_connections() == 1);
 }
 
-TEST_CASE("two jobs with one token end with the rank that both have, named") {
+TEST_CASE("two jobs with one token end with a message that names a rank that both have") {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();
   const auto options = [&](int rank) {

@@ -118,7 +118,7 @@ std::chrono::milliseconds random_moment() {
 
 }  // namespace
 
-TEST_CASE("processes meet, add and part") {
+TEST_CASE("processes connect, sum their numbers and disconnect") {
   for (const char* backend : {"gloo", "shm"}) {
     Ranks ranks(3, backend, 20'000, "once");
     for (int rank = 0; rank < 3; ++rank) {
@@ -150,8 +150,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a first rank that dies with its text given is reported at once, though another is still "
-    "absent") {
+    "the death of a first rank that has given its text is reported at once, even if another rank "
+    "is absent") {
   Ranks ranks(4, "shm", kFarOff, "group");
   ranks.await_text(2, "waiting");
   ranks.await_text(1, "waiting");
@@ -274,7 +274,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a core dump") {
+TEST_CASE(
+    "sizes at which Gloo terminates the process end with a message and code 6, not with a core "
+    "dump") {
   Ranks ranks(2, "gloo", 20'000, "sizes");
   const int first = ranks.wait(0), second = ranks.wait(1);
   CAPTURE(ranks.output(0), ranks.output(1));

@@ -130,7 +130,7 @@ TEST_CASE("sums of 16-bit floats are those of PyTorch's conversions, bit for bit
   }
 }
 
-TEST_CASE("more ranks than two are rounded once, in rank order, in place or not") {
+TEST_CASE("sums of more than two ranks are added in rank order and rounded once, in place or not") {
   constexpr int64_t kCount = 2'500;
   std::vector<c10::Half> a, b, c, expected;
   for (int64_t i = 0; i < kCount; ++i) {

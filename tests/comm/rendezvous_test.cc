@@ -140,7 +140,7 @@ TEST_CASE("each of many ranks names those that did not come") {
                  Catch::EndsWith("s for \"program\": ranks 7, 39 did not arrive in time"));
 }
 
-TEST_CASE("each of many ranks names the first rank if that did not come") {
+TEST_CASE("each of many ranks names a first rank that did not come") {
   auto all = Rendezvous::in_process(40, 300ms);
   REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"),
                       Catch::Contains("s for \"program\": rank 0 did not arrive in time"));
@@ -408,7 +408,7 @@ TEST_CASE(
   REQUIRE(many.requests < 100 * 40);
 }
 
-TEST_CASE("an exchange with patience waits for live ranks, however long they work") {
+TEST_CASE("an exchange with WaitPolicy::kWhileAlive waits for live ranks, however long they work") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   std::vector<std::string> texts;
   std::thread worker([&] {
@@ -420,7 +420,7 @@ TEST_CASE("an exchange with patience waits for live ranks, however long they wor
   REQUIRE(texts == std::vector<std::string>{"done", "waited"});
 }
 
-TEST_CASE("an exchange with patience gives up a rank that shows no sign of life") {
+TEST_CASE("an exchange with WaitPolicy::kWhileAlive gives up a rank that shows no sign of life") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   all[0].reset();
   REQUIRE_THROWS_WITH(all[1]->exchange_text("export", "x", WaitPolicy::kWhileAlive),

@@ -21,14 +21,14 @@ void keep_waiting(StoreWorker& worker, const std::shared_future<void>& pause) {
 
 }  // namespace
 
-TEST_CASE("an operation gives what it returns, or throws what it throws") {
+TEST_CASE("a worker returns the result of an operation, or throws its exception") {
   StoreWorker worker;
   REQUIRE(worker.run([] { return 7; }, 60s) == 7);
   const auto broken = []() -> int { throw std::runtime_error("closed"); };
   REQUIRE_THROWS_WITH(worker.run(broken, 60s), "closed");
 }
 
-TEST_CASE("a pause of the server ends: what was late is waited for, and the next one is tried") {
+TEST_CASE("after a pause of the server the late operation is waited for, and the next one runs") {
   std::promise<void> goes_on;
   StoreWorker worker;
   keep_waiting(worker, goes_on.get_future().share());

@@ -1,7 +1,7 @@
 #include "fixtures.h"
 
-#include "data/row_reader.h"
-#include "data/sample_set.h"
+#include "data/sequence_reader.h"
+#include "data/sequence_set.h"
 #include "data/step_reader.h"
 #include "data/validation_reader.h"
 
@@ -18,22 +18,24 @@ namespace {
 using Ids = std::vector<int32_t>;
 constexpr int64_t kBatchVocab = 50000;
 
-Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows,
+Batch batch_of(const SequenceSet& sequences, const std::vector<int64_t>& numbers,
                int64_t vocab = kBatchVocab) {
-  RowReader reader(samples, vocab);
+  SequenceReader reader(sequences, vocab);
   Batch batch;
-  reader.start(batch, static_cast<int64_t>(rows.size()));
-  for (size_t i = 0; i < rows.size(); ++i) reader.fill(batch, static_cast<int64_t>(i), rows[i]);
+  reader.start(batch, static_cast<int64_t>(numbers.size()));
+  for (size_t row = 0; row < numbers.size(); ++row)
+    reader.fill(batch, static_cast<int64_t>(row), numbers[row]);
   return batch;
 }
 
 }  // namespace
 
-TEST_CASE("a concat row has inputs, labels shifted by one, and attention over the whole row",
-          "[batch]") {
+TEST_CASE(
+    "a sequence of the concat packing has labels shifted by one, and attention over all of it",
+    "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(9))}, {.sequence_length = 4});
-  const Batch batch = batch_of(samples, {1, 0});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(9))}, {.sequence_length = 4});
+  const Batch batch = batch_of(sequences, {1, 0});
   REQUIRE(batch.tokens == Ids{4, 5, 6, 7, 0, 1, 2, 3});
   REQUIRE(batch.labels == Ids{5, 6, 7, 8, 1, 2, 3, 4});
   REQUIRE(batch.positions == Ids{0, 1, 2, 3, 0, 1, 2, 3});
@@ -46,9 +48,9 @@ TEST_CASE("packed documents attend within themselves and have padding that does 
   TempFolder folder;
   folder.write("x.bin", raw_u16({10, 11, 12, 20, 21, 30, 31, 32}));
   folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
-  const SampleSet samples({folder.file("x")},
-                          {.sequence_length = 6, .packing = SequencePacking::kDocuments});
-  const Batch batch = batch_of(samples, {0});
+  const SequenceSet sequences({folder.file("x")},
+                              {.sequence_length = 6, .packing = SequencePacking::kDocuments});
+  const Batch batch = batch_of(sequences, {0});
   REQUIRE(batch.tokens == Ids{10, 11, 20, 30, 31, 0});
   REQUIRE(batch.labels == Ids{11, 12, 21, 31, 32, -100});
   REQUIRE(batch.positions == Ids{0, 1, 0, 0, 1, 0});
@@ -58,46 +60,46 @@ TEST_CASE("packed documents attend within themselves and have padding that does 
 
 TEST_CASE("JSONL labels are shifted together with their tokens", "[batch]") {
   TempFolder folder;
-  const SampleSet samples(
+  const SequenceSet sequences(
       {folder.write("d.jsonl", R"({"input_ids":[1,2,3,4],"labels":[-100,-100,3,9]})")},
       {.sequence_length = 5, .packing = SequencePacking::kNone});
-  const Batch batch = batch_of(samples, {0});
+  const Batch batch = batch_of(sequences, {0});
   REQUIRE(batch.tokens == Ids{1, 2, 3, 0, 0});
   REQUIRE(batch.labels == Ids{-100, 3, 9, -100, -100});
   REQUIRE(batch.starts == Ids{0, 0, 0, 3, 4});
   REQUIRE(batch.counted_tokens == 2);
 }
 
-TEST_CASE("an id outside the model's rows is refused with file, sample and offset", "[batch]") {
+TEST_CASE("an id outside the model's rows is refused with file, sequence and offset", "[batch]") {
   TempFolder folder;
   std::vector<int> ids(40, 7);
   ids[22] = 50300;
   const std::string path = folder.write("train.bin", raw_u16(ids));
-  const SampleSet samples({path}, {.sequence_length = 8});
+  const SequenceSet sequences({path}, {.sequence_length = 8});
   const std::string remedy = "\n  remedy: prepare the data with this model's own tokenizer";
-  REQUIRE(error_of([&] { batch_of(samples, {0, 1, 3}, 49152); }).empty());
-  REQUIRE(error_of([&] { batch_of(samples, {2}, 49152); }) ==
+  REQUIRE(error_of([&] { batch_of(sequences, {0, 1, 3}, 49152); }).empty());
+  REQUIRE(error_of([&] { batch_of(sequences, {2}, 49152); }) ==
           path +
               ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's 49152 rows" +
               remedy);
-  REQUIRE(error_of([&] { batch_of(samples, {2}, 50301); }).empty());
-  REQUIRE(error_of([&] { batch_of(samples, {2}, 50300); }) ==
+  REQUIRE(error_of([&] { batch_of(sequences, {2}, 50301); }).empty());
+  REQUIRE(error_of([&] { batch_of(sequences, {2}, 50300); }) ==
           path +
               ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's 50300 rows" +
               remedy);
 }
 
-TEST_CASE("an id that is only a label is checked too", "[batch]") {
+TEST_CASE("an id that occurs only as a label is checked", "[batch]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", raw_u16({1, 2, 3, 4, 900}));
-  const SampleSet samples({path}, {.sequence_length = 4});
-  REQUIRE(error_of([&] { batch_of(samples, {0}, 100); }) ==
+  const SequenceSet sequences({path}, {.sequence_length = 4});
+  REQUIRE(error_of([&] { batch_of(sequences, {0}, 100); }) ==
           path +
               ": sequence 0, token 4 (file offset 8): id 900 is outside the model's 100 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
   const std::string lines = folder.write(
       "d.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[-100,700]}\n");
-  const SampleSet masked({lines}, {.sequence_length = 4, .packing = SequencePacking::kNone});
+  const SequenceSet masked({lines}, {.sequence_length = 4, .packing = SequencePacking::kNone});
   REQUIRE(error_of([&] { batch_of(masked, {1}, 100); }) ==
           lines +
               ": sequence 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
@@ -110,14 +112,14 @@ TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[bat
   index.code = 5;
   folder.write("x.idx", index.bytes());
   const std::string path = folder.write("x.bin", bytes_of<int64_t>({1, int64_t{1} << 40, 2}));
-  const SampleSet samples({path}, {.sequence_length = 2});
+  const SequenceSet sequences({path}, {.sequence_length = 2});
   REQUIRE(
-      error_of([&] { batch_of(samples, {0}); }) ==
+      error_of([&] { batch_of(sequences, {0}); }) ==
       path +
           ": sequence 0, token 1 (file offset 8): id 1099511627776 is outside the model's 50000 "
           "rows\n  remedy: prepare the data with this model's own tokenizer");
   folder.write("x.bin", bytes_of<int64_t>({1, 2, -100}));
-  const SampleSet negative({path}, {.sequence_length = 2});
+  const SequenceSet negative({path}, {.sequence_length = 2});
   REQUIRE(error_of([&] { batch_of(negative, {0}); }) ==
           path +
               ": sequence 0, token 2 (file offset 16): id -100 is outside the model's 50000 rows\n"
@@ -140,14 +142,15 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
   folder.write("x.mask", mask_bytes(trained));
   for (const auto packing :
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-    const SampleSet samples({folder.file("x")}, {.sequence_length = 16, .packing = packing});
+    const SequenceSet sequences({folder.file("x")}, {.sequence_length = 16, .packing = packing});
     for (const int64_t ranks : {1, 2, 3, 4}) {
       for (int64_t step = 0; step < 5; ++step) {
         int64_t sum = 0;
         std::vector<int64_t> token_counts;
         for (int64_t rank = 0; rank < ranks; ++rank) {
-          const BatchSlots shape{.micro_batch = 2, .accumulation = 2, .ranks = ranks, .rank = rank};
-          StepReader reader(samples, shape, SampleOrder(samples.size(), true, 3), kBatchVocab);
+          const BatchLayout layout{.micro_batch_size = 2, .micro_batches = 2, .ranks = ranks};
+          StepReader reader(sequences, layout, rank, SequenceOrder(sequences.size(), true, 3),
+                            kBatchVocab);
           StepBatch batch;
           reader.read(step, batch);
           const auto& micro = batch.micro_batches;
@@ -165,16 +168,18 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
 }
 
 TEST_CASE(
-    "a micro-batch has the same position in the global batch in every step, which no other "
-    "micro-batch has",
+    "a micro-batch has the same position in the global batch in every step, and no two "
+    "micro-batches "
+    "share a position",
     "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(300))}, {.sequence_length = 8});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(300))},
+                              {.sequence_length = 8});
   for (const int64_t step : {0, 3}) {
     std::vector<int64_t> first;
     for (int64_t rank = 0; rank < 2; ++rank) {
-      StepReader reader(samples, {.micro_batch = 3, .accumulation = 2, .ranks = 2, .rank = rank},
-                        SampleOrder(samples.size(), true, 1), kBatchVocab);
+      StepReader reader(sequences, {.micro_batch_size = 3, .micro_batches = 2, .ranks = 2}, rank,
+                        SequenceOrder(sequences.size(), true, 1), kBatchVocab);
       StepBatch batch;
       reader.read(step, batch);
       for (const Batch& micro_batch : batch.micro_batches) first.push_back(micro_batch.first_token);
@@ -183,11 +188,12 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("unmasked concat counts tokens without reading the data", "[batch]") {
+TEST_CASE("without a mask, packing concat counts tokens without reading the data", "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(100))}, {.sequence_length = 8});
-  StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4},
-                    SampleOrder(samples.size(), true, 1), kBatchVocab);
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(100))},
+                              {.sequence_length = 8});
+  StepReader reader(sequences, {.micro_batch_size = 2, .micro_batches = 3, .ranks = 5}, 4,
+                    SequenceOrder(sequences.size(), true, 1), kBatchVocab);
   StepBatch batch;
   reader.read(2, batch);
   REQUIRE(batch.counted_tokens_local == 48);
@@ -195,19 +201,19 @@ TEST_CASE("unmasked concat counts tokens without reading the data", "[batch]") {
   REQUIRE(batch.epoch == Approx(90.0 / 12));
 }
 
-TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch]") {
+TEST_CASE("the global batch has the same tokens for any number of ranks", "[batch]") {
   TempFolder folder;
   folder.write("x.bin", counting_u16(3000));
   std::vector<int32_t> lengths(100, 30);
   folder.write("x.idx", MegatronIndex(lengths).bytes());
   for (const auto packing :
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-    const SampleSet samples({folder.file("x")}, {.sequence_length = 64, .packing = packing});
+    const SequenceSet sequences({folder.file("x")}, {.sequence_length = 64, .packing = packing});
     const auto tokens_of_step = [&](int64_t ranks, int64_t step) {
       std::vector<int32_t> all;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        StepReader reader(samples, {.micro_batch = 24 / ranks, .ranks = ranks, .rank = rank},
-                          SampleOrder(samples.size(), true, 5), kBatchVocab);
+        StepReader reader(sequences, {.micro_batch_size = 24 / ranks, .ranks = ranks}, rank,
+                          SequenceOrder(sequences.size(), true, 5), kBatchVocab);
         StepBatch batch;
         reader.read(step, batch);
         const Batch& b = batch.micro_batches[0];
@@ -221,30 +227,36 @@ TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch
   }
 }
 
-TEST_CASE("without shuffling, step, slot and rank take the rows that other trainers take",
-          "[batch]") {
+TEST_CASE(
+    "without shuffling, the micro-batches of a rank have the sequences that other trainers give "
+    "them",
+    "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
-  StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1},
-                    SampleOrder(samples.size(), false, 0), kBatchVocab);
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
+                              {.sequence_length = 4});
+  StepReader reader(sequences, {.micro_batch_size = 2, .micro_batches = 2, .ranks = 2}, 1,
+                    SequenceOrder(sequences.size(), false, 0), kBatchVocab);
   StepBatch batch;
-  reader.read(1, batch);  // samples ((1*2 + a)*2 + 1)*2 + m = 10, 11 and 14, 15, modulo 10 rows
+  // Positions ((1*2 + micro_batch)*2 + 1)*2 + row = 10, 11 and 14, 15, modulo 10 sequences.
+  reader.read(1, batch);
   REQUIRE(batch.micro_batches[0].tokens == Ids{0, 1, 2, 3, 4, 5, 6, 7});
   REQUIRE(batch.micro_batches[1].tokens == Ids{16, 17, 18, 19, 20, 21, 22, 23});
 }
 
-TEST_CASE("validation distributes the first rows over ranks, the rest is padding", "[batch]") {
+TEST_CASE("validation distributes the first sequences over ranks and fills up with padding",
+          "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
+                              {.sequence_length = 4});
   int64_t counted = 0;
   std::vector<int32_t> inputs;
   for (int64_t rank = 0; rank < 2; ++rank) {
-    ValidationReader reader(samples, 5, 2, 2, rank, kBatchVocab);
+    ValidationReader reader(sequences, 5, 2, 2, rank, kBatchVocab);
     REQUIRE(reader.sequences() == 5);
-    REQUIRE(reader.rounds() == 2);
+    REQUIRE(reader.passes() == 2);
     REQUIRE(reader.counted_tokens_global() == 20);
-    for (int64_t round = 0; round < 2; ++round) {
-      const Batch& batch = reader.read(round).front();
+    for (int64_t pass = 0; pass < 2; ++pass) {
+      const Batch& batch = reader.read(pass).front();
       REQUIRE(batch.tokens.size() == 8);
       counted += batch.counted_tokens;
       for (size_t i = 0; i < 8; ++i)
@@ -256,29 +268,31 @@ TEST_CASE("validation distributes the first rows over ranks, the rest is padding
   Ids first(20);
   std::iota(first.begin(), first.end(), 0);
   REQUIRE(inputs == first);
-  REQUIRE(ValidationReader(samples, 500, 2, 1, 0, kBatchVocab).sequences() == 10);
-  REQUIRE(ValidationReader(samples, 0, 4, 1, 0, kBatchVocab).rounds() == 3);
+  REQUIRE(ValidationReader(sequences, 500, 2, 1, 0, kBatchVocab).sequences() == 10);
+  REQUIRE(ValidationReader(sequences, 0, 4, 1, 0, kBatchVocab).passes() == 3);
 }
 
-TEST_CASE("validation of several micro-batches a pass reads the same rows", "[batch]") {
+TEST_CASE("validation reads the same sequences with several micro-batches in a pass as with one",
+          "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
+                              {.sequence_length = 4});
   for (int64_t rank = 0; rank < 2; ++rank) {
-    ValidationReader one(samples, 9, 2, 2, rank, kBatchVocab),
-        three(samples, 9, 2, 2, rank, kBatchVocab, 3);
-    REQUIRE(one.rounds() == 3);
-    REQUIRE(three.rounds() == 1);
+    ValidationReader one(sequences, 9, 2, 2, rank, kBatchVocab),
+        three(sequences, 9, 2, 2, rank, kBatchVocab, 3);
+    REQUIRE(one.passes() == 3);
+    REQUIRE(three.passes() == 1);
     const std::span<const Batch> together = three.read(0);
     REQUIRE(together.size() == 3);
-    for (int64_t round = 0; round < 3; ++round) {
-      const Batch& batch = together[static_cast<size_t>(round)];
-      REQUIRE(batch.tokens == one.read(round).front().tokens);
-      REQUIRE(batch.labels == one.read(round).front().labels);
+    for (int64_t pass = 0; pass < 3; ++pass) {
+      const Batch& batch = together[static_cast<size_t>(pass)];
+      REQUIRE(batch.tokens == one.read(pass).front().tokens);
+      REQUIRE(batch.labels == one.read(pass).front().labels);
     }
   }
-  // Two passes have two micro-batches each; the second pass's last micro-batch has no rows.
-  ValidationReader two(samples, 9, 2, 2, 1, kBatchVocab, 2);
-  REQUIRE(two.rounds() == 2);
+  // Two passes have two micro-batches each; the second pass's last micro-batch has no sequence.
+  ValidationReader two(sequences, 9, 2, 2, 1, kBatchVocab, 2);
+  REQUIRE(two.passes() == 2);
   const std::span<const Batch> last = two.read(1);
   REQUIRE(last[0].counted_tokens == 0);
   REQUIRE(last[1].counted_tokens == 0);
@@ -287,8 +301,9 @@ TEST_CASE("validation of several micro-batches a pass reads the same rows", "[ba
 
 TEST_CASE("a number of epochs becomes a whole number of steps", "[batch]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
-  REQUIRE(samples.steps_for_epochs(1, 4) == 3);
-  REQUIRE(samples.steps_for_epochs(2, 4) == 5);
-  REQUIRE(samples.steps_for_epochs(0.5, 1) == 5);
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
+                              {.sequence_length = 4});
+  REQUIRE(sequences.steps_for_epochs(1, 4) == 3);
+  REQUIRE(sequences.steps_for_epochs(2, 4) == 5);
+  REQUIRE(sequences.steps_for_epochs(0.5, 1) == 5);
 }

@@ -34,7 +34,9 @@ TEST_CASE("the counts of prepare_data.py say whether a data set holds conversati
   CHECK_FALSE(holds_conversations({}));
 }
 
-TEST_CASE("without that count, tokens that are not trained on say so") {
+TEST_CASE(
+    "without the counts of prepare_data.py, a data set holds conversations if it has tokens that "
+    "are not trained on") {
   const testing::TempFolder folder;
   CHECK(holds_conversations({described(folder, "older", 4, {})}));
   CHECK_FALSE(holds_conversations({described(folder, "older-text", 10, {})}));
@@ -79,7 +81,7 @@ TEST_CASE("a prefix with a dot names the files of its own data set") {
   folder.write("chats.v2.json", sidecar_text(side));
   folder.write("chats.v2.bin", "");
   CHECK(holds_conversations({folder.file("chats.v2")}));
-  SampleSetOptions options;
+  SequenceSetOptions options;
   options.packing = SequencePacking::kDocuments;
   options.sequence_length = 8;
   CHECK(too_long_conversations({folder.file("chats.v1")}, options).empty());
@@ -97,7 +99,8 @@ TEST_CASE("a data set that cannot be read holds no conversations") {
   CHECK_FALSE(holds_conversations({folder.file("broken.bin")}));
 }
 
-TEST_CASE("conversations longer than a row are refused, wherever rows keep documents apart") {
+TEST_CASE(
+    "conversations longer than a sequence are refused by packings that keep documents apart") {
   const testing::TempFolder folder;
   Sidecar side;
   side.statistics = {.tokens = 100, .documents = 2, .trained_tokens = 50, .min_id = 0, .max_id = 5};
@@ -105,7 +108,7 @@ TEST_CASE("conversations longer than a row are refused, wherever rows keep docum
   side.longest_conversation = 66;
   folder.write("chats.json", sidecar_text(side));
   const std::string chats = folder.file("chats.bin");
-  SampleSetOptions options;
+  SequenceSetOptions options;
   options.packing = SequencePacking::kDocuments;
   const auto errors = [&](int64_t length, SequencePacking packing) {
     options.sequence_length = length;

@@ -111,7 +111,7 @@ TEST_CASE("an up-to-date sidecar is used, a stale one is not", "[fingerprint]") 
   }
 }
 
-TEST_CASE("raw data beside a data file is not read as a possible record", "[fingerprint]") {
+TEST_CASE("raw data in a .json next to a data file is not read as a sidecar", "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   std::string raw = "[";
@@ -124,7 +124,7 @@ TEST_CASE("raw data beside a data file is not read as a possible record", "[fing
   REQUIRE(allocations_so_far() - before < 100);
 }
 
-TEST_CASE("a large record is recognized by its beginning, and one that is too large is refused",
+TEST_CASE("a large sidecar is recognized by its beginning, and one above the limit is refused",
           "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
@@ -144,8 +144,7 @@ TEST_CASE("a large record is recognized by its beginning, and one that is too la
                       Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
 }
 
-TEST_CASE("a .json that is not ours is ignored, a damaged one of ours is refused",
-          "[fingerprint]") {
+TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused", "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
@@ -209,7 +208,7 @@ TEST_CASE("an unrecorded fingerprint is computed in the background and cached", 
     FingerprintJob again(data, cache);
     REQUIRE(again.wait().digest == digest);
   }
-  SECTION("a recorded one needs no thread and no cache") {
+  SECTION("a recorded fingerprint needs no thread and no cache") {
     record(data, folder.file("x.json"));
     FingerprintJob job(data, "");
     REQUIRE(job.result()->origin == "recorded by prepare_data.py");
@@ -276,7 +275,7 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   const std::string path = write_pair(folder);
   const DataReport good = check_dataset({path}, {.sequence_length = 8}, 100);
   REQUIRE(good.problems.empty());
-  REQUIRE(good.rows == 4);
+  REQUIRE(good.sequences == 4);
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 4).problems.empty());
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 5).problems ==
           std::vector<std::string>{path +
@@ -335,7 +334,7 @@ TEST_CASE("a check warns of documents that are skipped", "[check]") {
               "labels counts in the loss\n");
 }
 
-TEST_CASE("a check of damaged data reports, it does not throw", "[check]") {
+TEST_CASE("a check of damaged data reports the damage and does not throw", "[check]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   folder.write("x.mask", "short");

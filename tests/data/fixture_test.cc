@@ -4,8 +4,8 @@
 #include "fixtures.h"
 
 #include "data/fingerprint.h"
-#include "data/row_reader.h"
-#include "data/sample_set.h"
+#include "data/sequence_reader.h"
+#include "data/sequence_set.h"
 #include "places.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ TEST_CASE("prepare_data.py's own files are read back", "[fixture]") {
   const TokenDataset data({kPrefix}, {});
   REQUIRE(data.tokens() == 143);
   REQUIRE(data.documents() == 3);
-  REQUIRE(data.trained(0, 143) == 43);
-  REQUIRE(data.trained(data.document_start(2), 143 - data.document_start(2)) ==
+  REQUIRE(data.count_trained(0, 143) == 43);
+  REQUIRE(data.count_trained(data.document_start(2), 143 - data.document_start(2)) ==
           143 - data.document_start(2));  // all of a plain text counts
   REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
   REQUIRE(data.locate(142).value == 0);  // the end id
@@ -48,8 +48,9 @@ TEST_CASE("prepare_data.py's fingerprint and ftrun's are the same", "[fixture]")
 }
 
 TEST_CASE("a masked chat trains only on its answers", "[fixture]") {
-  const SampleSet samples({kPrefix}, {.sequence_length = 128, .packing = SequencePacking::kNone});
-  RowReader reader(samples, 300);
+  const SequenceSet sequences({kPrefix},
+                              {.sequence_length = 128, .packing = SequencePacking::kNone});
+  SequenceReader reader(sequences, 300);
   Batch batch;
   reader.start(batch, 1);
   reader.fill(batch, 0, 0);
@@ -58,5 +59,5 @@ TEST_CASE("a masked chat trains only on its answers", "[fixture]") {
   const auto last = std::find_if(batch.labels.rbegin(), batch.labels.rend(),
                                  [](int32_t label) { return label != kIgnoredLabel; });
   REQUIRE(batch.labels.size() - static_cast<size_t>(last - batch.labels.rbegin()) ==
-          static_cast<size_t>(samples.data().document_start(1) - 1));
+          static_cast<size_t>(sequences.data().document_start(1) - 1));
 }

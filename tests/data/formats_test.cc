@@ -386,8 +386,8 @@ TEST_CASE("a data file's mask file determines the labels", "[formats]") {
   REQUIRE_FALSE(data.all_trained());
   REQUIRE(labels_of(data) ==
           std::vector<int32_t>{-100, 1, 2, -100, -100, -100, -100, -100, 8, -100, 10});
-  REQUIRE(data.trained(0, 11) == 4);
-  REQUIRE(data.trained(2, 6) == 1);
+  REQUIRE(data.count_trained(0, 11) == 4);
+  REQUIRE(data.count_trained(2, 6) == 1);
   REQUIRE(data.files()[0]->parts().size() == 2);
 }
 
@@ -434,7 +434,7 @@ TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
   REQUIRE(refused(bad) == mask + ": offset 25: bits after the last token are set" + remedy);
 }
 
-TEST_CASE("missing files, folders and other kinds are refused with a helpful message",
+TEST_CASE("missing files, folders and files of other kinds are refused with a remedy",
           "[formats]") {
   TempFolder folder;
   folder.write("train.bin", counting_u16(4));
@@ -464,9 +464,9 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(4096));
   const TokenDataset data({path}, {});
-  data.check_not_cut();
+  data.check_not_truncated();
   std::filesystem::resize_file(path, 100);
-  REQUIRE(error_of([&] { data.check_not_cut(); }) ==
+  REQUIRE(error_of([&] { data.check_not_truncated(); }) ==
           path +
               ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
               "file name and leave files of running jobs alone");

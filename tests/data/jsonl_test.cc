@@ -257,7 +257,8 @@ TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]
   REQUIRE(parse(deep).problem == "column 71: nested too deeply");
 }
 
-TEST_CASE("every prefix and every changed byte of a line is handled", "[jsonl]") {
+TEST_CASE("every prefix of a JSONL line, and every change of a byte, is read or refused",
+          "[jsonl]") {
   const std::string line =
       R"({"input_ids":[1,22,3],"labels":[-100,22,3],"attention_mask":[1,1,1],"m":{"k":[0.5,"v"]}})";
   for (size_t size = 0; size < line.size(); ++size)
@@ -283,7 +284,7 @@ TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
   REQUIRE(data.documents() == 3);
   REQUIRE(data.document_start(1) == 3);
   REQUIRE(data.document_start(2) == 3);
-  REQUIRE(data.trained(0, 5) == 4);
+  REQUIRE(data.count_trained(0, 5) == 4);
   TokenIds ids(3), labels(3);
   ReadScratch scratch;
   data.read(2, ids, labels, scratch);
@@ -322,15 +323,14 @@ TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]
           path + ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
 }
 
-TEST_CASE("fields of a JSONL file that are not read are named when it is checked and shown",
-          "[jsonl]") {
+TEST_CASE("unread fields of a JSONL file are named by its check and its description", "[jsonl]") {
   TempFolder folder;
   const std::string path = folder.write("d.jsonl",
                                         "{\"input_ids\":[1,2,3],\"score\":1,\"id\":1}\n{\"input_"
                                         "ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
   const std::string note = path + ": not read: \"score\" of 2 lines, \"text\" of 1 line";
   REQUIRE(TokenDataset({path}, {}).notes() == std::vector<std::string>{note});
-  SampleSetOptions options;
+  SequenceSetOptions options;
   options.sequence_length = 2;
   REQUIRE(data_report_text(check_dataset({path}, options, 100)).find("notice: " + note + "\n") !=
           std::string::npos);

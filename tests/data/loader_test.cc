@@ -20,7 +20,8 @@ constexpr int64_t kVocab = 65536;
 LoaderOptions options_for(int64_t vocab = kVocab) {
   LoaderOptions options;
   options.vocab_rows = vocab;
-  options.shape = {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1};
+  options.layout = {.micro_batch_size = 2, .micro_batches = 2, .ranks = 2};
+  options.rank = 1;
   options.seed = 5;
   return options;
 }
@@ -33,12 +34,14 @@ void sleep_ms(int ms) {
 
 TEST_CASE("the loader gives the same steps as the reader, from any first step", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
+                              {.sequence_length = 16});
   for (const int64_t first : {0, 1, 77}) {
     LoaderOptions options = options_for();
     options.first_step = first;
-    Loader loader(samples, options);
-    StepReader reader(samples, options.shape, SampleOrder(samples.size(), true, 5), kVocab);
+    Loader loader(sequences, options);
+    StepReader reader(sequences, options.layout, options.rank,
+                      SequenceOrder(sequences.size(), true, 5), kVocab);
     for (int64_t step = first; step < first + 20; ++step) {
       REQUIRE(loader.next_step() == step);
       const Loader::Fetched fetched = loader.next();
@@ -47,9 +50,9 @@ TEST_CASE("the loader gives the same steps as the reader, from any first step", 
       REQUIRE(fetched.batch.step == step);
       REQUIRE(fetched.wait_seconds >= 0);
       REQUIRE(fetched.batch.micro_batches.size() == 2);
-      for (size_t slot = 0; slot < 2; ++slot) {
-        REQUIRE(fetched.batch.micro_batches[slot].tokens == expected.micro_batches[slot].tokens);
-        REQUIRE(fetched.batch.micro_batches[slot].labels == expected.micro_batches[slot].labels);
+      for (size_t m = 0; m < 2; ++m) {
+        REQUIRE(fetched.batch.micro_batches[m].tokens == expected.micro_batches[m].tokens);
+        REQUIRE(fetched.batch.micro_batches[m].labels == expected.micro_batches[m].labels);
       }
       REQUIRE(fetched.batch.counted_tokens_global == expected.counted_tokens_global);
     }
@@ -58,10 +61,11 @@ TEST_CASE("the loader gives the same steps as the reader, from any first step", 
 
 TEST_CASE("a batch stays as it is while the next ones are made", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
+                              {.sequence_length = 16});
   LoaderOptions options = options_for();
   options.depth = 1;
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   for (int i = 0; i < 50; ++i) {
     const StepBatch& batch = loader.next().batch;
     const StepBatch copy = batch;
@@ -85,8 +89,9 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
   for (const char* name : {"x.bin", "d.jsonl"}) {
     for (const auto packing :
          {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-      const SampleSet samples({folder.file(name)}, {.sequence_length = 16, .packing = packing});
-      StepReader reader(samples, options_for().shape, SampleOrder(samples.size(), true, 1), kVocab);
+      const SequenceSet sequences({folder.file(name)}, {.sequence_length = 16, .packing = packing});
+      StepReader reader(sequences, options_for().layout, options_for().rank,
+                        SequenceOrder(sequences.size(), true, 1), kVocab);
       StepBatch batch;
       for (int64_t step = 0; step < 3; ++step) reader.read(step, batch);
       const int64_t before = allocations_so_far();
@@ -96,8 +101,8 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
       REQUIRE(during == 0);
     }
   }
-  const SampleSet samples({folder.file("x.bin")}, {.sequence_length = 16});
-  Loader loader(samples, options_for());
+  const SequenceSet sequences({folder.file("x.bin")}, {.sequence_length = 16});
+  Loader loader(sequences, options_for());
   for (int i = 0; i < 8; ++i) loader.next();
   const int64_t before = allocations_so_far();
   for (int i = 0; i < 100; ++i) loader.next();
@@ -105,12 +110,12 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
   REQUIRE(during == 0);
 }
 
-TEST_CASE("a step slower than its data never waits", "[loader]") {
+TEST_CASE("a step that is slower than the loader never waits for data", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(60000))},
-                          {.sequence_length = 512});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(60000))},
+                              {.sequence_length = 512});
   const LoaderOptions options = options_for();
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   for (int i = 0; i < 20; ++i) {
     // While the step runs, the loader prepares as many steps as `depth` allows, without being
     // asked.
@@ -121,18 +126,19 @@ TEST_CASE("a step slower than its data never waits", "[loader]") {
   }
 }
 
-TEST_CASE("an error reaches next() at its own step, and at every later call", "[loader]") {
+TEST_CASE("next() throws an error of the loader's thread at its own step, and at every later call",
+          "[loader]") {
   TempFolder folder;
   std::vector<int> ids(200);
   for (int i = 0; i < 200; ++i) ids[static_cast<size_t>(i)] = i % 90;
   ids[100] = 900;
   const std::string path = folder.write("train.bin", raw_u16(ids));
-  const SampleSet samples({path}, {.sequence_length = 8});
+  const SequenceSet sequences({path}, {.sequence_length = 8});
   LoaderOptions options;
   options.vocab_rows = 100;
-  options.shape = {.micro_batch = 2};
+  options.layout = {.micro_batch_size = 2};
   options.shuffle = false;
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   for (int step = 0; step < 6; ++step) REQUIRE(loader.next().batch.step == step);
   for (int again = 0; again < 2; ++again)
     REQUIRE(error_of([&] { loader.next(); }) ==
@@ -144,10 +150,10 @@ TEST_CASE("an error reaches next() at its own step, and at every later call", "[
 TEST_CASE("a file cut while the loader runs causes an error message, not a signal", "[loader]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(60000));
-  const SampleSet samples({path}, {.sequence_length = 16});
+  const SequenceSet sequences({path}, {.sequence_length = 16});
   LoaderOptions options = options_for();
   options.depth = 1;
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   loader.next();
   sleep_ms(50);  // gives the thread time to wait for space
   std::filesystem::resize_file(path, 0);
@@ -160,29 +166,30 @@ TEST_CASE("a file cut while the loader runs causes an error message, not a signa
               "a new file name and leave files of running jobs alone");
 }
 
-TEST_CASE("a loader stops whatever it is doing, even twice", "[loader]") {
+TEST_CASE("a loader can be shut down at any moment, and twice", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(60000))},
-                          {.sequence_length = 64});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(60000))},
+                              {.sequence_length = 64});
   for (int i = 0; i < 50; ++i) {
-    Loader loader(samples, options_for());
+    Loader loader(sequences, options_for());
     if (i % 3 == 1) loader.next();
     if (i % 3 == 2) sleep_ms(1);
     loader.shutdown();
     loader.shutdown();
   }
-  Loader loader(samples, options_for());
+  Loader loader(sequences, options_for());
   loader.shutdown();
   REQUIRE_THROWS_AS(loader.next(), Error);
 }
 
 TEST_CASE("the loader ends at its last step", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(200))}, {.sequence_length = 8});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(200))},
+                              {.sequence_length = 8});
   LoaderOptions options = options_for();
   options.first_step = 3;
   options.end_step = 5;
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   REQUIRE(loader.next().batch.step == 3);
   REQUIRE(loader.next().batch.step == 4);
   REQUIRE_THROWS_AS(loader.next(), Error);
@@ -190,12 +197,13 @@ TEST_CASE("the loader ends at its last step", "[loader]") {
 
 TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]") {
   TempFolder folder;
-  const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
+  const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
+                              {.sequence_length = 16});
   LoaderOptions options = options_for();
   options.timeout_seconds = 0.001;
   // The thread cannot allocate memory for the first step.
   auto held = std::make_unique<HeldAllocations>();
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   const std::string message = error_of([&] { loader.next(); });
   held.reset();
   REQUIRE(
@@ -204,21 +212,21 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
       "answers, or copy the data to a local disk");
 }
 
-TEST_CASE("drop_last skips the rows that do not fill a batch", "[loader]") {
+TEST_CASE("drop_last skips the sequences that do not fill a batch", "[loader]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(41));
-  const SampleSet samples({path}, {.sequence_length = 4});  // 10 rows
+  const SequenceSet sequences({path}, {.sequence_length = 4});  // 10 sequences
   LoaderOptions options;
   options.vocab_rows = kVocab;
-  options.shape = {.micro_batch = 4};
+  options.layout = {.micro_batch_size = 4};
   options.shuffle = false;
   options.drop_last = true;
-  Loader loader(samples, options);
+  Loader loader(sequences, options);
   for (const int32_t first : {0, 16, 0, 16})
     REQUIRE(loader.next().batch.micro_batches[0].tokens[0] == first);
-  REQUIRE(samples.steps_for_epochs(2, 4, true) == 4);
-  options.shape = {.micro_batch = 11};
-  REQUIRE(error_of([&] { Loader(samples, options); }) ==
+  REQUIRE(sequences.steps_for_epochs(2, 4, true) == 4);
+  options.layout = {.micro_batch_size = 11};
+  REQUIRE(error_of([&] { Loader(sequences, options); }) ==
           path +
               ": gives 10 sequences, fewer than one global batch of 11, and dataloader_drop_last "
               "leaves "

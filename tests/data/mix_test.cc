@@ -2,8 +2,8 @@
 
 #include "data/check_data.h"
 #include "data/loader.h"
-#include "data/row_reader.h"
-#include "data/sample_set.h"
+#include "data/sequence_reader.h"
+#include "data/sequence_set.h"
 #include "data/step_reader.h"
 
 #include <algorithm>
@@ -25,29 +25,30 @@ std::string ids_from(int first, int count) {
   return raw_u16(ids);
 }
 
-SampleSetOptions mixed(const std::vector<double>& weights, int64_t length = 4) {
-  SampleSetOptions options;
+SequenceSetOptions mixed(const std::vector<double>& weights, int64_t length = 4) {
+  SequenceSetOptions options;
   options.sequence_length = length;
   options.weights = weights;
   options.dtype = DType::kU16;
   return options;
 }
 
-/// Returns the first tokens of all rows of a step, over all ranks, sorted.
-std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, int64_t step,
-                                    int64_t* counted) {
+/// Returns the first tokens of all sequences of a step, over all ranks, sorted.
+std::vector<int32_t> tokens_of_step(const SequenceSet& sequences, const BatchLayout& layout,
+                                    int64_t step, int64_t* counted) {
   std::vector<int32_t> tokens;
   int64_t local = 0;
-  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {
-    StepReader reader(samples, shape,
-                      samples.order(true, 3, samples.epoch_rows(shape.global_batch(), false)),
-                      kVocab);
+  for (int64_t rank = 0; rank < layout.ranks; ++rank) {
+    StepReader reader(
+        sequences, layout, rank,
+        sequences.order(true, 3, sequences.epoch_sequences(layout.global_batch(), false)), kVocab);
     StepBatch batch;
     reader.read(step, batch);
     *counted = batch.counted_tokens_global;
     local += batch.counted_tokens_local;
     for (const Batch& one : batch.micro_batches)
-      for (size_t i = 0; i < one.tokens.size(); i += static_cast<size_t>(samples.sequence_length()))
+      for (size_t i = 0; i < one.tokens.size();
+           i += static_cast<size_t>(sequences.sequence_length()))
         tokens.push_back(one.tokens[i]);
   }
   REQUIRE(local == *counted);
@@ -59,8 +60,8 @@ std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, 
 
 TEST_CASE("weights count tokens that are trained on, and the largest set is read once", "[mix]") {
   TempFolder folder;
-  // With rows of 4 tokens, the first set has ten rows, the second two rows with all labels, the
-  // third five rows with half of the labels.
+  // With sequences of 4 tokens, the first set has ten sequences, the second two with all labels,
+  // the third five with half of the labels.
   const std::string a = folder.write("a.bin", ids_from(0, 41)),
                     b = folder.write("b.bin", ids_from(100, 9));
   const std::string c = folder.write("c.bin", ids_from(200, 21));
@@ -68,21 +69,21 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is read
   for (size_t i = 0; i < trained.size(); ++i) trained[i] = i % 2 == 0 ? 1 : 0;
   folder.write("c.mask", mask_bytes(trained));
   const auto taken = [&](const std::vector<double>& weights) {
-    std::vector<int64_t> rows;
-    const SampleSet samples({a, b, c}, mixed(weights));
-    for (const MixedRows& set : samples.mix()) rows.push_back(set.epoch_rows);
-    return rows;
+    std::vector<int64_t> counts;
+    const SequenceSet sequences({a, b, c}, mixed(weights));
+    for (const MixedSet& set : sequences.mix()) counts.push_back(set.epoch_sequences);
+    return counts;
   };
   REQUIRE(taken({1, 1, 1}) == std::vector<int64_t>{10, 10, 20});  // 40, 40 and 40 tokens
   REQUIRE(taken({0.5, 0.25, 0.25}) == std::vector<int64_t>{10, 5, 10});
-  REQUIRE(taken({100, 1, 1}) == std::vector<int64_t>{10, 1, 1});  // every set has at least one row
+  REQUIRE(taken({100, 1, 1}) == std::vector<int64_t>{10, 1, 1});  // at least one of every set
   REQUIRE(taken({3, 1, 6}) == std::vector<int64_t>{10, 3, 40});
-  const SampleSet samples({a, b, c}, mixed({1, 1, 2}));
-  REQUIRE(samples.mix_tokens() == std::vector<int64_t>{40, 8, 10});
-  REQUIRE(samples.epoch_rows(1, false) == 60);
-  REQUIRE(samples.epoch_rows(16, true) == 48);
-  REQUIRE(samples.steps_for_epochs(2, 6) == 20);
-  REQUIRE(mix_lines(samples) ==
+  const SequenceSet sequences({a, b, c}, mixed({1, 1, 2}));
+  REQUIRE(sequences.mix_tokens() == std::vector<int64_t>{40, 8, 10});
+  REQUIRE(sequences.epoch_sequences(1, false) == 60);
+  REQUIRE(sequences.epoch_sequences(16, true) == 48);
+  REQUIRE(sequences.steps_for_epochs(2, 6) == 20);
+  REQUIRE(mix_lines(sequences) ==
           std::vector<std::string>{
               "data set 1 of 3: 25% of the tokens trained on, seen 1 times per epoch",
               "data set 2 of 3: 25% of the tokens trained on, seen 5 times per epoch",
@@ -91,11 +92,12 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is read
 
 TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
   TempFolder folder;
-  const SampleSet samples(
+  const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 41)), folder.write("b.bin", ids_from(100, 9))},
       mixed({2, 1}));
-  const BatchSlots shape{.micro_batch = 5};
-  StepReader reader(samples, shape, samples.order(true, 7, samples.epoch_rows(5, false)), kVocab);
+  const BatchLayout layout{.micro_batch_size = 5};
+  StepReader reader(sequences, layout, 0,
+                    sequences.order(true, 7, sequences.epoch_sequences(5, false)), kVocab);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::map<bool, int> labels;
     for (int64_t step = 0; step < 3; ++step) {
@@ -108,45 +110,47 @@ TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
   }
 }
 
-TEST_CASE("every layout of ranks sees the same samples of a mix", "[mix]") {
+TEST_CASE("every layout of ranks sees the same sequences of a mix", "[mix]") {
   TempFolder folder;
-  const SampleSet samples(
+  const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
       mixed({1, 1}));
   for (int64_t step = 0; step < 12; ++step) {
     int64_t counted = 0;
-    const auto one = tokens_of_step(samples, {.micro_batch = 24}, step, &counted);
-    for (const BatchSlots& shape : {BatchSlots{.micro_batch = 2, .accumulation = 12},
-                                    BatchSlots{.micro_batch = 12, .ranks = 2},
-                                    BatchSlots{.micro_batch = 3, .accumulation = 2, .ranks = 4}}) {
+    const auto one = tokens_of_step(sequences, {.micro_batch_size = 24}, step, &counted);
+    for (const BatchLayout& layout :
+         {BatchLayout{.micro_batch_size = 2, .micro_batches = 12},
+          BatchLayout{.micro_batch_size = 12, .ranks = 2},
+          BatchLayout{.micro_batch_size = 3, .micro_batches = 2, .ranks = 4}}) {
       int64_t same = 0;
-      REQUIRE(tokens_of_step(samples, shape, step, &same) == one);
+      REQUIRE(tokens_of_step(sequences, layout, step, &same) == one);
       REQUIRE(same == counted);
     }
   }
 }
 
-TEST_CASE("a resumed loader continues with the samples of an uninterrupted one", "[mix]") {
+TEST_CASE("a resumed loader continues with the sequences of an uninterrupted one", "[mix]") {
   TempFolder folder;
-  const SampleSet samples(
+  const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
       mixed({1, 3}));
   LoaderOptions options;
   options.vocab_rows = kVocab;
-  options.shape = {.micro_batch = 3, .ranks = 2, .rank = 1};
+  options.layout = {.micro_batch_size = 3, .ranks = 2};
+  options.rank = 1;
   options.seed = 8;
-  Loader whole(samples, options);
+  Loader whole(sequences, options);
   std::vector<std::vector<int32_t>> tokens;
   for (int i = 0; i < 90; ++i) tokens.push_back(whole.next().batch.micro_batches[0].tokens);
   for (const int64_t first : {1, 50, 89}) {
     options.first_step = first;
-    Loader resumed(samples, options);
+    Loader resumed(sequences, options);
     for (int64_t step = first; step < std::min<int64_t>(first + 9, 90); ++step)
       REQUIRE(resumed.next().batch.micro_batches[0].tokens == tokens[static_cast<size_t>(step)]);
   }
 }
 
-TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]") {
+TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[mix]") {
   TempFolder folder;
   for (const auto& [name, first, documents] : {std::tuple{"a", 0, 30}, std::tuple{"b", 500, 11}}) {
     const std::vector<int32_t> lengths(static_cast<size_t>(documents), 5);
@@ -155,29 +159,29 @@ TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]")
   }
   for (const auto packing :
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-    SampleSetOptions options = mixed({1, 1}, 16);
+    SequenceSetOptions options = mixed({1, 1}, 16);
     options.packing = packing;
-    const SampleSet samples({folder.file("a.bin"), folder.file("b.bin")}, options);
-    RowReader reader(samples, kVocab);
+    const SequenceSet sequences({folder.file("a.bin"), folder.file("b.bin")}, options);
+    SequenceReader reader(sequences, kVocab);
     Batch batch;
-    for (int64_t row = 0; row < samples.size(); ++row) {
-      const bool second = row >= samples.rows().set_rows()[1];
+    for (int64_t sequence = 0; sequence < sequences.size(); ++sequence) {
+      const bool second = sequence >= sequences.table().first_sequences()[1];
       reader.start(batch, 1);
-      reader.fill(batch, 0, row);
+      reader.fill(batch, 0, sequence);
       for (size_t i = 0; i < batch.labels.size(); ++i)
         if (batch.labels[i] != kIgnoredLabel) {
           REQUIRE((batch.labels[i] >= 500) == second);
           REQUIRE((batch.tokens[i] >= 500) == second);
         }
     }
-    // Without a mix, the rows of each set contain no tokens of the other.
-    SampleSetOptions alone = options;
+    // Without a mix, the sequences of each set contain no tokens of the other.
+    SequenceSetOptions alone = options;
     alone.weights.clear();
-    const SampleSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);
-    REQUIRE(samples.rows().set_rows() ==
+    const SequenceSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);
+    REQUIRE(sequences.table().first_sequences() ==
             std::vector<int64_t>{0, first.size(), first.size() + second.size()});
-    REQUIRE(samples.rows().filled_slots() ==
-            first.rows().filled_slots() + second.rows().filled_slots());
+    REQUIRE(sequences.table().filled_positions() ==
+            first.table().filled_positions() + second.table().filled_positions());
   }
 }
 
@@ -187,13 +191,13 @@ TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
                     b = folder.write("b.bin", ids_from(100, 4));
   REQUIRE(
       error_of([&] {
-        SampleSet({a, b}, mixed({1, 1}));
+        SequenceSet({a, b}, mixed({1, 1}));
       }) ==
       "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 sequences of 4, "
       "and none of their labels counts\n  remedy: remove it from data.train, lower "
       "data.sequence_length, or write it "
       "again with answers trained on");
   REQUIRE(error_of([&] {
-            SampleSet({a, a}, mixed({1e-30, 1}));
+            SequenceSet({a, a}, mixed({1e-30, 1}));
           }).find("makes an epoch of") != std::string::npos);
 }

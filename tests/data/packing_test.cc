@@ -1,7 +1,7 @@
 #include "fixtures.h"
 
 #include "data/packing.h"
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 
 #include <algorithm>
 #include <numeric>
@@ -23,18 +23,19 @@ std::string write_documents(const TempFolder& folder, const std::vector<int32_t>
   return folder.file("x.bin");
 }
 
-using Row = std::vector<std::pair<int64_t, int64_t>>;  // first token, length
+using Pieces = std::vector<std::pair<int64_t, int64_t>>;  // first token, length
 
-std::vector<Row> rows_of(const RowTable& table) {
-  std::vector<Row> rows;
+std::vector<Pieces> sequences_of(const SequenceTable& table) {
+  std::vector<Pieces> sequences;
   std::vector<Piece> pieces;
   PackScratch scratch;
-  for (int64_t r = 0; r < table.size(); ++r) {
-    table.list_pieces(r, pieces, scratch);
-    rows.emplace_back();
-    for (const Piece& piece : pieces) rows.back().emplace_back(piece.first_token, piece.length);
+  for (int64_t s = 0; s < table.size(); ++s) {
+    table.list_pieces(s, pieces, scratch);
+    sequences.emplace_back();
+    for (const Piece& piece : pieces)
+      sequences.back().emplace_back(piece.first_token, piece.length);
   }
-  return rows;
+  return sequences;
 }
 
 std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
@@ -50,27 +51,27 @@ std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
 TEST_CASE("packing concat cuts the stream every T tokens and reads one more", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 3, 6})}, {});
-  REQUIRE(rows_of(RowTable(data, SequencePacking::kConcat, 4)) ==
-          std::vector<Row>{{{0, 4}}, {{4, 4}}, {{8, 4}}});
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 12).size() == 1);
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 13).size() == 0);
+  REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kConcat, 4)) ==
+          std::vector<Pieces>{{{0, 4}}, {{4, 4}}, {{8, 4}}});
+  REQUIRE(SequenceTable(data, SequencePacking::kConcat, 12).size() == 1);
+  REQUIRE(SequenceTable(data, SequencePacking::kConcat, 13).size() == 0);
 }
 
-TEST_CASE("packing none gives each document a separate row, cut at T", "[packing]") {
+TEST_CASE("packing none gives each document a sequence of its own, cut at T", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 1, 9, 2})}, {});
-  REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 4)) ==
-          std::vector<Row>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
+  REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kNone, 4)) ==
+          std::vector<Pieces>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
 }
 
-TEST_CASE("packing documents packs first fit and splits documents that are longer than a row",
+TEST_CASE("packing documents packs first fit and splits documents that are longer than a sequence",
           "[packing]") {
   TempFolder folder;
   // Input-label pairs per document: 5, 3, 20, 2, 1, 4. The long document becomes pieces of 8 + 8 +
   // 4.
   const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
-  REQUIRE(rows_of(RowTable(data, SequencePacking::kDocuments, 8)) ==
-          std::vector<Row>{
+  REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kDocuments, 8)) ==
+          std::vector<Pieces>{
               {{0, 5}, {6, 3}}, {{10, 8}}, {{18, 8}}, {{26, 4}, {31, 2}, {34, 1}}, {{36, 4}}});
 }
 
@@ -82,12 +83,12 @@ TEST_CASE("packing documents keeps every pair exactly once and wastes little", "
     folder.write("x.bin", std::string(static_cast<size_t>(tokens * 2), '\1'));
     folder.write("x.idx", MegatronIndex(lengths).bytes());
     const TokenDataset data({folder.file("x.bin")}, {});
-    const RowTable table(data, SequencePacking::kDocuments, 256);
+    const SequenceTable table(data, SequencePacking::kDocuments, 256);
     std::vector<int> seen(static_cast<size_t>(tokens));
     int64_t filled = 0;
-    for (const Row& row : rows_of(table)) {
+    for (const Pieces& sequence : sequences_of(table)) {
       int64_t used = 0;
-      for (const auto& [first, length] : row) {
+      for (const auto& [first, length] : sequence) {
         used += length;
         for (int64_t i = 0; i < length; ++i) ++seen[static_cast<size_t>(first + i)];
       }
@@ -101,27 +102,27 @@ TEST_CASE("packing documents keeps every pair exactly once and wastes little", "
         if (seen[static_cast<size_t>(token)] != (i + 1 < length ? 1 : 0)) FAIL("token " << token);
     }
     REQUIRE(filled == tokens - static_cast<int64_t>(lengths.size()));
-    REQUIRE(table.filled_slots() == filled);
+    REQUIRE(table.filled_positions() == filled);
     REQUIRE(static_cast<double>(filled) > 0.95 * static_cast<double>(table.size() * 256));
   }
 }
 
-TEST_CASE("rows are the same, whatever the order of requests", "[packing]") {
+TEST_CASE("sequences are the same, whatever the order of requests", "[packing]") {
   TempFolder folder;
   const std::vector<int32_t> lengths = varied_lengths(1200, 90, 3);
   const TokenDataset data({write_documents(folder, lengths)}, {});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
-    const RowTable table(data, packing, 64);
-    const std::vector<Row> forward = rows_of(table);
+    const SequenceTable table(data, packing, 64);
+    const std::vector<Pieces> forward = sequences_of(table);
     REQUIRE(forward.size() > 300);  // several blocks
     PackScratch scratch;
     std::vector<Piece> pieces;
     for (int64_t i = 0; i < table.size(); ++i) {
-      const int64_t r = (i * 7919) % table.size();
-      table.list_pieces(r, pieces, scratch);
-      Row row;
-      for (const Piece& piece : pieces) row.emplace_back(piece.first_token, piece.length);
-      REQUIRE(row == forward[static_cast<size_t>(r)]);
+      const int64_t s = (i * 7919) % table.size();
+      table.list_pieces(s, pieces, scratch);
+      Pieces sequence;
+      for (const Piece& piece : pieces) sequence.emplace_back(piece.first_token, piece.length);
+      REQUIRE(sequence == forward[static_cast<size_t>(s)]);
     }
   }
 }
@@ -132,14 +133,14 @@ TEST_CASE("pieces without a trained label are skipped and counted", "[packing]")
   // (not trained).
   const TokenDataset data({write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
-    const RowTable table(data, packing, 8);
-    REQUIRE(rows_of(table) == std::vector<Row>{{{4, 2}}});
+    const SequenceTable table(data, packing, 8);
+    REQUIRE(sequences_of(table) == std::vector<Pieces>{{{4, 2}}});
     REQUIRE(table.dropped_pieces() == 2);
   }
   std::vector<Piece> pieces;
   PackScratch scratch;
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).count_labels(0, pieces, scratch) == 0);
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).count_labels(1, pieces, scratch) == 2);
+  REQUIRE(SequenceTable(data, SequencePacking::kConcat, 4).count_labels(0, pieces, scratch) == 0);
+  REQUIRE(SequenceTable(data, SequencePacking::kConcat, 4).count_labels(1, pieces, scratch) == 2);
 }
 
 TEST_CASE("a piece never continues into the next file", "[packing]") {
@@ -150,15 +151,16 @@ TEST_CASE("a piece never continues into the next file", "[packing]") {
   folder.write("b.idx", MegatronIndex({2, 2}).bytes());
   const TokenDataset data({folder.file("a"), folder.file("b")}, {});
   REQUIRE(data.documents() == 3);
-  REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 8)) ==
-          std::vector<Row>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
-  REQUIRE(rows_of(RowTable(data, SequencePacking::kConcat, 6)) == std::vector<Row>{{{0, 6}}});
+  REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kNone, 8)) ==
+          std::vector<Pieces>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
+  REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kConcat, 6)) ==
+          std::vector<Pieces>{{{0, 6}}});
 }
 
-TEST_CASE("data that cannot train is refused before the first step", "[packing]") {
+TEST_CASE("data without a label to train on is refused before the first step", "[packing]") {
   TempFolder folder;
-  const auto refused = [&](const SampleSetOptions& options) {
-    return error_of([&] { SampleSet({folder.file("x.bin")}, options); });
+  const auto refused = [&](const SequenceSetOptions& options) {
+    return error_of([&] { SequenceSet({folder.file("x.bin")}, options); });
   };
   const std::string path = write_documents(folder, {1, 1, 1});
   REQUIRE(refused({.sequence_length = 3}) ==

@@ -1,6 +1,6 @@
 """Checks adapters with magnitudes (use_dora): they train as PEFT trains them, on any layout and on
 a quantized base; they start as in PEFT; their folders are exchanged with PEFT and merge as in PEFT;
-and a run continues bit by bit from a checkpoint."""
+and a run continues bit for bit from a checkpoint."""
 import json
 import pathlib
 import shutil

@@ -126,7 +126,7 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
 
 
 def check_untrained_bytes(folder, scratch, ranks=2):
-    """Checks that tensors which files store in other pieces than ranks are exported bit by bit as
+    """Checks that tensors which files store in other pieces than ranks are exported bit for bit as
     they were read."""
     out = scratch / f"{folder.name}-untrained-{ranks}"
     value = config(folder / "model", folder / "data" / "train.bin", out,

@@ -1,5 +1,5 @@
 """Checks low-rank adapters: they train as in PEFT, on any layout; their folders are exchanged with
-PEFT; checkpoints hold what trains, and runs continue bit by bit; parts of a model train by name;
+PEFT; checkpoints hold what trains, and runs continue bit for bit; parts of a model train by name;
 and wrong settings are refused before anything starts."""
 import json
 import pathlib

@@ -1,5 +1,5 @@
 """Checks that every optimizer trains to the same numbers on any number of ranks, at any ZeRO stage
-and on any tier, is resumed bit by bit, and is known by the names of other programs."""
+and on any tier, is resumed bit for bit, and is known by the names of other programs."""
 import pathlib
 import tempfile
 

@@ -1,5 +1,5 @@
 """Tests pipeline stages as a user sees them. With every schedule they train what one process
-trains, write checkpoints and an export of whole tensors, continue bit by bit on their own layout
+trains, write checkpoints and an export of whole tensors, continue bit for bit on their own layout
 and with the same losses on any other, and report how long each stage waited. A rank that is lost,
 or finds a value that is not finite, is named; and a model that cannot be cut is refused with the
 arithmetic before a rank starts. tests/engine/pipeline_test.cc trains all combinations of meshes,

@@ -1,6 +1,6 @@
 """Draws whole configs from a seed, each with a layout. A config that `ftrun check` accepts is
 planned, trained, verified and exported. Its losses must equal those of one process that trains the
-same in the plainest way. It must continue bit by bit from a checkpoint before the last on the same
+same in the plainest way. It must continue bit for bit from a checkpoint before the last on the same
 layout, and with the same losses on another one, and allocate what was planned. A config that is
 refused must get a remedy. No CTest entry; scripts/soak.sh runs it.
 
@@ -401,7 +401,7 @@ class Run:
 
 
 def same_files(a, b):
-    """Asserts that metrics and exported files are equal bit by bit."""
+    """Asserts that metrics and exported files are identical bit for bit."""
     if numbers(a) != numbers(b):
         raise Finding(f"metrics of a run that went on differ:\n{numbers(a)}\n{numbers(b)}")
     files = sorted(path.relative_to(a) for path in (a / "export").rglob("*.safetensors"))

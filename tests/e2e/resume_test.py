@@ -1,4 +1,4 @@
-"""Checks that a run that was stopped and resumed equals, bit by bit, the run that was not stopped,
+"""Checks that a run that was stopped and resumed equals, bit for bit, the run that was not stopped,
 and what may and may not change at a resume."""
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Checks that a run whose state is sharded, in 16 bits or on another tier continues bit by bit
+"""Checks that a run whose state is sharded, in 16 bits or on another tier continues bit for bit
 after a stop: on its own layout, and on others if the layout itself changes no bit. Its checkpoints
 are complete, and transformers can use its export. tests/engine/model_state_test.cc saves and loads
 all combinations of stages and tiers in one process."""

@@ -1,5 +1,5 @@
 """Tests tensor-parallel ranks as a user sees them. They train what one process trains, count as one
-reader of sequences, write checkpoints and an export of whole tensors, and continue bit by bit on
+reader of sequences, write checkpoints and an export of whole tensors, and continue bit for bit on
 their own layout and with the same losses on any other. A model that cannot be split is refused with
 the arithmetic before a rank starts, and a rank that fails is named. tests/engine/tensor_test.cc
 trains all combinations of meshes, stages and families in one process."""

@@ -695,7 +695,7 @@ void EmulatedNccl::enqueue(const Collective& collective) {
   // A recorded collective repeats its sequence number each time it is replayed, so the record has
   // none; `given_` counts the collectives that the stream has reached.
   record.sequence = 0;
-  if (between_two(record.kind)) return transfer(collective);
+  if (is_point_to_point(record.kind)) return transfer(collective);
   const bool gathers = record.kind == CollectiveKind::kAllGather;
   const bool scatters = record.kind == CollectiveKind::kReduceScatter;
   require(gathers || scatters || record.kind == CollectiveKind::kAllReduce,

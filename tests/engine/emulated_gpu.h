@@ -272,7 +272,7 @@ class EmulatedNccl : public DeviceCommunicator {
   bool has_begun(int64_t handle) override { return mark(handle).begun; }
   bool has_ended(int64_t handle) override { return mark(handle).ended; }
   void release(int64_t) override {}
-  bool peer_lost() override { return false; }
+  bool is_peer_lost() override { return false; }
   CommBuffer allocate_memory(int64_t bytes) override;
   std::vector<PeerView> view_peers() override;
 

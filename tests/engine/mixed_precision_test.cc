@@ -72,7 +72,7 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   run.micro_batches = rig.batches;
   rig.train_executor.run(run);
   ++progress.step;
-  progress.skipped.count(progress.step, run.result.finite, std::nullopt);
+  progress.skipped.add_step(progress.step, run.result.finite, std::nullopt);
   return run;
 }
 
@@ -371,7 +371,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an fp16 run on stages continues bit by bit from a checkpoint, including its loss scale") {
+    "an fp16 run on stages continues bit for bit from a checkpoint, including its loss scale") {
   set_kernel_threads(1);
   struct Tail {
     std::vector<double> losses, norms, scales;

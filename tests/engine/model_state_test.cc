@@ -214,7 +214,7 @@ TEST_CASE("ranks divide the saving: none writes all of a state that all of them 
   });
 }
 
-TEST_CASE("any layout reads back what another saved, bit by bit, and continues alike") {
+TEST_CASE("any layout reads back what another saved, bit for bit, and continues alike") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   // Every dtype has the same states in fp32, so layouts of different dtypes read each other's
@@ -413,7 +413,7 @@ TEST_CASE("only moments can be kept in another precision") {
   REQUIRE(testing::contents(narrow.state) == expected);
 }
 
-TEST_CASE("another partition reads a checkpoint back bit by bit") {
+TEST_CASE("another partition reads a checkpoint back bit for bit") {
   const testing::Scratch scratch;
   Contents saved;
   SingleRank single_rank;
@@ -554,7 +554,7 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
   return contents_of(whole);
 }
 
-TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tensors saved") {
+TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tensors saved") {
   SingleRank single_rank;
   const testing::Scratch first;
   const Contents expected =

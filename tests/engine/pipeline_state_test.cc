@@ -49,7 +49,7 @@ struct RunLayout {
   }
 };
 
-/// Requires that every layout reads back, bit by bit, what every other one saves, and that the
+/// Requires that every layout reads back, bit for bit, what every other one saves, and that the
 /// writer continues as if it had not saved.
 void check_all_pairs(const std::vector<RunLayout>& layouts) {
   set_kernel_threads(1);
@@ -86,7 +86,7 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
 }
 
 TEST_CASE(
-    "any layout reads back what another saved, bit by bit, and the same layout continues as if "
+    "any layout reads back what another saved, bit for bit, and the same layout continues as if "
     "uninterrupted") {
   check_all_pairs({
       {{}, 0},

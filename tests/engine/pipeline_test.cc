@@ -10,8 +10,8 @@
 #include <catch2/catch.hpp>
 
 // A pipeline changes which rank computes what and when. One process that trains the same global
-// batch is the reference: results are equal up to rounding, and bit by bit where the terms of every
-// sum are added in the same order.
+// batch is the reference: results are equal up to rounding, and bit for bit where the terms of
+// every sum are added in the same order.
 
 namespace ftrun {
 namespace {
@@ -236,7 +236,7 @@ TEST_CASE(
   }
 }
 
-// The following results are equal bit by bit. A pipeline sums the same terms as the same
+// The following results are identical bit for bit. A pipeline sums the same terms as the same
 // data-parallel ranks without a pipeline, in the same order: gradients of one micro-batch after
 // another, and the sums of squares of each rank.
 

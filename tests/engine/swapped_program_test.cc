@@ -78,7 +78,7 @@ TEST_CASE(
     groups.host_world->barrier({"start"});
     for (Communicator* group : groups.distinct()) group->set_timeout(std::chrono::seconds(2));
     messages[rank] = testing::message_of([&] { rig.train(1); });
-    blamed[rank] = rendezvous.board().blamed();
+    blamed[rank] = rendezvous.board().blamed_rank();
   });
   for (size_t rank = 0; rank < messages.size(); ++rank)
     UNSCOPED_INFO("blamed " << blamed[rank] << ": " << messages[rank]);

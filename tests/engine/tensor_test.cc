@@ -189,7 +189,7 @@ TEST_CASE("an export collects a split model's tensors whole") {
 }
 
 TEST_CASE(
-    "any mesh reads back what another saved, bit by bit, and the same mesh continues unchanged") {
+    "any mesh reads back what another saved, bit for bit, and the same mesh continues unchanged") {
   set_kernel_threads(1);
   struct RunLayout {
     TrainingMesh mesh;

@@ -15,7 +15,7 @@ MANIFEST = "lib/report/run_manifest.cc"
 WRITERS = {
     "The line of a step": [(METRICS, ("metrics_line", "add_trained"))],
     "The line of an evaluation": [(METRICS, ("evaluation_line",))],
-    "samples.jsonl": [("lib/report/text_samples.cc", ("sample_line",))],
+    "samples.jsonl": [("lib/report/text_samples.cc", ("text_sample_line",))],
     "run.json": [(MANIFEST, ("manifest_json",))],
 }
 # {row of the table "Objects of run.json": the function that writes its fields}

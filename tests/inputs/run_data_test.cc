@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("ranks that share rows read the same samples, and other ranks read different ones") {
+TEST_CASE("tensor and context ranks read the same sequences, data-parallel ranks different ones") {
   Config config;
   config.train_micro_batch_size_per_gpu = 3;
   config.gradient_accumulation_steps = 5;
@@ -17,18 +17,18 @@ TEST_CASE("ranks that share rows read the same samples, and other ranks read dif
   state.dp_shard.count = 3;
   state.context.count = 4;
   state.tensor.count = 2;
-  int samples = 0;
+  int reader = 0;
   for (state.replica = 0; state.replica < 2; ++state.replica)
-    for (state.dp_shard.index = 0; state.dp_shard.index < 3; ++state.dp_shard.index, ++samples)
+    for (state.dp_shard.index = 0; state.dp_shard.index < 3; ++state.dp_shard.index, ++reader)
       for (state.context.index = 0; state.context.index < 4; ++state.context.index)
         for (state.tensor.index = 0; state.tensor.index < 2; ++state.tensor.index) {
-          const BatchSlots shape = loader_options(config, plan, 0, 1).shape;
-          CHECK(shape.micro_batch == 3);
-          CHECK(shape.accumulation == 5);
-          CHECK(shape.ranks == 6);
-          CHECK(shape.rank == samples);
+          const LoaderOptions options = loader_options(config, plan, 0, 1);
+          CHECK(options.layout.micro_batch_size == 3);
+          CHECK(options.layout.micro_batches == 5);
+          CHECK(options.layout.ranks == 6);
+          CHECK(options.rank == reader);
         }
-  CHECK(samples == 6);
+  CHECK(reader == 6);
 }
 
 }  // namespace

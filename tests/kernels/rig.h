@@ -58,7 +58,7 @@ class Rig {
   void copy_twice(ValueId from, ValueId to);
 
   Array read(ValueId id) const;
-  /// Returns the raw bytes, for a comparison bit by bit.
+  /// Returns the raw bytes, for an exact comparison.
   std::vector<std::byte> bits(ValueId id) const;
 
   StepScalars scalars;

@@ -10,10 +10,10 @@ namespace {
 TEST_CASE(
     "a watch divides a machine's time into that of the ranks, of others and what was stolen") {
   // Two ranks use 4 s each on two cores within 10 s, in which 3 s were stolen.
-  UsedTimes times{{.busy_seconds = 100, .stolen_seconds = 10, .all_seconds = 1000}, 7};
+  UsedTimes times{{.busy_seconds = 100, .stolen_seconds = 10, .total_seconds = 1000}, 7};
   const LoadWatch watch(2, [&] { return times; });
   CHECK(watch.shares().other_programs == 0);
-  times = {{.busy_seconds = 113, .stolen_seconds = 13, .all_seconds = 1020}, 11};
+  times = {{.busy_seconds = 113, .stolen_seconds = 13, .total_seconds = 1020}, 11};
   CHECK(watch.shares().other_programs == Approx(0.25));
   CHECK(watch.shares().stolen == Approx(0.15));
   // If this process used more than its share, nothing is left for others.

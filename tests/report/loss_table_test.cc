@@ -25,7 +25,7 @@ StepMetrics validation(int64_t step, double loss) {
   return m;
 }
 
-TEST_CASE("the table averages between its rows and keeps first and last") {
+TEST_CASE("the loss table averages between its rows and keeps the first and the last step") {
   std::vector<StepMetrics> metrics{validation(0, 3.5)};
   for (int64_t step = 1; step <= 60; ++step) metrics.push_back(with_loss(step, 3));
   metrics[1].loss = 4;
@@ -42,7 +42,7 @@ TEST_CASE("the table averages between its rows and keeps first and last") {
           "(training loss and tokens/s: of all steps since the row above)\n");
 }
 
-TEST_CASE("validations choose the table's rows when there are enough") {
+TEST_CASE("evaluations determine the rows of the loss table if there are enough") {
   std::vector<StepMetrics> metrics;
   for (int64_t step = 1; step <= 10; ++step) metrics.push_back(with_loss(step, 1));
   metrics[2].evaluations = {{.set = "validation", .loss = 5}};

@@ -210,7 +210,7 @@ TEST_CASE("a manifest that is far too large is refused before it is read") {
   REQUIRE(error.message() == path + ": has 17.00 MiB, at most 16.00 MiB are read");
 }
 
-TEST_CASE("a damaged manifest is refused by the name of what is wrong") {
+TEST_CASE("a damaged manifest is refused with the field that is wrong") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   const auto message = [&](const std::string& text) {
@@ -331,7 +331,7 @@ TEST_CASE("each kind of mismatch is named with both values") {
           JsonList{"machine.cpu_model: EPYC -> Xeon"});
 }
 
-TEST_CASE("a file that moved is the same file if its fingerprint is") {
+TEST_CASE("a moved file counts as the same file if its fingerprint is equal") {
   RunManifest now = example();
   now.model.path = "/elsewhere";
   now.data["train"].path = "/elsewhere";
@@ -384,7 +384,7 @@ TEST_CASE("a resume of another run is refused with all that differs") {
   REQUIRE_NOTHROW(refuse_other_run("r", {}));
 }
 
-TEST_CASE("only variables on the list are shown") {
+TEST_CASE("only listed environment variables are recorded") {
   for (const char* name : {"OMP_NUM_THREADS", "NCCL_DEBUG", "SLURM_JOB_ID", "RANK", "MASTER_ADDR",
                            "CUDA_VISIBLE_DEVICES", "KMP_AFFINITY", "GLOO_SOCKET_IFNAME"})
     REQUIRE(is_recorded_variable(name));
@@ -393,7 +393,7 @@ TEST_CASE("only variables on the list are shown") {
     REQUIRE_FALSE(is_recorded_variable(name));
 }
 
-TEST_CASE("the environment is read by name, from this process if none is given") {
+TEST_CASE("variables are read from the given environment, or from this process's") {
   std::array<std::string, 5> texts{"RANK=1", "HF_TOKEN=x", "OMP_PLACES=a=b", "broken",
                                    "NCCL_DEBUG="};
   std::array<char*, 6> entries{};
@@ -431,7 +431,7 @@ TEST_CASE("twenty planted secrets reach no manifest") {
   REQUIRE(manifest_text(m).find("tokenizer: kept") != std::string::npos);
 }
 
-TEST_CASE("brackets are counted outside of strings only") {
+TEST_CASE("the depth of JSON counts only brackets outside of strings") {
   REQUIRE(nests_deeper_than("[{\"a\":[]}]", 2));
   REQUIRE_FALSE(nests_deeper_than("[{\"a\":[]}]", 3));
   REQUIRE_FALSE(nests_deeper_than(R"(["[[[[", "\"[[[", "\\"])", 1));

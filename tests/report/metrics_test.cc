@@ -155,8 +155,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a file that is removed or replaced while it is written is written again, and the loss is "
-    "said") {
+    "a file that is removed or replaced while a run writes it is begun again, with a warning") {
   const TestFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsWriter writer(path, 0);
@@ -226,7 +225,7 @@ TEST_CASE("a full disk gets a whole record or nothing") {
   REQUIRE(read_file(folder / "records") == "whole\nnext\n");
 }
 
-TEST_CASE("a device that is full says so") {
+TEST_CASE("a write to a full device fails with a message that says so") {
   AppendFile file("/dev/full");
   REQUIRE(error_of([&] { file.append("x"); }).message() ==
           "/dev/full: write failed: No space left on device");

@@ -71,7 +71,7 @@ TEST_CASE("a folder that exists keeps its mode") {
   REQUIRE(mode_of(base / "shared") == 0750);
 }
 
-TEST_CASE("a second run into a busy folder is refused and named its holder") {
+TEST_CASE("a second run into a folder in use is refused with the name of its holder") {
   const TestFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
@@ -114,7 +114,7 @@ TEST_CASE("a holder that has not written its name yet is still a holder") {
   REQUIRE(error.remedy() == "wait for that run or stop it, or choose another output_dir");
 }
 
-TEST_CASE("the hold ends with its process, even with one that is killed") {
+TEST_CASE("a process that ends releases its folder, even if it is killed") {
   const TestFolder base;
   const std::string root = base / "run";
   int ready[2];
@@ -304,15 +304,15 @@ TEST_CASE("a folder that another run has created again no longer belongs to this
   const TestFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
-  CHECK_FALSE(first.is_another_runs());
+  CHECK_FALSE(first.belongs_to_another_run());
   std::filesystem::remove_all(root);
-  CHECK_FALSE(first.is_another_runs());  // only removed: the next save creates it again
+  CHECK_FALSE(first.belongs_to_another_run());  // only removed: the next save creates it again
   const RunFolder second(root, RunStart::kFresh);
-  CHECK(first.is_another_runs());
-  CHECK_FALSE(second.is_another_runs());
-  second.require_own();
+  CHECK(first.belongs_to_another_run());
+  CHECK_FALSE(second.belongs_to_another_run());
+  second.require_still_owned();
   CHECK_THROWS_WITH(
-      first.require_own(),
+      first.require_still_owned(),
       Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 

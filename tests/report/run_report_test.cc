@@ -44,7 +44,7 @@ TEST_CASE("a report holds a run's figures, and loads nothing else") {
   put_file(
       folder / "run.json",
       R"({"exit_reason": "done", "ended": "now", "config": {"train": {"steps": 3, "seed": 1}}})");
-  put_file(folder / "samples.jsonl", sample_line(0, {1, "p", "a"}) + "\nnot a line\n");
+  put_file(folder / "samples.jsonl", text_sample_line(0, {1, "p", "a"}) + "\nnot a line\n");
   const std::string page = run_report({folder.path()});
   REQUIRE(page.starts_with("<!DOCTYPE html>\n<!-- ftrun report 1 -->"));
   REQUIRE(is_alone(page));
@@ -74,7 +74,7 @@ TEST_CASE("no text of a run can break out of its position in the page") {
   const TestFolder folder;
   const std::string hostile = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
-  put_file(folder / "samples.jsonl", sample_line(1, {1, hostile, hostile + "\xff"}) + "\n");
+  put_file(folder / "samples.jsonl", text_sample_line(1, {1, hostile, hostile + "\xff"}) + "\n");
   put_file(folder / "config.yaml", hostile);
   const std::string page = run_report({folder.path()});
   REQUIRE(page.find("<img") == page.npos);
@@ -106,7 +106,7 @@ TEST_CASE("entries for which a page has no room are counted and reported") {
   for (int i = 0; i < 203; ++i)
     log += cat("2026-11-23T01:02:03.456 W warning: number ", i,
                "\n2026-11-23T01:02:03.456 I no warning\n");
-  for (int i = 0; i < 2001; ++i) texts += sample_line(i, {1, "p", "a"}) + "\n";
+  for (int i = 0; i < 2001; ++i) texts += text_sample_line(i, {1, "p", "a"}) + "\n";
   std::filesystem::create_directory(folder / "logs");
   put_file(folder / "logs/rank-0.log", log);
   put_file(folder / "samples.jsonl", texts);
@@ -120,7 +120,7 @@ TEST_CASE("entries for which a page has no room are counted and reported") {
   REQUIRE(page.find("more texts are left out here: samples.jsonl has them all") != page.npos);
 }
 
-TEST_CASE("only a report of ours is replaced") {
+TEST_CASE("only a file that is a report is replaced") {
   const TestFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   const std::string path = folder / "page.html";

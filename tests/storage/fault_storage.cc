@@ -56,7 +56,8 @@ class FaultQueue : public BlockQueue {
 
  private:
   void submit_one(IoBlock block) {
-    storage_.calls.push_back(cat(block.write ? "write " : "read ", block.bytes, "@", block.offset));
+    storage_.calls.push_back(
+        cat(block.is_write ? "write " : "read ", block.bytes, "@", block.offset));
     const int64_t injected = storage_.fault ? storage_.fault(block) : 0;
     const int64_t moved = injected / kSwapAlignment * kSwapAlignment;
     if (injected < 0 || (injected > 0 && moved == 0)) {

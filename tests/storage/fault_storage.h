@@ -22,7 +22,7 @@ class FaultStorage : public StorageSystem {
   int ring_errno = 0;
   /// The bytes that free_bytes() returns; if negative, the machine's free bytes.
   int64_t free = -1;
-  bool is_in_memory = false;
+  bool claims_memory = false;
   int memory_errno = 0;
   /// Called for each block. A result of 0 performs the block; a negative errno makes it fail; a
   /// positive number reports as many moved bytes, and moves only their whole sectors; kNothing
@@ -45,7 +45,7 @@ class FaultStorage : public StorageSystem {
   int use_direct(int fd) override;
   int use_page_cache(int fd) override;
   int64_t free_bytes(const std::string& folder) override;
-  bool in_memory(const std::string&) override { return is_in_memory; }
+  bool is_in_memory(const std::string&) override { return claims_memory; }
   QueueOrErrno open_ring(int fd, int depth, bool single_submit) override;
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override;
   double now() override { return clock; }

@@ -158,11 +158,11 @@ TEST_CASE("invalid options are refused") {
 
 TEST_CASE("each feature that the machine lacks is logged as one notice") {
   FaultFixture f;
-  f.storage.is_in_memory = true;
+  f.storage.claims_memory = true;
   AlignedBytes data(100'000);
   const Lines lines = lines_of([&] {
     SwapFile file(f.options, f.storage);
-    REQUIRE_FALSE(file.direct());
+    REQUIRE_FALSE(file.is_direct());
     REQUIRE_FALSE(file.uses_ring());
     for (int i = 0; i < 3; ++i) file.wait(file.write(data.data(), data.size(), 0));
   });
@@ -218,7 +218,7 @@ TEST_CASE("a failed read reports file, bytes, offset and reason, and other reque
   AlignedBytes data(5 * 4096), good(4096), back(4096);
   good.fill(1);
   f.storage.fault = [](const IoBlock& block) {
-    return !block.write && block.offset == 8192 ? -EIO : 0;
+    return !block.is_write && block.offset == 8192 ? -EIO : 0;
   };
   REQUIRE(f.failure_with([&](SwapFile& file) {
     file.wait(file.write(good.data(), good.size(), 65536));
@@ -266,7 +266,9 @@ TEST_CASE("a disk that fills up during a write is reported with bytes") {
 TEST_CASE("a swap file that was truncated is reported") {
   FaultFixture f;
   AlignedBytes data(4096);
-  f.storage.fault = [](const IoBlock& block) { return block.write ? 0 : FaultStorage::kNothing; };
+  f.storage.fault = [](const IoBlock& block) {
+    return block.is_write ? 0 : FaultStorage::kNothing;
+  };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.read(data.data(), 4096, 0)); }) ==
           "5: " + f.path + ": read of 4.00 KiB at offset 0 failed: the file ends before it" +
               kDiskRemedy);

@@ -32,7 +32,7 @@ std::string refusal_of_direct_io() {
   start_log({.level = LogLevel::kError});
   const SwapFile file({.folder = folder.path(), .name = "probe", .bytes = 4096});
   start_log({});
-  return file.direct() ? "" : "the file system of " + folder.path() + " refuses direct I/O";
+  return file.is_direct() ? "" : "the file system of " + folder.path() + " refuses direct I/O";
 }
 
 std::string refusal_of_both() {
@@ -59,7 +59,7 @@ struct Fixture {
         SwapOptions{.folder = folder.path(), .name = "test", .bytes = bytes, .aio = aio}, storage);
     start_log({});
     REQUIRE(file->uses_ring() == (method.ring_errno == 0));
-    REQUIRE(file->direct() == (method.direct_status == 0));
+    REQUIRE(file->is_direct() == (method.direct_status == 0));
   }
   TemporaryFolder folder;
   FaultStorage storage;
@@ -199,12 +199,12 @@ TEST_CASE("a swap file counts its bytes and the time of waits") {
   REQUIRE(fixture.file->counters().seconds_waited == 2.5);
 }
 
-TEST_CASE("done() returns whether wait() would return at once", "[ways]") {
+TEST_CASE("is_done() returns whether wait() would return at once", "[ways]") {
   Fixture fixture(method_under_test());
   AlignedBytes data(1 << 20);
-  REQUIRE(fixture.file->done(fixture.file->read(data.data(), 0, 0)));
+  REQUIRE(fixture.file->is_done(fixture.file->read(data.data(), 0, 0)));
   const auto ticket = fixture.file->write(data.data(), data.size(), 0);
-  while (!fixture.file->done(ticket)) {
+  while (!fixture.file->is_done(ticket)) {
   }
   const double before = fixture.file->counters().seconds_waited;
   fixture.file->wait(ticket);

@@ -153,7 +153,7 @@ struct SavingRun {
   }
   int64_t counter(const std::string& name) const {
     RunManifest manifest;
-    checkpointer->add_to(manifest);
+    checkpointer->add_counters(manifest);
     return manifest.counters.at(name);
   }
   std::optional<int64_t> best_on_disk() {
@@ -184,7 +184,9 @@ bool begin_with(const Lines& lines, const Lines& beginnings) {
                     [](const auto& line, const auto& begin) { return line.starts_with(begin); });
 }
 
-TEST_CASE("the state is saved at each due step, and reported when it is in place") {
+TEST_CASE(
+    "the state is saved at each step at which a checkpoint is due, and reported once it is in "
+    "place") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(2));
   run.journal.on_print = [&](const std::string&) {
@@ -289,7 +291,8 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
   CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot"});
 }
 
-TEST_CASE("a save that is due waits for the one before it, which takes longer than a copy") {
+TEST_CASE(
+    "a save that is due waits for the save in progress, and reports a pause longer than a copy") {
   const TempFolder folder;
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
@@ -312,7 +315,9 @@ TEST_CASE("a save that is due waits for the one before it, which takes longer th
   CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot", "release"});
 }
 
-TEST_CASE("with that option, what is due while a save is written is skipped, except the best") {
+TEST_CASE(
+    "with checkpoint.if_busy: skip, a checkpoint that is due while another is written is skipped, "
+    "except the best") {
   const TempFolder folder;
   Config config = with_best(in_background());
   config.checkpoint.if_busy = IfBusy::kSkip;
@@ -407,7 +412,7 @@ TEST_CASE("a skipped checkpoint by the clock is due again after the same time as
   run.await_save();
 }
 
-TEST_CASE("only rank 0's clock counts") {
+TEST_CASE("only rank 0's clock decides when a checkpoint is due") {
   const TempFolder folder;
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
@@ -427,7 +432,7 @@ TEST_CASE("only rank 0's clock counts") {
   CHECK(due == std::vector<int64_t>{1, 0});
 }
 
-TEST_CASE("a save in the background that fails loses nothing but itself") {
+TEST_CASE("a failed background save ends neither training nor earlier checkpoints") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(in_background()));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
@@ -478,7 +483,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is repo
   CHECK(run.steps() == StepNumbers{});
 }
 
-TEST_CASE("a saved state is not written again, but recorded as the best if it is") {
+TEST_CASE("a state that is saved already is not written again, but recorded if it is the best") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   run.step();
@@ -525,7 +530,7 @@ void save_a_run(const std::string& folder, const Config& config = saved_every(2)
   SavingRun run(folder, config, true);  // a resumable run has a record
   run.recorder->start(run.describe(), 1, 5);
   for (int i = 0; i < 5; ++i) run.step();
-  run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_to(manifest); });
+  run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_counters(manifest); });
 }
 
 TEST_CASE("a run that is resumed continues from the newest checkpoint, or the one asked for") {
@@ -547,7 +552,7 @@ TEST_CASE("a run that is resumed continues from the newest checkpoint, or the on
   }
 }
 
-TEST_CASE("a resumed run must be the one that was saved, or is refused before anything is read") {
+TEST_CASE("a resume of another run is refused before anything is read") {
   const TempFolder folder;
   save_a_run(folder.path());
   SavingRun run(folder.path(), saved_every(2), true);
@@ -558,7 +563,7 @@ TEST_CASE("a resumed run must be the one that was saved, or is refused before an
   CHECK(run.model->calls == Lines{});
 }
 
-TEST_CASE("a run that is resumed on another base is refused before its state is read") {
+TEST_CASE("a resume on other base weights is refused before the state is read") {
   const TempFolder folder;
   {
     SavingRun run(folder.path(), saved_every(1), true);
@@ -636,7 +641,8 @@ TEST_CASE("the record of the best checkpoint is removed only if it names the giv
   CHECK_FALSE(run.best_on_disk());
 }
 
-TEST_CASE("the best weights are loaded where they are not the last, and their export names them") {
+TEST_CASE(
+    "best weights that are not the last ones are loaded for the export, which names their step") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   StopAgreement stop([] { return 0; }, [](int signal) { return signal; });
@@ -686,7 +692,7 @@ TEST_CASE(
   CHECK(run.journal.printed.size() == 1);
 }
 
-TEST_CASE("a run that fails waits for its save, and says where it is") {
+TEST_CASE("a failing run waits for its background save, and names the checkpoint") {
   const TempFolder folder;
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;

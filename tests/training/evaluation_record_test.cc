@@ -36,7 +36,9 @@ std::vector<std::string> bests(EvaluationRecord record, const std::vector<double
 
 using Steps = std::vector<std::string>;
 
-TEST_CASE("the best is strictly better than all before it, after a step, and finite") {
+TEST_CASE(
+    "the best evaluation is finite, comes after a step, and is strictly better than all before "
+    "it") {
   const std::vector<double> losses{0,  5, 5, kNever, 4, std::numeric_limits<double>::infinity(),
                                    4.5};
   REQUIRE(bests(EvaluationRecord(wishing()), losses) == Steps{"-", "1", "1", "1", "4", "4", "4"});
@@ -67,22 +69,22 @@ TEST_CASE(
         REQUIRE(record.problem_after(2).empty());
         record.add(3, destroyed);
         REQUIRE(record.is_best(2));
-        REQUIRE_FALSE(record.stops());
+        REQUIRE_FALSE(record.should_stop());
         record.add(4, destroyed);
-        REQUIRE(record.stops());
+        REQUIRE(record.should_stop());
       }
 }
 
 TEST_CASE(
-    "a set without counted tokens has no value: never the best, no failure, and nothing that "
-    "patience counts") {
+    "an evaluation without counted tokens is never the best, no failure, and not counted by "
+    "patience") {
   const std::vector<EvaluationResult> none{{.set = "a", .loss = 1, .accuracy = 0.5, .tokens = 8},
                                            {.set = "b", .loss = kNever}};
   for (const std::string metric : {"b.loss", "b.perplexity", "b.accuracy"}) {
     EvaluationRecord record(wishing(BestMode::kMax, metric));
     for (int64_t step = 1; step <= 4; ++step) record.add(step, none);
     REQUIRE_FALSE(record.best());
-    REQUIRE_FALSE(record.stops());
+    REQUIRE_FALSE(record.should_stop());
     REQUIRE(record.problem_after(4).empty());
   }
   EvaluationRecord by_the_other(wishing(BestMode::kMax, "a.accuracy"));
@@ -146,20 +148,20 @@ TEST_CASE("evaluations that do not beat the last improvement by more than min_de
   record.add(0, found(1));
   record.add(1, found(5));
   record.add(2, found(4.5));  // better by exactly 0.5
-  REQUIRE_FALSE(record.stops());
+  REQUIRE_FALSE(record.should_stop());
   record.add(3, found(4.25));
-  REQUIRE_FALSE(record.stops());
+  REQUIRE_FALSE(record.should_stop());
   record.add(4, found(kNever));
   record.add(5, found(4));
-  REQUIRE(record.stops());
+  REQUIRE(record.should_stop());
   REQUIRE(record.stop_reason() ==
           "b.loss has not improved by more than 0.5 in 2 evaluations (best 4.25 after step 3)");
 }
 
-TEST_CASE("a run that never has a finite value stops too") {
+TEST_CASE("early stopping ends a run whose metric is never finite") {
   EvaluationRecord record(wishing());
   for (int64_t step = 1; step <= 2; ++step) record.add(step, found(kNever));
-  REQUIRE(record.stops());
+  REQUIRE(record.should_stop());
   REQUIRE(record.stop_reason() ==
           "b.loss has not improved by more than 0.5 in 2 evaluations (it never was finite)");
 }
@@ -176,7 +178,7 @@ TEST_CASE("a checkpoint keeps the record, except values of another metric or mod
   REQUIRE(same.last_step() == 3);
   REQUIRE(same.best()->value == 0.1);
   same.add(4, found(9));
-  REQUIRE(same.stops());
+  REQUIRE(same.should_stop());
   Config other = wishing(BestMode::kMax);
   other.train.early_stopping.metric = "a.loss";
   EvaluationRecord changed(other);
@@ -184,7 +186,7 @@ TEST_CASE("a checkpoint keeps the record, except values of another metric or mod
   REQUIRE(changed.last_step() == 3);
   REQUIRE_FALSE(changed.best());
   changed.add(4, found(9));
-  REQUIRE_FALSE(changed.stops());
+  REQUIRE_FALSE(changed.should_stop());
 }
 
 }  // namespace

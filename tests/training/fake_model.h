@@ -52,7 +52,7 @@ class FakeModel : public CheckpointedState {
     calls.push_back("slices");
     return state.slices();
   }
-  std::vector<StateSlice> snapshot() override {
+  std::vector<StateSlice> take_snapshot() override {
     require(!copy_, "one copy at a time");
     require(populated, "pages are there before they are copied to");
     calls.push_back("snapshot");

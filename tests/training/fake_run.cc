@@ -97,7 +97,7 @@ std::optional<std::vector<EvaluationResult>> FakeRun::evaluate(StopAgreement& ag
   return results_of(loss == losses.end() ? 1 : loss->second);
 }
 
-std::vector<EvaluationResult> FakeRun::recorded(int64_t step) {
+std::vector<EvaluationResult> FakeRun::read_results(int64_t step) {
   calls.push_back(cat("recorded ", step));
   const auto loss = recorded_losses.find(step);
   return loss == recorded_losses.end() ? std::vector<EvaluationResult>{} : results_of(loss->second);

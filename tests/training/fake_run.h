@@ -44,7 +44,7 @@ class FakeRun : public Stepper,
 
   bool has_sets() const override { return !config.data.validation.empty(); }
   std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& agreement) override;
-  std::vector<EvaluationResult> recorded(int64_t step) override;
+  std::vector<EvaluationResult> read_results(int64_t step) override;
   void write_texts(int64_t step) override;
 
   bool is_resumed() const override { return resumed; }

@@ -52,7 +52,7 @@ TEST_CASE("consecutive hysteresis is full again after every clean step") {
           std::vector<double>{256, 256, 256, 256, 256, 256, 512, 512, 512, 256});
 }
 
-TEST_CASE("stage 0 halves at every overflow, whatever the hysteresis") {
+TEST_CASE("stage 0 halves the scale at every overflow, whatever the hysteresis") {
   // The first overflow halves to 128, the third step halves again; 4 finite steps after that (k =
   // 3), the scale doubles.
   const std::vector<double> expected{128, 128, 64, 64, 64, 64, 128, 128, 64, 32};
@@ -65,7 +65,7 @@ TEST_CASE("stage 0 halves at every overflow, whatever the hysteresis") {
     }
 }
 
-TEST_CASE("with hysteresis 1 stages 1 to 3 halve at every overflow, too") {
+TEST_CASE("with hysteresis 1, stages 1 to 3 halve the scale at every overflow") {
   Config config = scale_options(3);
   config.fp16.hysteresis = 1;
   REQUIRE(scales(config, kMixed) == scales(scale_options(0), kMixed));
@@ -89,12 +89,12 @@ TEST_CASE("an overflow at the smallest scale ends the run at stages 1 to 3") {
   scaler.update(true);
   REQUIRE(scaler.scale() == 100);
   REQUIRE_FALSE(scaler.expects_overflow());
-  REQUIRE_FALSE(scaler.exhausted());
+  REQUIRE_FALSE(scaler.is_exhausted());
   scaler.update(true);
-  REQUIRE(scaler.exhausted());
+  REQUIRE(scaler.is_exhausted());
 }
 
-TEST_CASE("hysteresis ignores overflows at the smallest scale, too") {
+TEST_CASE("hysteresis ignores overflows at the smallest scale as at any other") {
   Config config = scale_options(1);
   config.fp16.initial_scale_power = 0;
   config.fp16.hysteresis = 3;
@@ -102,12 +102,12 @@ TEST_CASE("hysteresis ignores overflows at the smallest scale, too") {
   scaler.update(true);
   scaler.update(true);
   REQUIRE(scaler.scale() == 1);
-  REQUIRE_FALSE(scaler.exhausted());
+  REQUIRE_FALSE(scaler.is_exhausted());
   scaler.update(true);
-  REQUIRE(scaler.exhausted());
+  REQUIRE(scaler.is_exhausted());
 }
 
-TEST_CASE("stage 0 stays at the smallest scale") {
+TEST_CASE("at stage 0 an overflow at the smallest scale does not end the run") {
   Config config = scale_options(0);
   config.fp16.initial_scale_power = 1;
   REQUIRE(scales(config, {1, 1, 1, 0, 0, 0, 0}) == std::vector<double>{1, 1, 1, 1, 1, 1, 2});
@@ -124,7 +124,7 @@ TEST_CASE("a static scale never changes, and no overflow is expected") {
   }
 }
 
-TEST_CASE("without fp16 the scale is 1 and nothing is kept") {
+TEST_CASE("without fp16 the scale is 1 and checkpoints keep no state of it") {
   Config config = scale_options(3);
   config.fp16.enabled = false;
   LossScaler scaler(config);

@@ -46,7 +46,7 @@ TEST_CASE("if ranks of one node see different facts, both are named") {
 TEST_CASE("facts of the program name this program's file") {
   const std::vector<NodeFact> facts = program_facts({.version = "1.2", .git_commit = "abc"});
   REQUIRE(facts.at(0).value == "1.2 abc");
-  REQUIRE(facts.at(1).what == "the ftrun binary");
+  REQUIRE(facts.at(1).name == "the ftrun binary");
   REQUIRE(facts.at(1).value.find(" bytes, xxh3 ") != std::string::npos);
 }
 

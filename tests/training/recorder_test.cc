@@ -130,7 +130,7 @@ TEST_CASE("a step is in its file before it is printed") {
   for (const int64_t seen : watch.seen) CHECK(seen == 1);
 }
 
-TEST_CASE("steps are recorded and shown, and evaluations are in the manifest too") {
+TEST_CASE("steps are recorded and shown, and evaluations are also recorded in the manifest") {
   const TempFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
@@ -361,7 +361,9 @@ TEST_CASE("a run that never trained a step has no table") {
   CHECK(read_manifest(recorder.paths().manifest()).exit_code == 0);
 }
 
-TEST_CASE("a failure of the only rank is attributed to it, one of several ranks to nobody yet") {
+TEST_CASE(
+    "a failed run of one rank records that rank as the cause, a run of several ranks records "
+    "none") {
   for (const int world_size : {1, 2}) {
     const TempFolder folder;
     const TrainRequest request = request_in(folder / "run", world_size);
@@ -387,7 +389,8 @@ TEST_CASE("a run that fails before it starts leaves its folder as it was") {
   CHECK_FALSE(fs::exists(recorder.paths().manifest()));
 }
 
-TEST_CASE("samples of text are kept if the run makes some, or has made some") {
+TEST_CASE(
+    "samples.jsonl is kept if the run makes text samples, or an earlier start has made some") {
   const TempFolder folder;
   TrainRequest request = request_in(folder / "run");
   const TextSample sample{.prompt_tokens = 4, .prompt = "a", .answer = "b"};

@@ -78,7 +78,7 @@ StepMetrics journaled_step(int64_t number) {
   return metrics;
 }
 
-TEST_CASE("only rank 0 has the record; reports of other ranks do nothing") {
+TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
   const TempFolder folder;
   const Config config = config_in(folder / "run");
   std::vector<int> recorders(2), updates(2);
@@ -118,7 +118,8 @@ TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
 }
 
 TEST_CASE(
-    "an update of all ranks that fails on rank 0 fails on all, an update of one rank only there") {
+    "a collective update that fails on rank 0 fails on all ranks, any other update only on rank "
+    "0") {
   const TempFolder folder;
   const Config config = config_in(folder / "run");
   const auto fail = [](RunManifest&) {
@@ -140,7 +141,7 @@ TEST_CASE(
     CHECK(failure.starts_with("noting the memory: rank 0: the disk is full"));
 }
 
-TEST_CASE("logs are opened in a folder that holds the run's record") {
+TEST_CASE("logs are opened after run.json is written") {
   const TempFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.journal.open_folder();

@@ -82,7 +82,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   CHECK(phases == Texts(3, "reading the data"));
 }
 
-TEST_CASE("work of a single rank fails with its own error") {
+TEST_CASE("in a run of one rank, work fails with its own error") {
   const auto session = single_rank_session(request_of(0, 1, {}));
   CHECK(error_of([&] {
           session->run_on_all_ranks("reading the data", [] {
@@ -92,7 +92,7 @@ TEST_CASE("work of a single rank fails with its own error") {
   CHECK(shown_text(*session) == "reading the data");
 }
 
-TEST_CASE("only rank 0 is asked, and every rank gets its answer") {
+TEST_CASE("broadcast_decision() asks only rank 0, and every rank gets the answer") {
   OfRanks<int> asked(3);
   OfRanks<std::string> texts(3);
   OfRanks<int> yes(3), no(3);
@@ -184,7 +184,9 @@ TEST_CASE("ranks that were started with another build are refused") {
     CHECK_THAT(failure, Catch::Contains(expected));
 }
 
-TEST_CASE("a stop signal that has reached any rank stops all, the most important one first") {
+TEST_CASE(
+    "a stop signal that reached any rank stops all ranks; of several signals the most important "
+    "one counts") {
   OfRanks<std::vector<int>> voted(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     const auto vote = [&](std::array<int, 3> of_ranks) {
@@ -219,7 +221,7 @@ TEST_CASE("a group for another thread exchanges independently of the session's o
   OfRanks<Texts> own(2), beside(2);
   const Texts failures = on_sessions(2, {}, [&](Session& session) {
     const size_t rank = place(session);
-    const CheckpointGroup group = session.background_group();
+    const CheckpointGroup group = session.open_background_group();
     // The other threads of the ranks run in no particular order.
     std::future<void> other = std::async(std::launch::async, [&] {
       beside[rank] = group.all_gather(cat("beside ", session.rank()));
@@ -242,24 +244,24 @@ TEST_CASE("the cores of a machine are divided among its ranks") {
   CHECK(threads == OfRanks<int>{4, 4});
 }
 
-TEST_CASE("the longest wait follows from the slowest step, if the config does not set it") {
+TEST_CASE("the time limit of waits follows from the slowest step unless the config sets it") {
   using std::chrono::minutes;
   Config config;
   const auto session = single_rank_session(request_of(0, 1, config));
   session->open_groups(config, {});
-  CHECK(session->longest_wait() == minutes(30));  // there was no step yet
+  CHECK(session->timeout() == minutes(30));  // there was no step yet
   session->adapt_timeout(3);
-  CHECK(session->longest_wait() == minutes(10));
+  CHECK(session->timeout() == minutes(10));
   session->adapt_timeout(120);
-  CHECK(session->longest_wait() == minutes(20));
+  CHECK(session->timeout() == minutes(20));
   session->adapt_timeout(1);
-  CHECK(session->longest_wait() == minutes(20));
+  CHECK(session->timeout() == minutes(20));
 
   config.comm.timeout = 45;
   const auto limited = single_rank_session(request_of(0, 1, config));
   limited->open_groups(config, {});
   limited->adapt_timeout(120);
-  CHECK(limited->longest_wait() == std::chrono::seconds(45));
+  CHECK(limited->timeout() == std::chrono::seconds(45));
 }
 
 }  // namespace

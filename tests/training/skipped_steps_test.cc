@@ -42,19 +42,20 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 /// Counts a step that is not finite as the trainer does, which searches for the place only if the
 /// count needs it.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
-  return skipped.count(
+  return skipped.add_step(
       step, false,
-      skipped.needs_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
+      skipped.needs_search() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
-TEST_CASE("bad steps are counted in a row, with the place of the first one") {
+TEST_CASE(
+    "consecutive steps that are not finite are counted, and the place of the first one is named") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.needs_place());
+  REQUIRE(skipped.needs_search());
   REQUIRE(
       bad(skipped, 7, kPlace) ==
       "step 7: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
           kPlace);
-  REQUIRE_FALSE(skipped.needs_place());
+  REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(
       bad(skipped, 8, "elsewhere") ==
       "step 8: loss or gradient is not finite; the update was skipped (2 in a row): first met by " +
@@ -72,12 +73,12 @@ TEST_CASE("bad steps are counted in a row, with the place of the first one") {
   REQUIRE(skipped.total() == 3);
 }
 
-TEST_CASE("a finite step ends the row, and a next row is searched again") {
+TEST_CASE("after a finite step, the next step that is not finite is searched again") {
   SkippedSteps skipped(three_in_a_row());
   bad(skipped, 1, kPlace);
   bad(skipped, 2, kPlace);
-  REQUIRE(skipped.count(3, true, std::nullopt) == "");
-  REQUIRE(skipped.needs_place());
+  REQUIRE(skipped.add_step(3, true, std::nullopt) == "");
+  REQUIRE(skipped.needs_search());
   REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
           "step 4: loss or gradient is not finite; the update was skipped (1 in a row): first met "
           "by rank 0, elsewhere");
@@ -85,33 +86,33 @@ TEST_CASE("a finite step ends the row, and a next row is searched again") {
   REQUIRE(skipped.total() == 3);
 }
 
-TEST_CASE("a step where only a sum of gradients is not finite is searched once a row") {
+TEST_CASE("if only a sum of gradients is not finite, consecutive such steps are searched once") {
   SkippedSteps skipped(three_in_a_row());
   const std::string no_layer =
       ": every layer's values are finite; the overflow is in the gradient sum";
   REQUIRE(bad(skipped, 1, "") ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row)" + no_layer);
-  REQUIRE_FALSE(skipped.needs_place());
+  REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(bad(skipped, 2, kPlace) ==
           "step 2: loss or gradient is not finite; the update was skipped (2 in a row)" + no_layer);
-  skipped.count(3, true, std::nullopt);
-  REQUIRE(skipped.needs_place());
+  skipped.add_step(3, true, std::nullopt);
+  REQUIRE(skipped.needs_search());
 }
 
 TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.count(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
+  REQUIRE(skipped.add_step(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
           "the step gave finite values, so this machine is not deterministic");
-  REQUIRE_FALSE(skipped.needs_place());
+  REQUIRE_FALSE(skipped.needs_search());
   REQUIRE(skipped.total() == 1);
 }
 
-TEST_CASE("a limit of one step speaks of one step") {
+TEST_CASE("the message about a limit of one step is in the singular") {
   Config config;
   config.train.max_nonfinite_steps = 1;
   SkippedSteps skipped(config);
-  REQUIRE(skipped.count(5, false, std::nullopt) ==
+  REQUIRE(skipped.add_step(5, false, std::nullopt) ==
           "step 5: loss or gradient is not finite; the update was skipped (1 in a row)");
   REQUIRE(
       refusal(skipped, 5) ==
@@ -119,14 +120,14 @@ TEST_CASE("a limit of one step speaks of one step") {
       "data of these steps, or raise train.max_nonfinite_steps");
 }
 
-TEST_CASE("overflows that lower the loss scale are not bad steps") {
+TEST_CASE("overflows that lower the loss scale do not count as steps that are not finite") {
   Config config = small_scale();
   config.fp16.initial_scale_power = 20;
   SkippedSteps skipped(config);
   for (int64_t step = 1; step <= 10; ++step) {
     const double scale = skipped.loss_scale();
-    REQUIRE_FALSE(skipped.needs_place());
-    const std::string warning = skipped.count(step, false, std::nullopt);
+    REQUIRE_FALSE(skipped.needs_search());
+    const std::string warning = skipped.add_step(step, false, std::nullopt);
     REQUIRE(skipped.loss_scale() == scale / 2);
     if (step == 1)
       REQUIRE(warning ==
@@ -146,7 +147,7 @@ TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
           "step 2: the gradients overflow at loss scale 2; the update was skipped, the next scale "
           "is 1");
   REQUIRE(refusal(skipped, 2) == "");
-  REQUIRE(skipped.needs_place());
+  REQUIRE(skipped.needs_search());
   REQUIRE(
       bad(skipped, 3, kPlace) ==
       "step 3: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
@@ -156,7 +157,7 @@ TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
               kPlace + " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
 }
 
-TEST_CASE("overflows with a static scale are bad steps") {
+TEST_CASE("overflows with a static loss scale count as steps that are not finite") {
   Config config = small_scale();
   config.fp16.loss_scale = 1024;
   SkippedSteps skipped(config);
@@ -169,14 +170,15 @@ TEST_CASE("overflows with a static scale are bad steps") {
               .starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
 }
 
-TEST_CASE("a resumed run keeps the count and the scale, but not the row") {
+TEST_CASE(
+    "a resumed run keeps the total and the loss scale, but not the count of consecutive steps") {
   SkippedSteps before(small_scale());
   for (int64_t step = 1; step <= 2; ++step) bad(before, step, kPlace);
   SkippedSteps after(small_scale());
   after.restore(before.total(), before.scaler_state());
   REQUIRE(after.total() == 2);
   REQUIRE(after.loss_scale() == 1);
-  REQUIRE(after.needs_place());
+  REQUIRE(after.needs_search());
   bad(after, 3, kPlace);
   REQUIRE(after.total() == 3);
   REQUIRE(refusal(after, 3).starts_with(

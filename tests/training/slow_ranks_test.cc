@@ -44,8 +44,8 @@ std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>&
 }
 
 TEST_CASE(
-    "a rank that becomes slow is named within two windows, with the slow phase, and when it is "
-    "over") {
+    "a rank that becomes slow is named within two intervals, with its slow phase, and again when "
+    "it is no longer slow") {
   const auto times = [](size_t phase) {
     return [phase](int rank, int64_t step) {
       SecondsByRankPhase seconds{1.0, 0.01, 0.1};
@@ -66,7 +66,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a slow one of two ranks is named too, whichever it is") {
+TEST_CASE("of two ranks the slow one is named, whichever that is") {
   for (const int slow : {0, 1}) {
     const auto found = warnings_of({0, 0}, 20, [&](int rank, int64_t) {
       return SecondsByRankPhase{rank == slow ? 2.0 : 1.0, 0, 0};
@@ -76,7 +76,8 @@ TEST_CASE("a slow one of two ranks is named too, whichever it is") {
   }
 }
 
-TEST_CASE("stages that have more to do are not slow; one beside a rank of the same stage is") {
+TEST_CASE(
+    "a stage with more work is not slow; a rank that is slower than another rank of its stage is") {
   const auto uneven = [](int rank, int64_t) {
     return SecondsByRankPhase{rank < 2 ? 1.0 : 3.0, 0, 0};
   };
@@ -87,7 +88,7 @@ TEST_CASE("stages that have more to do are not slow; one beside a rank of the sa
   REQUIRE(warnings_of({0, 0, 1, 1}, 20, slow).size() == 1);
 }
 
-TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window") {
+TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow interval") {
   std::mt19937 random(3);
   // Steps differ by up to a quarter, and now and then a step takes ten times as long.
   std::uniform_real_distribution<double> noise(1.0, 1.25);

@@ -11,7 +11,7 @@ StepTimes step_times_of(PredictedStep predicted, const std::vector<double>& seco
                         double waited) {
   StepTimes times(std::move(predicted));
   for (const double step : seconds)
-    times.record_step(
+    times.add_step(
         {.step_seconds = step, .data_wait_seconds = 0.5, .exposed_communication_seconds = waited},
         {.layers = 0.5 * (step - 0.5 - waited), .update = 0.1});
   return times;
@@ -26,7 +26,8 @@ PredictedStep predicted(double seconds, double communication) {
 }
 
 TEST_CASE(
-    "steps are compared with what was predicted, without the first two and their waits for data") {
+    "measured steps are compared with the prediction, without the first two and without waits for "
+    "data") {
   const StepTimes times = step_times_of(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
   CHECK(times.text({}) ==
         "time of a step: 1 s predicted (m, measured today), 1.1 s measured (median of 3 steps): "
@@ -35,7 +36,7 @@ TEST_CASE(
         "  update: 0.1 s predicted, 0.1 s measured\n"
         "  waits for collectives: 0.1 s predicted, 0.2 s measured\n"
         "  all else: 0.35 s predicted, 0.35 s measured");
-  const auto record = times.record({.other_programs = 0.25, .stolen = 0.125});
+  const auto record = times.manifest_values({.other_programs = 0.25, .stolen = 0.125});
   CHECK(record.at("predicted").at("step") == 1000000);
   CHECK(record.at("measured").at("step") == 1100000);
   CHECK(record.at("predicted").at("layers") == 450000);
@@ -50,7 +51,9 @@ std::string last_line(const std::string& text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-TEST_CASE("the part that is off most is named beyond 15 %, with other load on the machine") {
+TEST_CASE(
+    "beyond a difference of 15 % the part that differs most is named, with other load on the "
+    "machine") {
   const StepTimes shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");
@@ -72,31 +75,32 @@ TEST_CASE("the part that is off most is named beyond 15 %, with other load on th
 TEST_CASE("waits for other stages are a separate part") {
   StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .stages = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
-    times.record_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
+    times.add_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
   CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=
         std::string::npos);
   CHECK(last_line(times.text({})) ==
         "  most of the difference is in: waits for other stages; other work took less than 5 % of "
         "the cores");
-  CHECK(times.record({}).at("measured").at("other_stages") == 1500000);
+  CHECK(times.manifest_values({}).at("measured").at("other_stages") == 1500000);
 }
 
 TEST_CASE("a step that was not predicted is measured, and a few steps give no result") {
   const PredictedStep none{std::nullopt, "", "nobody did"};
   CHECK(step_times_of(none, {9, 9, 1.5}, 0).text({}) ==
         "time of a step: 1 s measured (median of 1 step); not predicted: nobody did");
-  const auto record = step_times_of(none, {9, 9, 1.5}, 0).record({});
+  const auto record = step_times_of(none, {9, 9, 1.5}, 0).manifest_values({});
   CHECK_FALSE(record.contains("predicted"));
   CHECK(record.at("measured").size() == 2);
   CHECK(step_times_of(none, {9, 9}, 0).text({}).empty());
-  CHECK_FALSE(step_times_of(predicted(1, 0), {}, 0).record({}).contains("measured"));
+  CHECK_FALSE(step_times_of(predicted(1, 0), {}, 0).manifest_values({}).contains("measured"));
 }
 
 TEST_CASE("only the last thousand steps count") {
   std::vector<double> seconds(2 + 1000, 1.5);
   seconds.resize(2 + 1000 + 600, 3.5);
-  CHECK(step_times_of(predicted(3.0, 0), seconds, 0).record({}).at("measured").at("step") ==
-        3000000);
+  CHECK(
+      step_times_of(predicted(3.0, 0), seconds, 0).manifest_values({}).at("measured").at("step") ==
+      3000000);
 }
 
 }  // namespace

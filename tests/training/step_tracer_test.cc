@@ -24,10 +24,10 @@ TEST_CASE("clocks are compared by the median of events that end on all ranks at 
   REQUIRE(offsets.size() == 3);
   CHECK(offsets[0].seconds == 0);
   CHECK(offsets[1].seconds == 5);
-  CHECK(offsets[1].within == 0);
+  CHECK(offsets[1].median_error == 0);
   CHECK(offsets[2].seconds == -7);
-  CHECK(offsets[2].within == 0);
-  CHECK(clock_offsets({{0, 1}, {0, 2}, {0, 4}})[1].within == 1);
+  CHECK(offsets[2].median_error == 0);
+  CHECK(clock_offsets({{0, 1}, {0, 2}, {0, 4}})[1].median_error == 1);
 }
 
 /// Returns a program of two compute instructions and a collective that overlaps the second.

@@ -10,13 +10,13 @@ namespace {
 
 TEST_CASE("a stop may take two of the longest steps and the longest save") {
   StopLead lead(120, false);
-  lead.record_step(40.5);
-  lead.record_step(12);
+  lead.add_step_time(40.5);
+  lead.add_step_time(12);
   REQUIRE(lead.next_warning().empty());
-  lead.record_save(38.9);
+  lead.add_save_time(38.9);
   REQUIRE(lead.costs().seconds() == Approx(119.9));
   REQUIRE(lead.next_warning().empty());
-  lead.record_save(39.25);
+  lead.add_save_time(39.25);
   REQUIRE(lead.next_warning() ==
           "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s "
           "(longest save) = 120.2 s"
@@ -27,7 +27,7 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
 
 TEST_CASE("steps alone may be too long for the lead, before anything was saved") {
   StopLead lead(30, true);
-  lead.record_step(15.5);
+  lead.add_step_time(15.5);
   REQUIRE(lead.next_warning().starts_with(
       "--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
       "(longest step) = 31.0 s plus a save, whose time has not been measured yet\n"));
@@ -35,8 +35,8 @@ TEST_CASE("steps alone may be too long for the lead, before anything was saved")
 
 TEST_CASE("a save in the background may be in progress when the signal arrives") {
   StopLead lead(100, true);
-  lead.record_step(10);
-  lead.record_save(45);
+  lead.add_step_time(10);
+  lead.add_save_time(45);
   REQUIRE(lead.costs().seconds() == 110);
   REQUIRE(lead.next_warning().starts_with(
       "--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
@@ -46,18 +46,18 @@ TEST_CASE("a save in the background may be in progress when the signal arrives")
 TEST_CASE(
     "a lead that is too short is reported once, and again when a stop may take a tenth longer") {
   StopLead lead(10, false);
-  lead.record_step(6);
+  lead.add_step_time(6);
   REQUIRE(!lead.next_warning().empty());
   REQUIRE(lead.next_warning().empty());
-  lead.record_step(6.5);
+  lead.add_step_time(6.5);
   REQUIRE(lead.next_warning().empty());
-  lead.record_step(6.7);
+  lead.add_step_time(6.7);
   REQUIRE(!lead.next_warning().empty());
 }
 
 TEST_CASE("without a lead nothing is reported, but measurements are kept") {
   StopLead lead(0, false);
-  lead.record_step(1e6);
+  lead.add_step_time(1e6);
   REQUIRE(lead.next_warning().empty());
   std::map<std::string, int64_t> counters;
   lead.write_counters(counters);
@@ -66,8 +66,8 @@ TEST_CASE("without a lead nothing is reported, but measurements are kept") {
 
 TEST_CASE("a resumed run knows the lead and the costs of the earlier one before its first step") {
   StopLead before(20, false);
-  before.record_step(5.0004);
-  before.record_save(11);
+  before.add_step_time(5.0004);
+  before.add_save_time(11);
   std::map<std::string, int64_t> counters{{"checkpoints_saved", 3}};
   before.write_counters(counters);
   REQUIRE(counters == std::map<std::string, int64_t>{{"checkpoints_saved", 3},
@@ -89,17 +89,17 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
 TEST_CASE("only costs that have grown notably are written during a run") {
   StopLead lead(0, false);
   REQUIRE(!lead.has_grown());
-  lead.record_step(0.04);
+  lead.add_step_time(0.04);
   REQUIRE(!lead.has_grown());
-  lead.record_step(1);
+  lead.add_step_time(1);
   REQUIRE(lead.has_grown());
-  lead.record_written();
-  lead.record_step(1.09);
+  lead.mark_written();
+  lead.add_step_time(1.09);
   REQUIRE(!lead.has_grown());
-  lead.record_step(1.2);
+  lead.add_step_time(1.2);
   REQUIRE(lead.has_grown());
-  lead.record_written();
-  lead.record_save(0.5);
+  lead.mark_written();
+  lead.add_save_time(0.5);
   REQUIRE(lead.has_grown());
 }
 

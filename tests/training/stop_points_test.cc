@@ -156,10 +156,11 @@ Config evaluated(Config config) {
 /// result of an evaluation.
 class RankRun : public testing::FakeRun {
  public:
-  RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
+  RankRun(Rendezvous& rendezvous, RankRig& rig, const SequenceSet& sequences,
+          const std::string& root)
       : FakeRun(evaluated(rig.config), rig.config.train.steps),
         rig_(rig),
-        samples_(samples),
+        sequences_(sequences),
         root_(root),
         rendezvous_(rendezvous) {
     if (config.checkpoint.background) beside_ = rendezvous.make_connection_for_thread();
@@ -176,7 +177,7 @@ class RankRun : public testing::FakeRun {
   /// step that this rank has seen.
   std::vector<std::string> train_to_end(const std::vector<int64_t>& saved) {
     saved_ = saved;
-    Loader loader(samples_, loader_options(config, rig_.plan, progress.step, config.train.steps));
+    Loader loader(sequences_, loader_options(config, rig_.plan, progress.step, config.train.steps));
     next_batch = [&] {
       const int64_t position = loader.next_step();
       const Loader::Fetched fetched = loader.next();
@@ -266,7 +267,7 @@ class RankRun : public testing::FakeRun {
   }
 
   RankRig& rig_;
-  const SampleSet& samples_;
+  const SequenceSet& sequences_;
   const std::string root_;
   Rendezvous& rendezvous_;
   std::vector<int64_t> saved_;
@@ -295,22 +296,22 @@ class StoppedRuns {
   StoppedRuns(const Layout& layout, int64_t steps)
       : layout_(layout),
         config_(config_of(layout, scratch_.path, steps)),
-        samples_(std::move(open_run_data(config_).train)) {}
+        sequences_(std::move(open_run_data(config_).train)) {}
 
   /// Runs new ranks from the beginning (`from` is 0) or from the checkpoint of a step.
   ObservedRun run(int64_t from, const std::vector<int64_t>& saved = {}) {
     ObservedRun all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
-    all.state = saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
-                         [&](Rendezvous& rendezvous, RankRig& rig) {
-                           RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
-                           if (from > 0) run.resume(from);
-                           all.seen[static_cast<size_t>(rendezvous.rank())] =
-                               run.train_to_end(saved);
-                           const std::lock_guard lock(mutex);
-                           all.skipped = run.progress.skipped.total();
-                         });
+    all.state =
+        saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
+                 [&](Rendezvous& rendezvous, RankRig& rig) {
+                   RankRun run(rendezvous, rig, *sequences_, scratch_.path + "/checkpoints");
+                   if (from > 0) run.resume(from);
+                   all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
+                   const std::lock_guard lock(mutex);
+                   all.skipped = run.progress.skipped.total();
+                 });
     return all;
   }
 
@@ -318,7 +319,7 @@ class StoppedRuns {
   const Scratch scratch_;
   const Layout& layout_;
   const Config config_;
-  const std::unique_ptr<SampleSet> samples_;
+  const std::unique_ptr<SequenceSet> sequences_;
 };
 
 /// Draws the steps after which runs end, in order.
@@ -338,7 +339,8 @@ std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::s
   return rest;
 }
 
-TEST_CASE("a run that ends after any step continues with the bits of one that did not end") {
+TEST_CASE(
+    "a run that was stopped after any step continues bit for bit as one that was not stopped") {
   set_kernel_threads(1);
   const char* const wanted = std::getenv("FTRUN_SOAK_STOPS");
   const int64_t stops = wanted == nullptr ? 2 : std::atoll(wanted);

@@ -40,7 +40,7 @@ TEST_CASE("a request to restart counts more than a termination, and that more th
   REQUIRE(voted_signal(votes_of({SIGINT, SIGUSR1})) == SIGUSR1);
 }
 
-TEST_CASE("exit codes and names of signals") {
+TEST_CASE("each stop signal has an exit code and a name") {
   REQUIRE(stop_exit_code(SIGINT) == 130);
   REQUIRE(stop_exit_code(SIGTERM) == 143);
   REQUIRE(stop_exit_code(SIGUSR1) == 75);
@@ -69,7 +69,8 @@ TEST_CASE("the first signal is remembered, a second one ends the process with it
           }) == 75);
 }
 
-TEST_CASE("the same signal within a second is the first one repeated, later it is a second one") {
+TEST_CASE(
+    "the same signal within a second repeats the first one, and later counts as a second one") {
   const auto twice = [](useconds_t pause) {
     return exit_of([pause] {
       catch_stop_signals();
@@ -116,7 +117,7 @@ TEST_CASE("a lost terminal stops like SIGTERM, never forces an exit, and is igno
           }) == 0);
 }
 
-TEST_CASE("late signals do nothing") {
+TEST_CASE("signals that arrive when all work is done are ignored") {
   REQUIRE(exit_of([] {
             catch_stop_signals();
             ignore_stop_signals();

@@ -251,7 +251,7 @@ TEST_CASE("evaluations by time follow the clock of the first rank") {
 }
 
 TEST_CASE(
-    "the best state is saved, named in run.json, and its record ends a run that no longer "
+    "the best state is saved and named in run.json, and early stopping ends a run that no longer "
     "improves") {
   FakeRun run(kept_best(), 20);
   run.losses = {{1, 5}, {2, 4}, {3, 6}, {4, 4}, {5, 4.5}};
@@ -356,7 +356,9 @@ TEST_CASE("an overflow halves the next step's loss scale, and a resumed run cont
   CHECK(next.updates == std::vector<int64_t>{3});
 }
 
-TEST_CASE("too many steps in a row that are not finite end the run, recorded and not saved") {
+TEST_CASE(
+    "too many consecutive steps that are not finite end the run, which records but does not save "
+    "them") {
   Config config = plain();
   config.train.max_nonfinite_steps = 2;
   config.checkpoint.every = 1;

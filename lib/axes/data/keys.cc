@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "config/resolve_steps.h"
 
-// Data-parallel ranks read different samples. They form a mesh of replicas, each of which consists
-// of shards: ZeRO divides the state among the shards of a replica.
+// Data-parallel ranks read different sequences. They form a mesh of replicas, each of which
+// consists of shards: ZeRO divides the state among the shards of a replica.
 
 namespace ftrun {
 namespace {

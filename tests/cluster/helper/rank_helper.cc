@@ -48,7 +48,7 @@ void fail(int rank, int code, const std::string& message) {
   ftrun::report_failure({.rank = rank,
                          .unix_ns = ftrun::unix_time_ns(),
                          .exit_code = code,
-                         .doing = "step 3",
+                         .activity = "step 3",
                          .message = message});
   std::exit(code);
 }
@@ -57,7 +57,7 @@ void blame(int rank, int culprit, const std::string& message) {
   ftrun::report_failure({.rank = rank,
                          .unix_ns = ftrun::unix_time_ns(),
                          .exit_code = 6,
-                         .doing = "step 3",
+                         .activity = "step 3",
                          .message = message,
                          .culprit = culprit});
 }

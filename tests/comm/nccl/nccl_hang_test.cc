@@ -47,13 +47,13 @@ std::unique_ptr<HangDevice> make_gpu() {
 /// A group of GPUs in its first collective, which other ranks may never reach.
 class WaitingRank {
  public:
-  WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_patience = 30s) {
+  WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_timeout = 30s) {
     group_ = make_nccl_communicator({.name = "world",
                                      .members = everyone(rendezvous.world_size()),
                                      .rank = rendezvous.rank(),
                                      .timeout = 60s,
                                      .board = &rendezvous.board(),
-                                     .abort_patience = abort_patience},
+                                     .abort_timeout = abort_timeout},
                                     rendezvous, 0);
     gpu_.attach(*group_);
   }
@@ -230,7 +230,7 @@ TEST_CASE(
       for (;;) rank.group().check_peers();
     } catch (const RankError& error) {
       require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
-                  error.of_device() && rendezvous.board().blamed() == -1,
+                  error.of_device() && rendezvous.board().blamed_rank() == -1,
               "the device of this rank failed, and nobody else is blamed");
       own = error.message();
     } catch (const Error& error) {
@@ -251,7 +251,7 @@ TEST_CASE(
           Catch::Contains(" gave up in all_reduce #"));
 }
 
-TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
+TEST_CASE("nccl: a failure of CUDA in NCCL's own calls is not reported as a lost peer") {
   stand_in().cuda_fails = true;
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
@@ -278,8 +278,8 @@ TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
 }
 
 TEST_CASE(
-    "nccl: where an abort does not bring the host back the process ends, and the picture reaches "
-    "its supervisor") {
+    "nccl: if an abort does not free the host, the process ends and its report reaches the "
+    "supervisor") {
   int words[2], status[2];
   REQUIRE((::pipe2(words, O_CLOEXEC) == 0 && ::pipe2(status, O_CLOEXEC) == 0));
   const pid_t child = ::fork();

@@ -172,7 +172,7 @@ TEST_CASE("nccl: two ranks that first send to each other are connected before th
   for (const std::string& failure : failures) REQUIRE(failure == "");
 }
 
-TEST_CASE("nccl: one rank alone has collectives, a barrier and an end") {
+TEST_CASE("nccl: a group of one rank runs collectives and a barrier, and closes") {
   const auto failures = run_ranks(1, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s);
     std::vector<float> data = numbers(0, 12), out(12);

@@ -57,7 +57,7 @@ class StagedGroup final : public DeviceCommunicator {
   bool has_begun(int64_t) override { return true; }
   bool has_ended(int64_t) override { return true; }
   void release(int64_t) override {}
-  bool peer_lost() override { return false; }
+  bool is_peer_lost() override { return false; }
   CommBuffer allocate_memory(int64_t bytes) override;
   std::vector<PeerView> view_peers() override;
 

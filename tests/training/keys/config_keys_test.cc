@@ -20,7 +20,7 @@
 #include "config/resolve.h"
 #include "config/schema.h"
 #include "config/write.h"
-#include "inputs/sample_options.h"
+#include "inputs/sequence_options.h"
 #include "optimizers/optimizers.h"
 #include "places.h"
 #include "program/step_plan.h"
@@ -186,7 +186,7 @@ std::string scale_text(const Config& config) {
 }
 
 std::string samples_text(const Config& config) {
-  const SampleSetOptions options = sample_options(config);
+  const SequenceSetOptions options = sequence_options(config);
   return cat(options.sequence_length, " ", static_cast<int>(options.packing), " ",
              static_cast<int>(options.format), " ",
              options.dtype ? static_cast<int>(*options.dtype) : -1);
@@ -329,7 +329,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"adapter.path", {"lib/training/checkpointer.cc", "config_.adapter.path"}},
       {"data.train", {"lib/inputs/run_data.cc", "(config.data.train, training_options(config))"}},
       {"data.train_weights",
-       {"lib/inputs/sample_options.cc", "options.weights = config.data.train_weights"}},
+       {"lib/inputs/sequence_options.cc", "options.weights = config.data.train_weights"}},
       {"data.validation", {"lib/inputs/run_data.cc", "evaluation_sets(config.data)"}},
       {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
       {"data.shuffle", {"lib/inputs/run_data.cc", "options.shuffle = config.data.shuffle"}},
@@ -459,7 +459,7 @@ bool runnable(const Field& field) {
 
 }  // namespace
 
-TEST_CASE("every key that is called honored changes something other than itself") {
+TEST_CASE("every key documented as honored changes the resolved run") {
   std::string without;
   for (const Field& field : Schema::get().fields()) {
     if (!runnable(field) || run_keys().contains(field.path())) continue;
@@ -470,7 +470,7 @@ TEST_CASE("every key that is called honored changes something other than itself"
   CHECK(without == "");
 }
 
-TEST_CASE("keys that only affect what a run does are read where the list says") {
+TEST_CASE("each key in the list of run keys is read by the source line that the list names") {
   for (const auto& [path, place] : run_keys()) {
     INFO(path << " in " << place.file);
     const size_t dot = path.rfind('.');
@@ -482,7 +482,7 @@ TEST_CASE("keys that only affect what a run does are read where the list says") 
   }
 }
 
-TEST_CASE("every base config could run") {
+TEST_CASE("every base config is one that can run") {
   for (const Base& base : bases()) {
     INFO(base.name);
     CHECK(resolved(base, {}).has_value());

@@ -1,12 +1,12 @@
-#include "inputs/sample_options.h"
+#include "inputs/sequence_options.h"
 
 #include "axes/tensor/place.h"
 
 namespace ftrun {
 
-SampleSetOptions sample_options(const Config& config) {
+SequenceSetOptions sequence_options(const Config& config) {
   const DataConfig& data = config.data;
-  SampleSetOptions options;
+  SequenceSetOptions options;
   options.sequence_length = data.sequence_length;
   options.row_padding = row_padding(config);
   options.packing = data.packing;
@@ -16,8 +16,8 @@ SampleSetOptions sample_options(const Config& config) {
   return options;
 }
 
-SampleSetOptions training_options(const Config& config) {
-  SampleSetOptions options = sample_options(config);
+SequenceSetOptions training_options(const Config& config) {
+  SequenceSetOptions options = sequence_options(config);
   options.weights = config.data.train_weights;
   return options;
 }

@@ -8,13 +8,13 @@
 #include "base/data_format.h"
 #include "base/sequence_packing.h"
 #include "data/packing.h"
-#include "data/sample_order.h"
+#include "data/sequence_order.h"
 #include "data/token_dataset.h"
 
 namespace ftrun {
 
-struct SampleSetOptions {
-  /// The number of positions of a row, T.
+struct SequenceSetOptions {
+  /// The number of positions of a sequence, T.
   int64_t sequence_length = 512;
   /// The number of padding positions after these.
   int64_t row_padding = 0;
@@ -30,33 +30,33 @@ struct SampleSetOptions {
   std::optional<int32_t> end_of_document;
 };
 
-/// SampleSet is a data set cut into rows of a fixed length. It is immutable; any number of threads
-/// may read it.
-class SampleSet {
+/// SequenceSet is a data set cut into sequences of a fixed length. It is immutable; any number of
+/// threads may read it.
+class SequenceSet {
  public:
   /// Opens the files (see TokenDataset). Throws Error(kBadInput) for data that is damaged, too
-  /// short for one row, or without a label that counts.
-  SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options);
-  SampleSet(const SampleSet&) = delete;
-  SampleSet& operator=(const SampleSet&) = delete;
+  /// short for one sequence, or without a label that counts.
+  SequenceSet(const std::vector<std::string>& paths, const SequenceSetOptions& options);
+  SequenceSet(const SequenceSet&) = delete;
+  SequenceSet& operator=(const SequenceSet&) = delete;
 
   const TokenDataset& data() const { return data_; }
-  const RowTable& rows() const { return rows_; }
-  int64_t size() const { return rows_.size(); }
-  int64_t sequence_length() const { return rows_.sequence_length(); }
-  /// Returns the number of positions of a row in a batch: T and the padding after them.
-  int64_t row_positions() const { return sequence_length() + row_padding_; }
-  /// Returns the rows of each data set of a mix, and how many of them an epoch uses: all rows of
+  const SequenceTable& table() const { return table_; }
+  int64_t size() const { return table_.size(); }
+  int64_t sequence_length() const { return table_.sequence_length(); }
+  /// Returns the number of positions of a sequence in a batch: T and the padding after them.
+  int64_t padded_length() const { return sequence_length() + row_padding_; }
+  /// Returns the sequences of each data set of a mix, and how many of them an epoch uses: all of
   /// the set with the most trained tokens, and of each other set as many as make its share of the
   /// trained tokens match its weight. The list is empty if nothing is mixed.
-  const std::vector<MixedRows>& mix() const { return mix_; }
-  /// Returns the number of trained tokens in the rows of each set, in the order of mix().
+  const std::vector<MixedSet>& mix() const { return mix_; }
+  /// Returns the number of trained tokens in the sequences of each set, in the order of mix().
   const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
-  /// Returns the order of the set's rows.
-  MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_rows) const;
-  /// Returns the number of rows that one epoch uses: all, or with `drop_last` as many as fill whole
-  /// global batches. Throws Error(kBadInput) if there are none.
-  int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
+  /// Returns the order in which the sequences are used.
+  MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_sequences) const;
+  /// Returns the number of sequences that one epoch uses: all, or with `drop_last` as many as fill
+  /// whole global batches. Throws Error(kBadInput) if there are none.
+  int64_t epoch_sequences(int64_t global_batch, bool drop_last) const;
   /// Returns the number of optimizer steps that make `epochs` passes (rounded up to whole steps).
   int64_t steps_for_epochs(double epochs, int64_t global_batch, bool drop_last = false) const;
 
@@ -64,14 +64,14 @@ class SampleSet {
   void refuse_unusable() const;
   void count_mix(const std::vector<double>& weights);
   TokenDataset data_;
-  RowTable rows_;
+  SequenceTable table_;
   int64_t row_padding_;
-  std::vector<MixedRows> mix_;
+  std::vector<MixedSet> mix_;
   std::vector<int64_t> mix_tokens_;
 };
 
 /// Lists a line for each data set of a mix: its share of the tokens that are trained on, and how
 /// often an epoch sees it. Empty if nothing is mixed.
-std::vector<std::string> mix_lines(const SampleSet& samples);
+std::vector<std::string> mix_lines(const SequenceSet& sequences);
 
 }  // namespace ftrun

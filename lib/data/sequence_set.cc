@@ -1,4 +1,4 @@
-#include "data/sample_set.h"
+#include "data/sequence_set.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,14 +11,14 @@
 namespace ftrun {
 namespace {
 
-TokenFileOptions file_options(const SampleSetOptions& options) {
+TokenFileOptions file_options(const SequenceSetOptions& options) {
   return {.format = options.format,
           .dtype = options.dtype,
           .end_of_document = options.end_of_document,
           .find_documents = options.packing != SequencePacking::kConcat};
 }
 
-int64_t checked_length(const SampleSetOptions& options) {
+int64_t checked_length(const SequenceSetOptions& options) {
   if (options.sequence_length < 1 || options.sequence_length > (int64_t{1} << 30))
     throw Error(ExitCode::kUsage,
                 cat("data.sequence_length is ", options.sequence_length, ", expected 1 to 2^30"),
@@ -28,9 +28,9 @@ int64_t checked_length(const SampleSetOptions& options) {
 
 }  // namespace
 
-SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options)
+SequenceSet::SequenceSet(const std::vector<std::string>& paths, const SequenceSetOptions& options)
     : data_(paths, file_options(options)),
-      rows_(data_, options.packing, checked_length(options), !options.weights.empty()),
+      table_(data_, options.packing, checked_length(options), !options.weights.empty()),
       row_padding_(options.row_padding) {
   require(options.weights.empty() || options.weights.size() == paths.size(),
           "there is a weight for each data set");
@@ -38,17 +38,17 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
   if (!options.weights.empty()) count_mix(options.weights);
 }
 
-/// Counts the rows of each set that an epoch uses. The set with the most trained tokens, T, is used
-/// once as a whole. Set i contributes T * weight_i / weight trained tokens, where `weight` is that
-/// of the largest set; one of its R_i rows holds T_i / R_i trained tokens on average.
-void SampleSet::count_mix(const std::vector<double>& weights) {
+/// Counts the sequences of each set that an epoch uses. The set with the most trained tokens, T, is
+/// used once as a whole. Set i contributes T * weight_i / weight trained tokens, where `weight` is
+/// that of the largest set; one of its S_i sequences holds T_i / S_i trained tokens on average.
+void SequenceSet::count_mix(const std::vector<double>& weights) {
   std::vector<Piece> pieces;
   PackScratch scratch;
-  const std::vector<int64_t>& begins = rows_.set_rows();
+  const std::vector<int64_t>& begins = table_.first_sequences();
   for (size_t set = 0; set < weights.size(); ++set) {
     int64_t tokens = 0;
-    for (int64_t row = begins[set]; row < begins[set + 1]; ++row)
-      tokens += rows_.count_labels(row, pieces, scratch);
+    for (int64_t sequence = begins[set]; sequence < begins[set + 1]; ++sequence)
+      tokens += table_.count_labels(sequence, pieces, scratch);
     if (tokens == 0) {
       const int64_t set_tokens = data_.path_tokens()[set + 1] - data_.path_tokens()[set];
       throw Error(ExitCode::kBadInput,
@@ -67,29 +67,29 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
   for (size_t set = 0; set < weights.size(); ++set) {
     const double tokens =
         static_cast<double>(mix_tokens_[largest]) * (weights[set] / weights[largest]);
-    const double rows =
-        tokens * static_cast<double>(mix_[set].rows) / static_cast<double>(mix_tokens_[set]);
-    if (rows > 1e12)
+    const double wanted =
+        tokens * static_cast<double>(mix_[set].sequences) / static_cast<double>(mix_tokens_[set]);
+    if (wanted > 1e12)
       throw Error(ExitCode::kUsage,
                   cat("the weight ", number_text(weights[set]), " of data set ", set + 1,
                       " in data.train, compared with ", number_text(weights[largest]),
-                      " for the largest, makes an epoch of ", number_text(rows), " sequences"),
+                      " for the largest, makes an epoch of ", number_text(wanted), " sequences"),
                   "give the largest data set more weight");
-    mix_[set].epoch_rows =
-        set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
+    mix_[set].epoch_sequences =
+        set == largest ? mix_[set].sequences : std::max<int64_t>(std::llround(wanted), 1);
   }
 }
 
-MixedOrder SampleSet::order(bool shuffle, uint64_t seed, int64_t epoch_rows) const {
-  if (mix_.empty()) return SampleOrder(size(), shuffle, seed, epoch_rows);
-  return {mix_, shuffle, seed, epoch_rows};
+MixedOrder SequenceSet::order(bool shuffle, uint64_t seed, int64_t epoch_sequences) const {
+  if (mix_.empty()) return SequenceOrder(size(), shuffle, seed, epoch_sequences);
+  return {mix_, shuffle, seed, epoch_sequences};
 }
 
-/// Throws an error if no label of the data counts. This is fast: it stops at the first row with
-/// one.
-void SampleSet::refuse_unusable() const {
+/// Throws an error if no label of the data counts. This is fast: it stops at the first sequence
+/// with one.
+void SequenceSet::refuse_unusable() const {
   const int64_t length = sequence_length();
-  const bool concat = rows_.packing() == SequencePacking::kConcat;
+  const bool concat = table_.packing() == SequencePacking::kConcat;
   if (concat && size() == 0)
     throw Error(ExitCode::kBadInput,
                 cat(data_.name(), ": has ", data_.tokens(), " tokens; one sequence of length ",
@@ -97,8 +97,8 @@ void SampleSet::refuse_unusable() const {
                 "lower data.sequence_length, or use more text");
   std::vector<Piece> pieces;
   PackScratch scratch;
-  for (int64_t row = 0; row < size(); ++row)
-    if (rows_.count_labels(row, pieces, scratch) > 0) return;
+  for (int64_t sequence = 0; sequence < size(); ++sequence)
+    if (table_.count_labels(sequence, pieces, scratch) > 0) return;
   throw Error(ExitCode::kBadInput,
               cat(data_.name(), ": none of its ", data_.tokens(),
                   " tokens counts in the loss: there is nothing to train on"),
@@ -107,41 +107,42 @@ void SampleSet::refuse_unusable() const {
                   : "every label is masked; write the data again and mask only the prompts");
 }
 
-int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
+int64_t SequenceSet::epoch_sequences(int64_t global_batch, bool drop_last) const {
   require(global_batch >= 1, "the global batch is at least 1");
-  int64_t rows = mix_.empty() ? size() : 0;
-  for (const MixedRows& set : mix_) rows += set.epoch_rows;
-  if (!drop_last) return rows;
-  if (rows < global_batch)
+  int64_t sequences = mix_.empty() ? size() : 0;
+  for (const MixedSet& set : mix_) sequences += set.epoch_sequences;
+  if (!drop_last) return sequences;
+  if (sequences < global_batch)
     throw Error(ExitCode::kBadInput,
-                cat(data_.name(), ": gives ", count_text(rows, "sequence"),
+                cat(data_.name(), ": gives ", count_text(sequences, "sequence"),
                     ", fewer than one global batch of ", global_batch,
                     ", and dataloader_drop_last leaves out what does not fill one"),
                 "set dataloader_drop_last to false, use a smaller batch, or use more text");
-  return rows - rows % global_batch;
+  return sequences - sequences % global_batch;
 }
 
-int64_t SampleSet::steps_for_epochs(double epochs, int64_t global_batch, bool drop_last) const {
-  const auto rows = static_cast<double>(epoch_rows(global_batch, drop_last));
-  return static_cast<int64_t>(std::ceil(epochs * rows / static_cast<double>(global_batch)));
+int64_t SequenceSet::steps_for_epochs(double epochs, int64_t global_batch, bool drop_last) const {
+  const auto sequences = static_cast<double>(epoch_sequences(global_batch, drop_last));
+  return static_cast<int64_t>(std::ceil(epochs * sequences / static_cast<double>(global_batch)));
 }
 
-std::vector<std::string> mix_lines(const SampleSet& samples) {
-  const std::vector<MixedRows>& mix = samples.mix();
+std::vector<std::string> mix_lines(const SequenceSet& sequences) {
+  const std::vector<MixedSet>& mix = sequences.mix();
   std::vector<double> tokens;
   for (size_t set = 0; set < mix.size(); ++set)
-    tokens.push_back(static_cast<double>(samples.mix_tokens()[set]) *
-                     static_cast<double>(mix[set].epoch_rows) / static_cast<double>(mix[set].rows));
+    tokens.push_back(static_cast<double>(sequences.mix_tokens()[set]) *
+                     static_cast<double>(mix[set].epoch_sequences) /
+                     static_cast<double>(mix[set].sequences));
   const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
   std::vector<std::string> lines;
   for (size_t set = 0; set < mix.size(); ++set)
-    lines.push_back(cat("data set ", set + 1, " of ", mix.size(), ": ",
-                        number_text(std::round(1000 * tokens[set] / all) / 10),
-                        "% of the tokens trained on, seen ",
-                        number_text(std::round(100.0 * static_cast<double>(mix[set].epoch_rows) /
-                                               static_cast<double>(mix[set].rows)) /
-                                    100),
-                        " times per epoch"));
+    lines.push_back(cat(
+        "data set ", set + 1, " of ", mix.size(), ": ",
+        number_text(std::round(1000 * tokens[set] / all) / 10), "% of the tokens trained on, seen ",
+        number_text(std::round(100.0 * static_cast<double>(mix[set].epoch_sequences) /
+                               static_cast<double>(mix[set].sequences)) /
+                    100),
+        " times per epoch"));
   return lines;
 }
 
