@@ -22,10 +22,10 @@
 #include "nodes_option.h"
 #include "pipeline_text.h"
 #include "plan_json.h"
+#include "plan_memory_table.h"
 #include "plan_model.h"
 #include "plan_page.h"
 #include "plan_search.h"
-#include "plan_table.h"
 #include "plan_text.h"
 #include "plan_time.h"
 #include "program/gpu_overhead.h"
@@ -304,7 +304,8 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
 }
 
 int plan_command(PlanOptions options, Answer& answer) {
-  if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
+  if (options.table)
+    return print_memory_table({options.model, options.time.machine, options.gpus}, answer);
   options.source = with_texts(options.source);
   std::optional<RequestedMachine> requested;
   if (!options.time.machine.empty()) requested = requested_machine(options.time, options.nodes);

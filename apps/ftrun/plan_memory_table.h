@@ -10,8 +10,8 @@ namespace ftrun {
 
 class Answer;
 
-/// TableOptions holds the options of `ftrun plan --table`.
-struct TableOptions {
+/// MemoryTableOptions holds the options of `ftrun plan --table`.
+struct MemoryTableOptions {
   /// The model of the table, instead of the textbook models.
   ModelOptions model;
   /// A machine file; "" for GPUs of 40 and 80 GB.
@@ -22,7 +22,7 @@ struct TableOptions {
 
 /// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer.
 /// Shows the result of textbook formulas (docs/plan.md) next to the plan, and explains the
-/// difference line by line.
-int size_table(const TableOptions& options, Answer& answer);
+/// difference part by part.
+int print_memory_table(const MemoryTableOptions& options, Answer& answer);
 
 }  // namespace ftrun
