@@ -156,7 +156,7 @@ void add_time(const MemoryTableModel& model, const Config& config, const StepPla
   const int64_t nodes = nodes_for(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;
-  row.communication_wait_share = time.communication / time.seconds;
+  row.communication_wait_share = time.collective_wait / time.seconds;
 }
 
 }  // namespace

@@ -27,21 +27,21 @@ double seconds_of(Picoseconds time) {
 Waits waits_of(const RankTime& rank, const Program& program) {
   Waits waits;
   std::map<std::string, double> groups;
-  for (size_t l = 0; l < rank.waited_on.size(); ++l) {
-    const double seconds = seconds_of(rank.waited_on[l]);
+  for (size_t l = 0; l < rank.idle_by_lane.size(); ++l) {
+    const double seconds = seconds_of(rank.idle_by_lane[l]);
     const auto lane = static_cast<Lane>(l);
     if (seconds == 0) continue;
-    switch (waited_for(program, lane)) {
-      case WaitedFor::kGroup:
+    switch (wait_cause(program, lane)) {
+      case WaitCause::kGroup:
         groups[group_on(program, lane)->ranks.label] += seconds;
         break;
-      case WaitedFor::kStages:
+      case WaitCause::kStages:
         waits.stages += seconds;
         break;
-      case WaitedFor::kCopies:
+      case WaitCause::kCopies:
         waits.copies += seconds;
         break;
-      case WaitedFor::kDisk:
+      case WaitCause::kDisk:
         waits.disk += seconds;
         break;
     }
@@ -54,8 +54,8 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   const auto busy = [&](InstrKind kind) {
     return seconds_of(rank.busy[static_cast<size_t>(kind)]);
   };
-  const auto waited = [&](WaitedFor what) {
-    return seconds_of(rank.waited[static_cast<size_t>(what)]);
+  const auto idle = [&](WaitCause cause) {
+    return seconds_of(rank.idle_by_cause[static_cast<size_t>(cause)]);
   };
   StepTime time;
   time.seconds = seconds_of(end);
@@ -63,10 +63,10 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   for (const InstrKind kind : kUpdateKinds) time.update += busy(kind);
   const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
   time.other = seconds_of(all) - time.layers - time.update;
-  time.communication = waited(WaitedFor::kGroup);
-  time.stages = waited(WaitedFor::kStages);
-  time.copies = waited(WaitedFor::kCopies);
-  time.disk = waited(WaitedFor::kDisk);
+  time.collective_wait = idle(WaitCause::kGroup);
+  time.pipeline_wait = idle(WaitCause::kStages);
+  time.copy_wait = idle(WaitCause::kCopies);
+  time.disk_wait = idle(WaitCause::kDisk);
   time.waits = waits_of(rank, program);
   return time;
 }
@@ -183,7 +183,7 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
 
 /// Returns the floating-point operations per second that all ranks of a node together reach in
 /// matrix products; 0: not known.
-double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
+double node_matmul_flops(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
   const auto product = rates.matmul_flops.find(dtype);
   if (product == rates.matmul_flops.end()) return 0;
   const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
@@ -304,8 +304,8 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   time.stage_waits = stage_waits(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
     keep_larger(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus), time.links);
-  time.products =
-      node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
+  time.matmul_flops =
+      node_matmul_flops(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
       static_cast<double>(place.nodes);
   return time;
 }

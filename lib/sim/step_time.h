@@ -63,11 +63,11 @@ struct StepTime {
   /// The seconds in which the compute lane was idle: waiting for collectives, other pipeline
   /// stages, copies between tiers, and the disk. Each wait is attributed to the last thing it
   /// waited for, as runs measure it.
-  double communication = 0;
-  double stages = 0;
-  double copies = 0;
-  double disk = 0;
-  /// The seconds in which the compute lane was idle, attributed to what ran in that time.
+  double collective_wait = 0;
+  double pipeline_wait = 0;
+  double copy_wait = 0;
+  double disk_wait = 0;
+  /// The same idle seconds, attributed to what ran in that time.
   Waits waits;
   /// Seconds that each stage waits for other stages, measured on its rank that waits longest; only
   /// with a pipeline.
@@ -75,7 +75,7 @@ struct StepTime {
   LinkBytes links;
   /// Floating-point operations per second that all ranks together could reach in matrix products;
   /// 0: not known.
-  double products = 0;
+  double matmul_flops = 0;
 };
 
 /// StepPart is a part of a step's time: "layers", "waits for collectives".

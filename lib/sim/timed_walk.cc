@@ -106,11 +106,11 @@ class TimedWalk {
 
   void record_wait(int32_t rank, const Instr& instr) {
     const auto r = static_cast<size_t>(rank);
-    const Picoseconds waited = now_ - compute_end_[r];
-    if (waited == 0 || released_by_[r] < 0) return;
+    const Picoseconds idle = now_ - compute_end_[r];
+    if (idle == 0 || released_by_[r] < 0) return;
     const auto lane = static_cast<Lane>(released_by_[r]);
-    const WaitedFor what = waited_for(world_.program_of(r), lane);
-    times_[r].waited[static_cast<size_t>(what)] += waited;
+    const WaitCause cause = wait_cause(world_.program_of(r), lane);
+    times_[r].idle_by_cause[static_cast<size_t>(cause)] += idle;
     charge_lanes(r, instr, static_cast<int32_t>(lane));
   }
 
@@ -127,9 +127,9 @@ class TimedWalk {
         at = before->instr;
       }
       const Picoseconds begin = before == nullptr ? since : std::max(before->begin, since);
-      std::vector<Picoseconds>& on = times_[rank].waited_on;
-      on.resize(std::max(on.size(), static_cast<size_t>(lane) + 1), 0);
-      on[static_cast<size_t>(lane)] += until - begin;
+      std::vector<Picoseconds>& idle = times_[rank].idle_by_lane;
+      idle.resize(std::max(idle.size(), static_cast<size_t>(lane) + 1), 0);
+      idle[static_cast<size_t>(lane)] += until - begin;
       until = begin;
     }
   }
@@ -246,10 +246,10 @@ class TimedWalk {
 
 }  // namespace
 
-WaitedFor waited_for(const Program& program, Lane lane) {
-  if (lane == Lane::kDisk) return WaitedFor::kDisk;
-  if (!is_communication(lane)) return WaitedFor::kCopies;
-  return is_between_stages(program, lane) ? WaitedFor::kStages : WaitedFor::kGroup;
+WaitCause wait_cause(const Program& program, Lane lane) {
+  if (lane == Lane::kDisk) return WaitCause::kDisk;
+  if (!is_communication(lane)) return WaitCause::kCopies;
+  return is_between_stages(program, lane) ? WaitCause::kStages : WaitCause::kGroup;
 }
 
 std::vector<RankTime> timed_walk(const World& world, std::span<const LaneSchedule> schedules,

@@ -119,8 +119,8 @@ std::vector<StepTimes::PartTimes> StepTimes::parts() const {
   const std::array<std::pair<double, double>, kNames.size()> seconds{
       {{time.layers, median(layers_)},
        {time.update, median(update_)},
-       {time.communication, median(communication_)},
-       {time.stages, median(stages_)},
+       {time.collective_wait, median(communication_)},
+       {time.pipeline_wait, median(stages_)},
        {time.seconds, median(steps_)}}};
   std::vector<PartTimes> parts;
   for (size_t i = 0; i < kNames.size(); ++i)

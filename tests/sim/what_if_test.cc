@@ -78,8 +78,8 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
             const StepTime each = predict_step(all, machine, apart);
             CHECK(one.seconds == each.seconds);
             CHECK(one.layers == each.layers);
-            CHECK(one.communication == each.communication);
-            CHECK(one.stages == each.stages);
+            CHECK(one.collective_wait == each.collective_wait);
+            CHECK(one.pipeline_wait == each.pipeline_wait);
             CHECK(one.waits.stages == each.waits.stages);
             CHECK(one.waits.collectives() == each.waits.collectives());
             CHECK(one.stage_waits == each.stage_waits);
@@ -124,8 +124,8 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
     sum += wait.seconds;
     axes.push_back(wait.axes);
   }
-  CHECK(sum == Approx(time.communication));
-  CHECK(time.communication > 0);
+  CHECK(sum == Approx(time.collective_wait));
+  CHECK(time.collective_wait > 0);
   CHECK(std::find(axes.begin(), axes.end(), "tp") != axes.end());
   // Tensor ranks share a node; data-parallel groups span two nodes.
   int64_t node = 0, cluster = 0;
@@ -195,7 +195,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   const StepPlan plan = plan_steps(config, model, 0);
   StepTime time;
   time.seconds = 36;
-  time.products = 1e6;
+  time.matmul_flops = 1e6;
   const RunEstimate run = estimate_run(config, model, plan, time, machine, 1, 1000);
   CHECK(run.hours == Approx(10));
   CHECK(run.device_hours == Approx(40));
@@ -221,7 +221,8 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   const double flops = recomputed_flops_per_token(config, model, again.train.model);
   CHECK(flops < 1.2 * (products + 4 * 4 * hidden * tokens));
   CHECK(flops > products - 4 * 2 * hidden * wide);
-  CHECK(recomputed.hfu - recomputed.mfu == Approx(flops * run.tokens_per_second / time.products));
+  CHECK(recomputed.hfu - recomputed.mfu ==
+        Approx(flops * run.tokens_per_second / time.matmul_flops));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ PredictedStep predicted(double seconds, double communication) {
   return {StepTime{.seconds = seconds,
                    .layers = 0.5 * (seconds - communication),
                    .update = 0.1,
-                   .communication = communication},
+                   .collective_wait = communication},
           "m, measured today", ""};
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("the part that is off most is named beyond 15 %, with other load on th
 }
 
 TEST_CASE("waits for other stages are a separate part") {
-  StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .stages = 0.4}, "m", ""});
+  StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .pipeline_wait = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
     times.record_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
   CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=
