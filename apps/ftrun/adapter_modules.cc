@@ -38,7 +38,7 @@ std::optional<StoredShapes> read_shapes(const ModelSection& model) {
   return stored;
 }
 
-/// Writes which modules an entry names: `"q_proj" names 27 modules of vision_tower
+/// Describes which modules an entry names: `"q_proj" names 27 modules of vision_tower
 /// (model.vision_tower..., ...)`.
 std::string choice_text(const OtherPartChoice& choice) {
   return cat("\"", choice.entry.substr(0, 80), "\" names ", count_text(choice.modules, "module"),

@@ -80,8 +80,8 @@ std::vector<std::string> all_flags(const CLI::App& command) {
   return flags;
 }
 
-/// Writes completions for bash: options after "-", commands as the first word, and files everywhere
-/// else.
+/// Returns the completions for bash: options after "-", commands as the first word, and files
+/// everywhere else.
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> names;
   std::string cases;

@@ -122,7 +122,8 @@ json record_json_without_slices(const RankRecord& record) {
   return value;
 }
 
-/// Writes one slice per line, so that a person can read it and a tool can compare two.
+/// Formats a record with one slice per line, so that a person can read it and a tool can compare
+/// two.
 std::string record_lines(const RankRecord& record) {
   std::string text = record_json_without_slices(record).dump();
   text.pop_back();

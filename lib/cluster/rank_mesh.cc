@@ -114,7 +114,7 @@ GroupSpan RankMesh::every_kth(MeshAxes axes, int k) const {
   return {axes, places(axes) / k, k};
 }
 
-/// Writes "dp_shard+cp", "dp_shard/2" or "(dp_shard+cp)%4"; leaves out axes of size 1.
+/// Returns the text "dp_shard+cp", "dp_shard/2" or "(dp_shard+cp)%4"; leaves out axes of size 1.
 std::string RankMesh::label_of(const GroupSpan& span) const {
   std::vector<std::string> names;
   for (const auto& [axis, name, cuts] : kMeshAxisRows)

@@ -25,7 +25,7 @@ Json list_or_null(const std::vector<T>& values) {
   return values.empty() ? Json(nullptr) : Json(values);
 }
 
-/// Writes modules as an expression or as names. all-linear is written as the names of its modules,
+/// Returns modules as an expression or as names. all-linear is written as the names of its modules,
 /// because servers can read these.
 Json modules_json(const std::vector<std::string>& names, const std::string& expression,
                   const PeftModel& model) {
@@ -41,14 +41,14 @@ std::string expression_of(const std::vector<std::string>& names) {
   return cat("(?:.*\\.)?(?:", join(patterns, "|"), ")");
 }
 
-/// Writes exclude_modules, including the parts of the model that do not train.
+/// Returns exclude_modules, including the parts of the model that do not train.
 Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
   if (model.other_parts.empty())
     return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
   return exclusion_with_other_parts(adapter, model);
 }
 
-/// Writes a map from expressions to values; the order is kept, because the first match counts.
+/// Returns a map from expressions to values; the order is kept, because the first match counts.
 template <class T>
 Json pattern_json(const std::vector<std::string>& expressions, const std::vector<T>& values) {
   Json map = Json::object();

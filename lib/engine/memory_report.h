@@ -58,9 +58,9 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int
 /// the whole process follow below.
 std::string memory_text(const MemoryReport& report);
 
-/// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
-/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "working",
-/// "predicted", "measured".
+/// Returns the report for run.json: "predicted", "allocated" and "touched" with
+/// "device_parameters", "device_temporary", "device_total", ...; "process" with "fixed", "peers",
+/// "working", "predicted", "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
 /// Returns the bytes that are in use now, for metrics.jsonl: persistent ones by category, the rest

@@ -31,7 +31,7 @@ std::string own_machine_path();
 /// such file. Throws Error(kUsage, kBadInput) for a file that cannot be read.
 std::optional<Machine> own_machine(const std::string& path);
 
-/// Writes the text that parse_machine() reads back as this machine, to five digits.
+/// Returns the text that parse_machine() reads back as this machine, to five digits.
 std::string machine_text(const Machine& machine);
 
 }  // namespace ftrun

@@ -32,7 +32,7 @@ struct TierPlan {
   }
 };
 
-/// Writes the categories that have bytes: "activations 1.43 GiB, buckets 229.50 MiB".
+/// Formats the categories that have bytes: "activations 1.43 GiB, buckets 229.50 MiB".
 std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes);
 
 /// MemoryPlan lists what one rank allocates for its programs.

@@ -33,7 +33,7 @@ MemoryMeasure limiting_memory(const Config& config);
 std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
                                    const MemoryMeasure& measure);
 
-/// Writes the first `count` savings that help as a remedy: "what saves most memory on each rank:
+/// Formats the first `count` savings that help as a remedy: "what saves most memory on each rank:
 /// recompute.policy: full saves 1.20 GiB; ...". The rank lacks `lacking` bytes: the remedy lists
 /// changes that save as much alone or, where there are none, those that save a tenth of it. With 0
 /// the lack is not known, and all changes are listed.

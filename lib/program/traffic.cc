@@ -358,7 +358,7 @@ std::string line(const std::string& what, int64_t bytes) {
   return cat(text, number, " B\n");
 }
 
-/// Writes "3 x 2480 elements x 1/2".
+/// Returns the text "3 x 2480 elements x 1/2".
 std::string formula_text(const TrafficTheory& theory) {
   if (theory.ranks == 1) return cat(theory.parameters, " elements, whole on one rank");
   const bool within_nodes = theory.secondary_shards > 1;

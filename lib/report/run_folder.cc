@@ -50,7 +50,8 @@ std::string read_lock_text(int fd) {
   return {buffer.data(), size > 0 ? static_cast<size_t>(size) : 0};
 }
 
-/// Writes " (kill 4242)", or " (kill 4242 on HOST)" if the process runs on another machine.
+/// Returns the text " (kill 4242)", or " (kill 4242 on HOST)" if the process runs on another
+/// machine.
 std::string how_to_stop(const std::string& pid, const std::string& host) {
   if (pid.empty()) return "";
   return cat(" (kill ", pid, host == read_machine().hostname ? "" : cat(" on ", host), ")");

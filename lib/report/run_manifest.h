@@ -125,7 +125,7 @@ struct RunManifest {
   std::map<std::string, std::map<std::string, int64_t>> time;
 };
 
-/// Writes the text of run.json: an object with "format": 1 and the fields above. Secrets are
+/// Returns the text of run.json: an object with "format": 1 and the fields above. Secrets are
 /// hidden.
 std::string manifest_text(const RunManifest& manifest);
 

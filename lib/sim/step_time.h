@@ -128,7 +128,7 @@ struct RunPlace {
 StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
                       StepRecord* record = nullptr);
 
-/// Writes the lines that follow the first line of a prediction: one line for each part, and the
+/// Returns the lines that follow the first line of a prediction: one line for each part, and the
 /// bytes over each kind of link.
 std::string step_parts_text(const StepTime& time);
 

@@ -33,7 +33,7 @@ void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks);
 /// between nodes.
 void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine);
 
-/// Writes the assumptions of a prediction: "rank 5 takes 1.3 times as long, the network has 25
+/// Describes the assumptions of a prediction: "rank 5 takes 1.3 times as long, the network has 25
 /// GB/s"; "" if there are none. `network` says whether set_network() was called.
 std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network);
 

@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-/// Writes the CUDA version that the driver supports: "CUDA 13.0".
+/// Returns the CUDA version that the driver supports: "CUDA 13.0".
 std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
 }
@@ -113,7 +113,7 @@ void add_product_notes(const std::optional<ProductsInUse>& products,
           ", which is faster on this CPU, cannot be loaded; scripts/setup.sh installs it"));
 }
 
-/// Writes "validation on 64 of 812 sequences (train.evaluation.samples)".
+/// Returns the text "validation on 64 of 812 sequences (train.evaluation.samples)".
 std::string validation_text(const EvaluationConfig& evaluation, const NamedSamples& set) {
   const SampleSet& data = *set.samples;
   const int64_t used =

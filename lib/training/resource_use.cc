@@ -73,8 +73,8 @@ void ResourceUse::sum_over_ranks(Session& session) {
   pipeline_.sum_over_ranks(session);
 }
 
-/// Writes " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on other
-/// ranks, and without a pipeline.
+/// Returns the text " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on
+/// other ranks, and without a pipeline.
 std::string ResourceUse::stage_memory() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";

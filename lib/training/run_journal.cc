@@ -20,7 +20,7 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-/// Writes the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
+/// Returns the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
 /// new checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;

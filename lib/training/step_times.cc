@@ -49,7 +49,7 @@ std::string load_text(bool took_longer, const LoadShares& load) {
              took_longer ? ", which explains some of it" : "");
 }
 
-/// Writes the events of the recorded ranks whose class contains a traced rank.
+/// Formats the events of the recorded ranks whose class contains a traced rank.
 std::string events_of(const StepRecord& record, const RankClasses& classes,
                       const std::vector<int>& traced) {
   TraceEvents events;
