@@ -214,6 +214,11 @@ RunFolder new_run(const std::string& path) {
   return run;
 }
 
+/// Returns the line that says which folder was written from which.
+std::string wrote_text(const std::string& folder, const std::string& source) {
+  return cat("wrote ", folder, " from ", source, "\n");
+}
+
 std::string import_text(const ImportedState& imported) {
   const std::vector<std::string>& unknown = imported.record().unknown;
   return cat("imported from ", printable(imported.record().source), ": step ",
@@ -253,9 +258,9 @@ int convert_import(const ConvertOptions& options) {
   meta.ftrun_version = build_info().version;
   const SaveResult saved = save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()},
                                            meta, imported.slices(), CheckpointGroup{});
-  std::cout << terminal_text(cat(
-      import_text(imported), options.checkpoint, " -> ", saved.folder,
-      "\ncontinue with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
+  std::cout << terminal_text(
+      cat(import_text(imported), wrote_text(saved.folder, options.checkpoint),
+          "continue with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
   return 0;
 }
 
@@ -283,7 +288,7 @@ ExportJob export_job(const ConvertOptions& options, const Config& trained, std::
 
 void print_merged(const ConvertOptions& options, const std::string& input, const Config& trained,
                   const MergeLoss& loss) {
-  std::cout << terminal_text(cat(input, " -> ", options.out, "\n"));
+  std::cout << terminal_text(wrote_text(options.out, input));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "merged into the quantized base of the training: the linear layers of its "
                  "blocks hold the values of their "
@@ -340,7 +345,7 @@ int export_step(const ConvertOptions& options) {
                       parse_dtype(options.dtype));
   export_checkpoint(umask_files(), checkpoint_folder, job.options,
                     export_tensors(job.options, job.model));
-  std::cout << terminal_text(cat(checkpoint_folder, " -> ", options.out, "\n"));
+  std::cout << terminal_text(wrote_text(options.out, checkpoint_folder));
   return 0;
 }
 
@@ -398,7 +403,7 @@ int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
     throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"),
-                "--merge adds it to its base model");
+                "add --merge to merge it into its base model");
   if (first_not_utf8(folder))
     throw Error(ExitCode::kBadInput, cat(escape_not_utf8(folder), ": its name is not UTF-8"),
                 "rename the folder");
@@ -437,8 +442,8 @@ void refuse_other_format(const ConvertOptions& options) {
                 "write --to hf, a model folder as transformers reads it");
   const std::string out = options.out.empty() ? "FILE.gguf" : shell_word(options.out);
   throw Error(ExitCode::kUsage, "--to gguf: scripts/export_gguf.py writes GGUF files",
-              cat("scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
-                  " writes what the run exported; another checkpoint is converted to a model "
+              cat("run scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
+                  ", which writes what the run exported; convert another checkpoint to a model "
                   "folder first (--out FOLDER, without --to)"));
 }
 
@@ -451,8 +456,8 @@ int convert_command(ConvertOptions options) {
     throw Error(
         ExitCode::kUsage,
         options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
-        "--out writes a model folder; --run makes the first checkpoint of a run from what "
-        "import_checkpoint.py wrote");
+        "give --out to write a model folder, or --run to make the first checkpoint of a run from "
+        "what import_checkpoint.py wrote");
   if (!options.quantization.empty() && !posix_files().exists(options.checkpoint))
     throw Error(ExitCode::kUsage, cat(options.checkpoint, ": there is no such folder"),
                 "give the folder of an adapter");

@@ -349,7 +349,7 @@ int init_command(const InitOptions& options) {
       summary_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
                  config_with_layout(found->task, found->result.choices.front().layout, lines));
-  std::cout << "written: " << terminal_text(options.out) << '\n';
+  std::cout << "wrote " << terminal_text(options.out) << '\n';
   for (const std::string& line : lines) std::cout << terminal_text(line) << '\n';
   return 0;
 }

@@ -186,7 +186,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   page.search = search;
   page.search["lines"] = split(counts_text(task, result), '\n');
   write_plan_page(options.html, std::move(page), config, class_plans, record);
-  std::cout << "written: " << terminal_text(options.html) << '\n';
+  std::cout << "wrote " << terminal_text(options.html) << '\n';
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
     write_new_file(options.out, config_with_layout(task, best.layout, why));
     json["config"] = options.out;
-    std::cout << terminal_text(cat("\nwritten: ", options.out, "; its figures: ", command)) << '\n';
+    std::cout << terminal_text(cat("\nwrote ", options.out, "; its figures: ", command)) << '\n';
   } else {
     std::cout << "\n--out FILE writes the first one as a config\n";
   }
