@@ -91,9 +91,9 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
                           : cat(named, "no module has this name", did_you_mean(useless.module),
                                 "; adapters can be on ", join(adaptable_names(names), ", "));
     problem.remedy =
-        cat(is_pattern ? "an expression has to match a whole path, like "
-                       : "paths of modules are like ",
-            example, list.empty() ? "" : cat("; names are a list: ", list), "; or remove it");
+        cat(is_pattern ? "write an expression that matches a whole path, like "
+                       : "write paths of modules, like ",
+            example, list.empty() ? "" : cat("; write names as a list: ", list), "; or remove it");
     return problem;
   }
   problem.severity = Severity::kNotice;
@@ -105,8 +105,8 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   problem.message = cat(named, "changes nothing: ", useless.module,
                         " only holds other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
-    problem.remedy = cat("exclude_modules: '(.*\\.)?", pattern_of_path(useless.entry),
-                         "\\..*' excludes what it holds");
+    problem.remedy = cat("write exclude_modules: '(.*\\.)?", pattern_of_path(useless.entry),
+                         "\\..*' to exclude what it holds");
   return problem;
 }
 

@@ -112,12 +112,12 @@ std::string base_of_adapter(const std::string& folder) {
   const std::string message = cat(folder, ": has no config.json"), model = folder + "/export/model",
                     adapter = folder + "/export/adapter";
   if (std::filesystem::exists(model + "/config.json", error))
-    throw Error(ExitCode::kBadInput, message,
-                cat("it is the folder of a run; the model that it trained is ", model));
+    throw Error(ExitCode::kBadInput, message, cat("give the model that this run trained, ", model));
   if (std::filesystem::exists(adapter + "/adapter_config.json", error))
-    throw Error(ExitCode::kBadInput, message,
-                cat("it is the folder of a run that trained an adapter: write adapter: ", adapter,
-                    " to continue from it, and its base model as model.path"));
+    throw Error(
+        ExitCode::kBadInput, message,
+        cat("write adapter: ", adapter, " to continue from the adapter that this run trained, ",
+            "and its base model as model.path"));
   throw Error(ExitCode::kBadInput, message,
               cat("give the path of a Hugging Face model folder", hidden));
 }
@@ -410,7 +410,7 @@ int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
 void require_files(const ConfigSource& source) {
   if (source.files.empty() && source.texts.empty())
     throw Error(ExitCode::kUsage, "no config was given",
-                "ftrun --config FILE (JSON or YAML); see ftrun --help");
+                "run: ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
 
 /// Reads the config of a source, and looks up the Hub names in it.

@@ -107,8 +107,8 @@ InitData data_of(const std::string& named) {
                   cat(named,
                       ": holds neither train.bin nor train.jsonl, tokens that a model can be "
                       "trained on"),
-                  cat("scripts/prepare_data.py --tokenizer MODEL --out ", named,
-                      " FILE makes them of text, chats or tables"));
+                  cat("run scripts/prepare_data.py --tokenizer MODEL --out ", named,
+                      " FILE to make them of text, chats or tables"));
     return {cat(named, "/train"), in(named, "validation") ? cat(named, "/validation") : ""};
   }
   if (find_data_file(named) || !parse_hub_name(named)) return {named, ""};

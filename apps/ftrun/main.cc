@@ -81,8 +81,8 @@ bool is_option(const std::string& argument) {
     for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
   throw Error(ExitCode::kUsage,
               cat("the option ", option, " is unknown", did_you_mean(nearest(option, names))),
-              cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ",
-                  "--help lists the options"));
+              cat("list the options with: ftrun ",
+                  command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help"));
 }
 
 /// Refuses an unknown command whose name is similar to that of a command: "chek" for check. Does
@@ -93,7 +93,7 @@ void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
   const std::string near = nearest(argument, commands);
   if (near.empty()) return;
   throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown", did_you_mean(near)),
-              "ftrun --help lists the commands");
+              "list the commands with: ftrun --help");
 }
 
 /// Refuses an unknown command or option, and a config file without --config, and says what to write
@@ -113,7 +113,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
   }
   const bool is_help = error.get_exit_code() == 0;
   if (answer.is_wanted() && !is_help)
-    throw Error(ExitCode::kUsage, error.what(), "ftrun --help lists commands and options");
+    throw Error(ExitCode::kUsage, error.what(), "list commands and options with: ftrun --help");
   answer.print_text_instead();
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);

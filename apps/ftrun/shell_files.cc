@@ -185,7 +185,7 @@ std::string shell_completion(const CLI::App& app, const std::string& shell) {
   if (shell == "zsh") return zsh_completion(app);
   if (shell == "fish") return fish_completion(app);
   throw Error(ExitCode::kUsage, cat("completion: not supported for the shell ", shell),
-              "bash, zsh or fish");
+              "name bash, zsh or fish");
 }
 
 }  // namespace ftrun

@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDamaged =
-    "the checkpoint is damaged or incomplete: resume from another one (ftrun verify lists them)";
+    "resume from another checkpoint (ftrun verify lists them): this one is damaged or incomplete";
 constexpr const char* kOtherModel =
-    "the checkpoint belongs to another model or optimizer: resume with the config that wrote it";
+    "resume with the config that wrote it: the checkpoint belongs to another model or optimizer";
 
 [[noreturn]] void refuse(const std::string& message, const char* remedy = kDamaged) {
   throw Error(ExitCode::kBadInput, message, remedy);

@@ -47,7 +47,7 @@ RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
     if (size < 1) {
       throw Error(ExitCode::kUsage,
                   cat("the mesh has ", size, " ranks along ", axis_name(axis_at(i))),
-                  "every degree of parallelism is at least 1");
+                  "use a degree of at least 1 for each kind of parallelism");
     }
     strides_[i] = world_size_;
     world_size_ *= size;

@@ -239,9 +239,10 @@ class Translator {
     if (inner == 1 || processes.kind != ConfigNodeKind::kInt)
       put(config_, "parallel.data", processes);
     else if (inner == 0 || ranks % inner != 0)
-      problems_.error(processes.at,
-                      cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
-                      "it counts all ranks, and the quotient is the number of data-parallel ranks");
+      problems_.error(
+          processes.at, cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
+          "write a number that can be divided: it counts all ranks, and the quotient is the number "
+          "of data-parallel ranks");
     else
       put(config_, "parallel.data", ConfigNode::of_int(processes.at, ranks / inner));
   }

@@ -209,7 +209,7 @@ bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weigh
   for (const ConfigEntry& entry : item.entries)
     if (entry.key != "path" && entry.key != "weight") {
       problems.error(entry.at, cat("data.train: unknown key \"", entry.key, "\" of a data set"),
-                     "it has path and weight");
+                     "write only path and weight");
       return false;
     }
   const ConfigNode* weight = item.find("weight");

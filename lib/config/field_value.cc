@@ -81,7 +81,7 @@ class Converter {
     problems_.error(
         node.at,
         cat(key_, ": expected ", expected_text(field_), ", found ", value_text(node), more),
-        placeholder ? "this looks like a template: fill it in first" : "");
+        placeholder ? "fill in the template first" : "");
     return std::nullopt;
   }
 

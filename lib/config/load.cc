@@ -174,7 +174,7 @@ class Sources {
     const bool blank =
         std::any_of(keys.begin(), keys.end(), [](const auto& k) { return k.empty(); });
     if (equals == std::string::npos || blank) {
-      problems_.error(at, "expected section.key=value", "for example --set train.steps=100");
+      problems_.error(at, "expected section.key=value", "write for example --set train.steps=100");
       return;
     }
     if (keys.size() > static_cast<size_t>(kDeepestSection)) {

@@ -211,7 +211,7 @@ class TreeReader {
       if (other.section == field.section && applies_to_type(other, type))
         names.push_back(other.name);
     problems_.error(entry.at, cat(written, ": ", type, " has no such parameter"),
-                    cat("its parameters are ", join(names, ", ")));
+                    cat("use one of its parameters: ", join(names, ", ")));
   }
 
   void apply_action(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
@@ -246,8 +246,8 @@ class TreeReader {
     constexpr size_t kMaxListed = 24;
     if (names.empty()) return "";
     if (section.empty() || names.size() > kMaxListed)
-      return "ftrun schema --markdown lists all keys";
-    return cat("the keys of ", section, " are ", join(names, ", "));
+      return "list all keys with: ftrun schema --markdown";
+    return cat("use one of the keys of ", section, ": ", join(names, ", "));
   }
 
   void ignore(const std::string& path, const Position& at, const std::string& why = "") {

@@ -121,10 +121,9 @@ void resolve_warmup(Resolving& r) {
                              : 1000;
   }
   if (needs_warmup && s.warmup_num_steps == 0)
-    r.error(
-        path, cat(path, ": expected a whole number of at least 1, found 0"),
-        cat("for no warm-up write scheduler: {type: ", name_of(traits_of(s.type).without_warmup),
-            "}; a ", name_of(s.type), " begins with one"));
+    r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
+            cat("write scheduler: {type: ", name_of(traits_of(s.type).without_warmup),
+                "} for no warm-up; a ", name_of(s.type), " begins with one"));
   train.warmup_steps = s.warmup_num_steps;
 }
 

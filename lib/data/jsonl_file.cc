@@ -25,7 +25,7 @@ std::string remedy_for(std::string_view line) {
   for (const char* key : {"\"messages\"", "\"prompt\"", "\"text\"", "\"conversations\""})
     if (line.find(key) != std::string_view::npos)
       return "turn text or chats into tokens with scripts/prepare_data.py";
-  return "expected one object a line, such as {\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}";
+  return "write one object a line, such as {\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}";
 }
 
 }  // namespace

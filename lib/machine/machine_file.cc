@@ -45,7 +45,7 @@ class MachineSection {
       if (!asked_.contains(entry.key))
         problem(entry.at,
                 cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
-                cat("known here: ", join(known, ", ")));
+                cat("use one of the keys ", join(known, ", ")));
   }
   /// Accepts a key that only people read.
   void allow(const std::string& key) { asked_.insert(key); }
@@ -325,7 +325,7 @@ std::string read_named(const std::string& name, std::string_view what,
 
 Machine parse_machine(const std::string& path, const std::string& text) {
   return read_described(path, text, machine_of,
-                        "ftrun bench machine writes such a file; docs/plan.md has its keys");
+                        "write such a file with ftrun bench machine; docs/plan.md has its keys");
 }
 
 Machine read_machine_file(const std::string& path) {
@@ -333,7 +333,7 @@ Machine read_machine_file(const std::string& path) {
 }
 
 SoftwareStack parse_stack(const std::string& path, const std::string& text) {
-  return read_described(path, text, stack_of, "docs/plan.md has the keys of such a file");
+  return read_described(path, text, stack_of, "see docs/plan.md for the keys of such a file");
 }
 
 SoftwareStack read_stack_file(const std::string& path) {

@@ -237,7 +237,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     throw Error(
         ExitCode::kUsage,
         cat("adapter: it does not fit the model\n  ", join(choice.problems, "\n  ")),
-        cat("target_modules takes names of modules (", join(adapted_by_default(names), ", "),
+        cat("write target_modules as names of modules (", join(adapted_by_default(names), ", "),
             ", ...), all-linear, or one regular expression of whole paths"));
   return adapter;
 }

@@ -249,7 +249,7 @@ void RunFolder::require_own() const {
     throw Error(ExitCode::kEnvironment,
                 cat("output_dir ", paths_.root(),
                     ": was removed while this run wrote into it, and another run has it now"),
-                "nothing more is written there; start this run again with another output_dir");
+                "start this run again with another output_dir; nothing more is written there");
 }
 
 RunFolder::~RunFolder() {

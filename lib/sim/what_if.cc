@@ -42,7 +42,7 @@ SlowRank parse_slow_rank(const std::string& text) {
   if (!after.empty() || times < 1 / kMaxTimes || times > kMaxTimes)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(colon + 1), "\" is not a factor above 0"),
-                "1.3 takes 30 % longer than the others, 0.5 half as long");
+                "give for example 1.3 for a rank that takes 30 % longer than the others");
   return {*rank, times};
 }
 

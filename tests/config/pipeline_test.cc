@@ -138,8 +138,8 @@ TEST_CASE("hand-set layers are a number for each part") {
           "virtual_stages 2)\n  remedy: write the number of blocks of each part");
   REQUIRE(pipeline_problem(with("schedule: zbv, pipeline_layers: [4, 0, 4, 0]"), 2) ==
           "c.yaml:3:57: error: parallel.pipeline_layers: part 1 has no block\n"
-          "  remedy: only the first part (the embedding) and the last part (the head) may have no "
-          "blocks");
+          "  remedy: give each part a block, except the first (the embedding) and the last (the "
+          "head)");
   REQUIRE(
       pipeline_problem(with("pipeline_layers: [8, 7]") + "pipeline: {partition: uniform}\n", 2) ==
       "c.yaml:3:42: error: parallel.pipeline_layers and pipeline.partition uniform both say where "

@@ -187,7 +187,7 @@ TEST_CASE("errors of a machine file name their line and column") {
   CHECK(refusal("    memory: 20 GB/s\n", "") == "m.yaml:7:5: error: rates.memory is missing");
   CHECK(refusal("otherwise: 1.5", "otherwize: 1.5") ==
         "m.yaml:11:5: error: rates.otherwize: unknown key (did you mean \"otherwise\"?)\n"
-        "  remedy: known here: memory, otherwise, products, ranks, slowdown, threads");
+        "  remedy: use one of the keys memory, otherwise, products, ranks, slowdown, threads");
   CHECK(refusal("otherwise: 1.5", "otherwise: -1") ==
         "m.yaml:11:16: error: rates.otherwise: expected a number from 1e-6 to 1e6, not -1");
   CHECK(refusal("bf16: 80", "bf17: 80") ==

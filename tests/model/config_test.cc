@@ -710,10 +710,11 @@ TEST_CASE("unsupported features are named") {
        "yet"},
       {{{"model_type", "mamba"}},
        llama,
-       "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: supported families: "
-       "llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, "
-       "gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, cohere2, "
-       "gpt_neox, opt, falcon, phi, and the decoders of gemma3, mistral3"},
+       "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: use a model of a "
+       "supported family: llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, "
+       "gpt2, "
+       "gemma, gemma2, gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, "
+       "cohere2, gpt_neox, opt, falcon, phi, or a decoder of gemma3, mistral3"},
       {{{"model_type", "gemma3"}},
        llama,
        "4: config.json:\n  text_config: missing; expected the object of the model's decoder\n  "
@@ -725,10 +726,10 @@ TEST_CASE("unsupported features are named") {
         {"architectures", nullptr},
         {"text_config", {{"model_type", "mamba"}}}},
        llama,
-       "3: config.json: text_config.model_type \"mamba\" is not supported yet\n  remedy: supported "
-       "families: llama, mistral, ministral, ministral3, qwen2, qwen3, granite, phi3, gpt2, gemma, "
-       "gemma2, gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, glm4, cohere, "
-       "cohere2, gpt_neox, opt, falcon, phi, and the decoders of gemma3, mistral3"},
+       "3: config.json: text_config.model_type \"mamba\" is not supported yet\n  remedy: use a "
+       "model of a supported family: llama, mistral, ministral, ministral3, qwen2, qwen3, granite, "
+       "phi3, gpt2, gemma, gemma2, gemma3_text, olmo, olmo2, smollm3, starcoder2, stablelm, glm, "
+       "glm4, cohere, cohere2, gpt_neox, opt, falcon, phi, or a decoder of gemma3, mistral3"},
       {{{"model_type", "gemma3"},
         {"architectures", nullptr},
         {"text_config", {{"hidden_size", "wide"}, {"intermediate_size", 64}}}},

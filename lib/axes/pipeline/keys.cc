@@ -99,7 +99,7 @@ void check_layers(Resolving& r) {
     if (p.pipeline_layers[k] == 0)
       return r.error(
           path, cat(path, ": part ", k, " has no block"),
-          "only the first part (the embedding) and the last part (the head) may have no blocks");
+          "give each part a block, except the first (the embedding) and the last (the head)");
   if (r.config.pipeline.partition != PipelineConfig{}.partition)
     r.error(path,
             cat(path, " and pipeline.partition ", r.config.pipeline.partition,

@@ -101,11 +101,11 @@ void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
           "the rank belongs to the tensor-parallel group");
   const std::vector<std::string> problems = check_tensor_split(config, split.degree);
   if (problems.empty()) return;
-  throw Error(
-      ExitCode::kUsage,
-      cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
-          join(problems, "\n  ")),
-      cat("degrees that divide all of these: ", join_numbers(tensor_split_degrees(config), ", ")));
+  throw Error(ExitCode::kUsage,
+              cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
+                  join(problems, "\n  ")),
+              cat("use one of the degrees that divide all of these: ",
+                  join_numbers(tensor_split_degrees(config), ", ")));
 }
 
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {
