@@ -221,7 +221,7 @@ class Formula {
     if (state_.stage == 0) return true;
     // Replicas all-reduce whole gradients if there is one shard: each replica has the whole state.
     if (shards() == 1) return terms.replicas;
-    return !cut_.cut(unit) && terms.small_units;
+    return !cut_.is_cut(unit) && terms.small_units;
   }
 
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
