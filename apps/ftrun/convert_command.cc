@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "answer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -33,6 +32,7 @@
 #include "inputs/export_options.h"
 #include "inputs/resume_policy.h"
 #include "inputs/weights_check.h"
+#include "json_output.h"
 #include "merge_adapter.h"
 #include "model/tensors.h"
 #include "program/training_model.h"
@@ -473,7 +473,7 @@ int convert_command(ConvertOptions options) {
 
 }  // namespace
 
-Command add_convert(CLI::App& app, Answer& answer) {
+Command add_convert(CLI::App& app, JsonOutput& output) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
       app.add_subcommand("convert",
@@ -503,11 +503,11 @@ Command add_convert(CLI::App& app, Answer& answer) {
                    "dtype of the weights; auto: the model's own, or fp32 for an adapter")
       ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(),
                                                      EnumNames<ExportDtype>::kNames.end())));
-  Answer::add_option(*command);
-  return [options, &answer] {
+  JsonOutput::add_option(*command);
+  return [options, &output] {
     const int code = convert_command(*options);
-    answer.add("from", options->checkpoint);
-    answer.add("to", options->out.empty() ? options->run : options->out);
+    output.add("from", options->checkpoint);
+    output.add("to", options->out.empty() ? options->run : options->out);
     return code;
   };
 }

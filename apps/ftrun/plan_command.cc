@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "admission.h"
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
@@ -17,6 +16,7 @@
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
+#include "json_output.h"
 #include "model/size.h"
 #include "new_file_checks.h"
 #include "nodes_option.h"
@@ -181,18 +181,19 @@ void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loade
                              first.needed - first.budget));
 }
 
-/// Fills the answer of --json. `program` is the program that options such as --rank select.
-void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
-                     const Program& program, int programs, const MemoryPlan& memory,
-                     const std::vector<std::string>& warnings, int rank) {
-  answer.add("rank", rank);
-  answer.add("ranks", loaded.ranks);
-  answer.add("parameters", count_parameters(plan.train.model).total);
-  answer.add("zero_stage", plan.options.state.stage);
-  answer.add("programs", programs);
-  answer.add("memory", memory_json(memory));
-  answer.add("traffic", traffic_json(program_traffic(program)));
-  answer.add("warnings", warnings);
+/// Adds the plan to the output for --json. `program` is the program that options such as --rank
+/// select.
+void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const StepPlan& plan,
+                      const Program& program, int programs, const MemoryPlan& memory,
+                      const std::vector<std::string>& warnings, int rank) {
+  output.add("rank", rank);
+  output.add("ranks", loaded.ranks);
+  output.add("parameters", count_parameters(plan.train.model).total);
+  output.add("zero_stage", plan.options.state.stage);
+  output.add("programs", programs);
+  output.add("memory", memory_json(memory));
+  output.add("traffic", traffic_json(program_traffic(program)));
+  output.add("warnings", warnings);
 }
 
 /// Sets the memory of each of `ranks_of_node` ranks to what a search lets it use, unless options
@@ -264,7 +265,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 /// Plans a config. Prints its memory and traffic and, if a machine is requested, the time of a step
 /// on it. Refuses a plan that exceeds a budget.
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
-                const std::optional<RequestedMachine>& requested, Answer& answer) {
+                const std::optional<RequestedMachine>& requested, JsonOutput& output) {
   const LaunchEnvironment single;
   if (!options.trace.empty()) admit_new_file("--trace", options.trace);
   options.source.plans_only = true;
@@ -294,18 +295,18 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   print_sizes(shown, memory, options.memory);
   if (shown.trains() && requested)
     print_time(loaded, *requested, options.nodes, options.trace,
-               page_writer(loaded, options, *requested, class_plans), class_plans, plan, answer);
+               page_writer(loaded, options, *requested, class_plans), class_plans, plan, output);
   const std::vector<std::string> warnings = print_warnings(shown, options);
-  if (answer.is_wanted())
-    add_plan_answer(answer, loaded, plan, program, class_plans.classes().count(), memory, warnings,
-                    rank);
+  if (output.is_requested())
+    fill_plan_output(output, loaded, plan, program, class_plans.classes().count(), memory, warnings,
+                     rank);
   refuse_over_budget(class_plans, loaded, options, plan);
   return 0;
 }
 
-int plan_command(PlanOptions options, Answer& answer) {
+int plan_command(PlanOptions options, JsonOutput& output) {
   if (options.table)
-    return print_memory_table({options.model, options.time.machine, options.gpus}, answer);
+    return print_memory_table({options.model, options.time.machine, options.gpus}, output);
   options.source = with_texts(options.source);
   std::optional<RequestedMachine> requested;
   if (!options.time.machine.empty()) requested = requested_machine(options.time, options.nodes);
@@ -319,8 +320,8 @@ int plan_command(PlanOptions options, Answer& answer) {
   if (options.search)
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},
-                       *requested, answer);
-  return plan_config(std::move(options), named, requested, answer);
+                       *requested, output);
+  return plan_config(std::move(options), named, requested, output);
 }
 
 /// Adds the options that select what is shown of a plan.
@@ -441,7 +442,7 @@ void add_table_options(CLI::App& command, PlanOptions& options) {
 
 }  // namespace
 
-Command add_plan(CLI::App& app, Answer& answer) {
+Command add_plan(CLI::App& app, JsonOutput& output) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
@@ -455,10 +456,10 @@ Command add_plan(CLI::App& app, Answer& answer) {
   add_nodes_option(*command, options->nodes);
   add_model_options(*command, *options);
   add_table_options(*command, *options);
-  Answer::add_option(*command);
+  JsonOutput::add_option(*command);
   for (const char* text : {"--program", "--schedule"})
     command->get_option("--json")->excludes(text);
-  return [options, &answer] { return plan_command(*options, answer); };
+  return [options, &output] { return plan_command(*options, output); };
 }
 
 }  // namespace ftrun

@@ -6,10 +6,10 @@
 #include <optional>
 #include <utility>
 
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "json_output.h"
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
@@ -217,7 +217,7 @@ Json print_rows(const std::vector<ModelRows>& all, const std::vector<MemoryTable
 
 }  // namespace
 
-int print_memory_table(const MemoryTableOptions& options, Answer& answer) {
+int print_memory_table(const MemoryTableOptions& options, JsonOutput& output) {
   const std::optional<Machine> machine = compared_machine(options);
   const std::vector<MemoryTableGpu> gpus = gpus_of(machine);
   std::vector<int64_t> ranks = options.gpus;
@@ -237,7 +237,7 @@ int print_memory_table(const MemoryTableOptions& options, Answer& answer) {
                                  static_cast<double>(model.parameters));
     json["two_gpus"] = print_two_gpus(machine, gpus);
   }
-  answer.add("table", json);
+  output.add("table", json);
   return 0;
 }
 

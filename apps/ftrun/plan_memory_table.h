@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-class Answer;
+class JsonOutput;
 
 /// MemoryTableOptions holds the options of `ftrun plan --table`.
 struct MemoryTableOptions {
@@ -20,9 +20,9 @@ struct MemoryTableOptions {
   std::vector<int64_t> gpus;
 };
 
-/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer.
+/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to `output`.
 /// Shows the result of textbook formulas (docs/plan.md) next to the plan, and explains the
 /// difference part by part.
-int print_memory_table(const MemoryTableOptions& options, Answer& answer);
+int print_memory_table(const MemoryTableOptions& options, JsonOutput& output);
 
 }  // namespace ftrun

@@ -4,13 +4,13 @@
 #include <iostream>
 #include <map>
 
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/new_file.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/write.h"
+#include "json_output.h"
 #include "new_file_checks.h"
 #include "plan_page.h"
 #include "program/step_plan.h"
@@ -191,7 +191,8 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
 
 }  // namespace
 
-int search_plan(const SearchOptions& options, const RequestedMachine& requested, Answer& answer) {
+int search_plan(const SearchOptions& options, const RequestedMachine& requested,
+                JsonOutput& output) {
   if (!options.out.empty()) admit_new_file("--out", options.out);
   SearchTask task = search_task(options, requested.machine);
   task.slow = requested.slow;
@@ -227,7 +228,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
     std::cout << "\n--out FILE writes the first one as a config\n";
   }
   if (!options.html.empty()) write_page(options, requested, task, result, json);
-  answer.add("search", json);
+  output.add("search", json);
   return 0;
 }
 

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-class Answer;
+class JsonOutput;
 
 /// SearchOptions holds the options of `ftrun plan --search`.
 struct SearchOptions {
@@ -42,6 +42,7 @@ std::string config_with_layout(const SearchTask& task, const Layout& layout,
 /// Searches for the fastest layout of a config on a machine. Prints it with the next best layouts
 /// and with the reasons against plain choices, and writes it to a file if requested. `requested` is
 /// the machine of the options.
-int search_plan(const SearchOptions& options, const RequestedMachine& requested, Answer& answer);
+int search_plan(const SearchOptions& options, const RequestedMachine& requested,
+                JsonOutput& output);
 
 }  // namespace ftrun
