@@ -41,9 +41,7 @@ std::string join_numbers(const Numbers& numbers, std::string_view separator) {
 std::string rank_list(const std::vector<std::string>& ranks);
 template <typename Numbers>
 std::string rank_list(const Numbers& ranks) {
-  std::vector<std::string> texts;
-  for (const auto rank : ranks) texts.push_back(std::to_string(rank));
-  return rank_list(texts);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join_numbers(ranks, ", ");
 }
 
 /// Quotes a word for a POSIX shell if it holds anything but letters, digits and "_-./+,:@%=".
