@@ -19,8 +19,8 @@ namespace {
 /// LibTorch's tables, which the ranks of a machine share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Returns the measure of main memory. On CPUs it includes the device tier, which is main memory,
-/// too.
+/// Returns the measure of main memory. On CPUs it includes the device tier, which is also main
+/// memory.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
     return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };

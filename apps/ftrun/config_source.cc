@@ -41,8 +41,8 @@
 namespace ftrun {
 namespace {
 
-/// Removes the file's name from the beginning of the message if the problem's position names the
-/// file, too.
+/// Removes the file's name from the beginning of the message if the problem's position also names
+/// the file.
 std::string text_without_file(Problem problem) {
   const std::string itself = problem.at.file + ": ";
   if (!problem.at.file.empty() && problem.message.starts_with(itself))

@@ -94,7 +94,7 @@ constexpr int64_t kEpochs = 1;
 constexpr int64_t kEpochsOfConversations = 3;
 
 /// Returns the data to which a name refers. A folder holds the files train and validation as
-/// prepare_data.py writes them; a data set of the Hub may hold them, too. Any other name is the
+/// prepare_data.py writes them; a data set of the Hub may also hold them. Any other name is the
 /// name of the training data itself.
 InitData data_of(const std::string& named) {
   std::error_code error;

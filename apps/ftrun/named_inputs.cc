@@ -99,7 +99,7 @@ Error removed_commit_error(const std::string& named, const std::string& reposito
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
   return {ExitCode::kBadInput,
           cat(named, ": the run began with commit ", recorded_commit,
-              ", which the Hugging Face cache does not hold any more",
+              ", which the Hugging Face cache no longer holds",
               cached_commit.empty() ? "" : cat(" (it holds ", cached_commit, ")")),
           cat("run: hf download ", repository, option, " --revision ", recorded_commit,
               cached_commit.empty()

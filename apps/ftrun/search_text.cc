@@ -42,7 +42,7 @@ std::string waits_text(const StepTime& time) {
 }
 
 /// Returns a text about the memory that is too small: "needs 95.10 GiB of 78.70 GiB". `at_least`
-/// means that only a lower bound of the need is known.
+/// means that only a lower bound on the need is known.
 std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                                 bool at_least) {
   const int64_t budget = device_budget(task, ranks);

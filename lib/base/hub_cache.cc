@@ -72,7 +72,7 @@ std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
 }
 
 /// Finds the home folder as Python's expanduser does: HOME, else the user's entry in the system's
-/// user database. If there is neither, returns "~", which no shell expands any more.
+/// user database. If there is neither, returns "~", which shells no longer expand.
 std::string home_folder(const EnvLookup& lookup) {
   std::string home = "~";
   if (const auto set = lookup("HOME"))

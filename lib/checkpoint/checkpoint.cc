@@ -68,7 +68,7 @@ constexpr int64_t kReadAhead = int64_t{8} << 20;
 /// pages that were read.
 class TensorRead {
  public:
-  /// Begins reading. With `hashes`, elements that are not copied are hashed, too. `until` is the
+  /// Begins reading. With `hashes`, elements that are not copied are hashed as well. `until` is the
   /// byte of the file's data up to which it is read ahead.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
       : file_(file),

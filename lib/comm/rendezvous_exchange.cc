@@ -225,8 +225,8 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
   }
 }
 
-/// Waits in slices, and after each slice looks for ranks that cannot come any more. A store that
-/// does not answer, as while rank 0 is stopped, is waited for as an absent rank is.
+/// Waits in slices, and after each slice looks for ranks that can no longer come. A store that does
+/// not answer, as while rank 0 is stopped, is waited for as an absent rank is.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
                                   const FindAbsent& find_absent, WaitPolicy patience) {

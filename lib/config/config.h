@@ -205,7 +205,7 @@ struct EnumNames<QuantizationType> {
 /// stored; PackedFormat defines the terms.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
-  /// Says whether the scales of nf4 are quantized, too.
+  /// Says whether the scales of nf4 are quantized as well.
   bool double_quantization = true;
   int64_t block = 64;
   bool operator==(const QuantizationConfig&) const = default;

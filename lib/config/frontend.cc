@@ -23,7 +23,7 @@ std::string underscored(std::string key) {
   return key;
 }
 
-/// Lists the keys of the file that a config may have, too.
+/// Lists the keys of the file that a config may also have.
 std::vector<std::string> known_keys(const ConfigNode& root) {
   std::vector<std::string> out;
   for (const ConfigEntry& entry : root.entries) {

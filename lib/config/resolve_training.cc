@@ -41,7 +41,7 @@ void default_rate(Resolving& r) {
 }
 
 /// Sets parameters that the config leaves out to the optimizer's own defaults, except those that
-/// train has, too.
+/// train also has.
 void default_parameters(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   const Optimizer& optimizer = optimizer_of(o.type);

@@ -68,7 +68,7 @@ struct NumberBounds {
 /// OtherForms says what a config may write instead of a value of the key's type.
 struct OtherForms {
   bool null = false;      // null = not written
-  bool any_case = false;  // choices in upper case, too
+  bool any_case = false;  // choices in upper case as well
   bool named = false;     // a map of names to lists (config/desugar.cc)
   bool weighted = false;  // a list of {path, weight} (config/desugar.cc)
   /// Words that mean whole numbers, in any case.

@@ -86,8 +86,8 @@ std::vector<std::string> JsonlFile::notes() const {
 }
 
 int64_t JsonlFile::document_of(int64_t token) const {
-  // The last document that begins at or before the token holds it: empty documents begin there,
-  // too.
+  // The last document that begins at or before the token holds it: empty documents also begin
+  // there.
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
   return after - starts_.begin() - 1;
 }

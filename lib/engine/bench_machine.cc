@@ -458,7 +458,7 @@ class Child {
   int from_ = -1;
 };
 
-/// Measures the rates of one rank while `ranks` - 1 other processes compute, too.
+/// Measures the rates of one rank while `ranks` - 1 other processes also compute.
 Rates measure_beside_others(int ranks, int cores, bool quick) {
   const int threads = std::max(1, cores / ranks);
   std::vector<std::unique_ptr<Child>> others;
@@ -564,7 +564,7 @@ Machine bench_machine(const BenchRequest& request) {
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
-    // Runs of two and four ranks are common on machines with fewer cores, too.
+    // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.say(cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
       keep_faster(machine.exchanges, measure_exchanges_of(ranks, machine.devices));

@@ -30,7 +30,7 @@ struct MemoryReport {
   int64_t baseline_bytes = 0;
   /// The maximum number of bytes of peers' memory that are mapped while a collective runs.
   int64_t peers = 0;
-  /// An upper bound of the further memory of a process that trains: the heap of the loader and of
+  /// An upper bound on the further memory of a process that trains: the heap of the loader and of
   /// records, the kernels' buffers of each thread, the communicators' buffers, and the memory of an
   /// export (tests/bench/memory_bench.py).
   int64_t working = 0;
@@ -48,7 +48,7 @@ struct MemoryReport {
   int64_t predicted() const { return planned_in_main_memory() + baseline_bytes + peers + working; }
 };
 
-/// Compares predicted and measured memory. `around_steps` is an upper bound of the bytes that the
+/// Compares predicted and measured memory. `around_steps` is an upper bound on the bytes that the
 /// run allocates in addition to its setup: for batches, checkpoints and the export. `measured` is
 /// the peak.
 MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured);

@@ -185,8 +185,8 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
 
 /// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
 /// holds the attributes that the dropouts of all adapters' operands share; each gets its own site
-/// and first column here. Modules of one matrix share a mask, because their A's are one matrix,
-/// too.
+/// and first column here. Modules of one matrix share a mask, because their A's are also one
+/// matrix.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
                              const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);

@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 4> kOtherParts{"vision_tower.", "multi_mo
                                                       "model.vision_tower.",
                                                       "model.multi_modal_projector."};
 
-/// The keys outside text_config in a multimodal config.json that apply to the decoder, too.
+/// The keys outside text_config in a multimodal config.json that also apply to the decoder.
 constexpr std::array<const char*, 7> kOuterKeys{
     "dtype",        "torch_dtype",         "bos_token_id",       "eos_token_id",
     "pad_token_id", "tie_word_embeddings", "quantization_config"};

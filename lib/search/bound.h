@@ -19,7 +19,7 @@
 
 namespace ftrun {
 
-/// Bound holds lower bounds of the step time and of the memory of a layout. They are computed by
+/// Bound holds lower bounds on the step time and on the memory of a layout. They are computed by
 /// arithmetic only: no program is built.
 struct Bound {
   double seconds = 0;
@@ -29,9 +29,9 @@ struct Bound {
   MemoryNeed memory;
 };
 
-/// Bounds computes the bounds of layouts. The bound of the time is the larger of two terms: the
+/// Bounds computes the bounds of layouts. The bound on the time is the larger of two terms: the
 /// computation of the busiest stage, including the filling and draining of the pipeline and the
-/// update; and the communication. The bound of the memory is the state of one rank, plus the larger
+/// update; and the communication. The bound on the memory is the state of one rank, plus the larger
 /// of its gradients and the maximum of the activations that its layers save at one time. The exact
 /// plan includes all these terms, so neither bound exceeds it (tests/search). Costs that several
 /// layouts share (of layers, the cut of the model, the activations saved in a schedule) are

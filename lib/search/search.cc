@@ -423,7 +423,7 @@ class Search {
   }
 
   void set_bound(const std::vector<size_t>& numbers, PlainChoiceComparison& why) const {
-    // Candidates are sorted by the bound of time, so the first one has the smallest bound.
+    // Candidates are sorted by the bound on time, so the first one has the smallest bound.
     Bound least = candidates_[numbers.front()].bound;
     why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);
     for (const size_t i : numbers) {
@@ -438,7 +438,7 @@ class Search {
     why.bound = least;
   }
 
-  /// Plans the candidates with the lowest bounds of time, and then the one with the lowest bound of
+  /// Plans the candidates with the lowest bounds on time, and then the one with the lowest bound on
   /// memory, until one fits.
   void plan_some(const std::vector<size_t>& numbers) {
     int tries = 0;
@@ -571,7 +571,7 @@ class Search {
   const std::vector<PlainChoice> choices_;
   /// The first reason for which a layout of each plain choice was refused.
   std::vector<std::string> refusals_;
-  /// Legal layouts, sorted by the bound of time.
+  /// Legal layouts, sorted by the bound on time.
   std::vector<Candidate> candidates_;
   /// Results of exact plans, by index in `candidates_`.
   std::map<size_t, Evaluation> exact_;

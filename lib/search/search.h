@@ -39,7 +39,7 @@ struct PlainChoiceComparison {
   std::optional<Bound> bound;
   /// Some of the choice's legal layouts may fit, according to their bounds.
   bool may_fit = false;
-  /// The number of ranks on a node in the legal layout whose bound of device memory is lowest.
+  /// The number of ranks on a node in the legal layout whose bound on device memory is lowest.
   int64_t ranks = 1;
   /// The first reason for a refusal, if no layout with the choice is legal.
   std::string refusal;

@@ -95,8 +95,8 @@ class Walk {
 
   /// Describes the fault: ranks that enter different collectives in one group, a rank that uses a
   /// group without being a member, or an instruction that would start before the decision on which
-  /// it depends. If nothing is ready any more, describes which ranks wait for which. Returns "" if
-  /// all ranks reached the end.
+  /// it depends. If nothing is ready, describes which ranks wait for which. Returns "" if all ranks
+  /// reached the end.
   std::string fault() const;
   /// Returns whether there is a fault that no further step can resolve, so that the walk can stop.
   bool has_fault() const { return !fault_.empty(); }

@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as scratch:
                            checkpoint={"every": 1})
             (scratch / "gone").rename(small / "snapshots" / FIRST)
             assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
-                    f"Face cache does not hold any more (it holds {SECOND})\n  remedy: run: hf "
+                    f"Face cache no longer holds (it holds {SECOND})\n  remedy: run: hf "
                     f"download acme/small --revision {FIRST}; or write acme/small@{SECOND}, "
                     "which is then compared with what the run was trained on\n") in gone.stderr, (
                 gone.stderr)

@@ -74,8 +74,8 @@ class StageCut {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, this
-  /// many do, too: there are enough blocks, and cutting a part in two does not make it heavier.
+  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, so does
+  /// this number: there are enough blocks, and cutting a part in two does not make it heavier.
   bool holds(int64_t limit) const {
     int parts = 0;
     for (int from = 0; from < blocks_; ++parts) {
