@@ -201,9 +201,10 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   MachineSection top(root, "", problems);
   machine.name = top.text("machine");
   if (machine.name.empty()) top.problem(root.at, "machine, its name, is missing", "");
-  const std::string device = top.text("device", "processor");
-  if (device != "processor" && device != "gpu")
-    top.problem(top.find("device")->at, cat("device: expected processor or gpu, not ", device), "");
+  const std::string device = top.text("device", "cpu");
+  // Older files say processor.
+  if (device != "cpu" && device != "processor" && device != "gpu")
+    top.problem(top.find("device")->at, cat("device: expected cpu or gpu, not ", device), "");
   machine.has_gpus = device == "gpu";
   machine.devices = top.count("devices", 1);
   machine.memory_capacity = top.quantity("memory", QuantityUnit::kBytes);
@@ -358,9 +359,9 @@ std::optional<Machine> own_machine(const std::string& path) {
 }
 
 std::string machine_text(const Machine& machine) {
-  std::string text = cat("machine: ", yaml_text(machine.name),
-                         "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
-                         "\ndevices: ", machine.devices, "\n");
+  std::string text =
+      cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "cpu",
+          "\ndevices: ", machine.devices, "\n");
   if (!machine.cpu_model.empty()) text += cat("processor: ", yaml_text(machine.cpu_model), "\n");
   if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
   if (machine.memory_capacity > 0)

@@ -68,7 +68,7 @@ TEST_CASE(
 }
 
 constexpr const char* kFile = R"(machine: two cores
-device: processor
+device: cpu
 devices: 2
 memory: 16 GiB
 sources: {rates: measured}
@@ -108,6 +108,9 @@ TEST_CASE("a machine that is read from a file, written and read again is the sam
   CHECK(&machine.rates_of(1) == &machine.rates[0]);
   CHECK(&machine.rates_of(2) == &machine.rates[1]);
   CHECK(&machine.rates_of(8) == &machine.rates[1]);
+  std::string older = kFile;
+  older.replace(older.find("device: cpu"), std::string("device: cpu").size(), "device: processor");
+  CHECK(parse_machine("m.yaml", older) == machine);
   Machine again = parse_machine("again.yaml", machine_text(machine));
   CHECK(again.memory_capacity ==
         Approx(machine.memory_capacity).epsilon(1e-4));  // the file has five digits
@@ -192,8 +195,8 @@ TEST_CASE("errors of a machine file name their line and column") {
         "m.yaml:11:16: error: rates.otherwise: expected a number from 1e-6 to 1e6, not -1");
   CHECK(refusal("bf16: 80", "bf17: 80") ==
         "m.yaml:10:35: error: rates.products.bf17: expected fp32, bf16 or fp16");
-  CHECK(refusal("device: processor", "device: tpu") ==
-        "m.yaml:2:9: error: device: expected processor or gpu, not tpu");
+  CHECK(refusal("device: cpu", "device: tpu") ==
+        "m.yaml:2:9: error: device: expected cpu or gpu, not tpu");
   CHECK(refusal("devices: 2", "devices: 0") ==
         "m.yaml:3:10: error: devices: expected a whole number above 0, not 0");
   CHECK(refusal("  - ranks: 2", "  - ranks: 1") ==
