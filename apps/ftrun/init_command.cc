@@ -292,7 +292,7 @@ struct FoundLayout {
 /// Returns the reason why a variant was left out: "all weights would need at least 20.00 GiB per
 /// rank".
 std::string left_out_text(const FoundLayout& tried) {
-  const Evaluation& nearest = *tried.result.nearest;
+  const Evaluation& nearest = *tried.result.least_memory;
   return cat(tried.variant->name, " would need at least ", rank_memory_text(nearest.memory),
              " per rank", tried.result.proved ? "" : ", as far as layouts were planned");
 }
@@ -300,7 +300,7 @@ std::string left_out_text(const FoundLayout& tried) {
 std::vector<std::string> summary_lines(const Draft& draft, const InitMachine& machine,
                                        const FoundLayout& found, const std::string& left_out,
                                        const std::string& out) {
-  const Evaluation& best = found.result.choices.front();
+  const Evaluation& best = found.result.ranking.front();
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
   return {
@@ -337,9 +337,9 @@ int init_command(const InitOptions& options) {
     tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});
-    if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
-      require_choice(tried.task, tried.result);
-    if (!tried.result.choices.empty()) {
+    if (is_last || (tried.result.ranking.empty() && !tried.result.least_memory))
+      require_found_layout(tried.task, tried.result);
+    if (!tried.result.ranking.empty()) {
       found = std::move(tried);
       break;
     }
@@ -348,7 +348,7 @@ int init_command(const InitOptions& options) {
   const std::vector<std::string> lines =
       summary_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
-                 config_with_layout(found->task, found->result.choices.front().layout, lines));
+                 config_with_layout(found->task, found->result.ranking.front().layout, lines));
   std::cout << "wrote " << terminal_text(options.out) << '\n';
   for (const std::string& line : lines) std::cout << terminal_text(line) << '\n';
   return 0;

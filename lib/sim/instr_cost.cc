@@ -100,10 +100,10 @@ double memory_bytes(const Instr& instr) {
   return reads + writes;
 }
 
-InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
+InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
                        const ModelDescription& model, std::vector<int> on_node, double slowness)
     : machine_(machine),
-      rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_of_node)),
+      rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_per_node)),
       program_(program),
       model_(model),
       on_node_(std::move(on_node)),

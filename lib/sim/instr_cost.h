@@ -26,12 +26,12 @@ struct InstrCost {
 };
 
 /// InstrCosts computes the costs of the instructions of one program on a machine, by the machine's
-/// rates for `ranks_of_node` ranks. `on_node[g]` is the number of ranks of the program's group g on
-/// the node that has the fewest of them, but at least one. The rank's own work takes `slowness`
+/// rates for `ranks_per_node` ranks. `on_node[g]` is the number of ranks of the program's group g
+/// on the node that has the fewest of them, but at least one. The rank's own work takes `slowness`
 /// times as long. The machine, the program and the model must outlive this object.
 class InstrCosts {
  public:
-  InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
+  InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
              const ModelDescription& model, std::vector<int> on_node, double slowness = 1);
 
   InstrCost cost_of(const Instr& instr);

@@ -167,7 +167,7 @@ void refuse_other_device(const ClassPlans& all, const Machine& machine) {
                       : "set device: cuda, or use a machine file of CPUs");
 }
 
-int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
+int ranks_per_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
   const int64_t ranks = classes.ranks(), here = divide_up(ranks, nodes);
   if (machine.has_gpus && here > machine.devices)
     throw Error(ExitCode::kUsage,
@@ -271,7 +271,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
   require_ranks(place.slow, classes.ranks());
-  const int ranks_here = ranks_of_node(classes, machine, place.nodes);
+  const int ranks_here = ranks_per_node(classes, machine, place.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
   if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
     throw Error(ExitCode::kUsage,
