@@ -134,7 +134,7 @@ Machine assumed_cpu_machine() {
                           {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
-  machine.node = {kLatency, kBandwidth};
+  machine.node_link = {kLatency, kBandwidth};
   return machine;
 }
 

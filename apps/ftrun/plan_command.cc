@@ -272,7 +272,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   const LoadedConfig loaded = load_source(options.source, single);
   refuse_rank(options.rank, loaded.ranks);
   if (requested) {
-    require_ranks(requested->slow, loaded.ranks);
+    require_slow_ranks_exist(requested->slow, loaded.ranks);
     set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);
   }
   if (options.schedule) {

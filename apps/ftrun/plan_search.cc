@@ -203,7 +203,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
         ExitCode::kUsage,
         "--slow: layouts on CPUs have different numbers of ranks, so the slow one is unknown",
         "plan one config with --slow, without --search");
-  require_ranks(task.slow, task.nodes * task.machine.devices);
+  require_slow_ranks_exist(task.slow, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   require_found_layout(task, result);
   const Evaluation& best = result.ranking.front();

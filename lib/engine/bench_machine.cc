@@ -306,7 +306,7 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
-      if (ideal > 0) points[rated_kind(bench->graph(), op)].emplace_back(ideal, seconds / ideal);
+      if (ideal > 0) points[slowdown_key(bench->graph(), op)].emplace_back(ideal, seconds / ideal);
     });
 }
 
@@ -353,7 +353,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
     for (const auto& [ideal, factor] : measured) all.push_back(factor);
     rates.slowdowns[kind] = curve_through(std::move(measured));
   }
-  rates.slowdown = median(std::move(all));
+  rates.default_slowdown = median(std::move(all));
   return rates;
 }
 
@@ -583,8 +583,8 @@ Machine bench_machine(const BenchRequest& request) {
   // Plans use the node's link for numbers of ranks that were not measured, and for sends.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
     const auto& points = pair->second.points();
-    machine.node.latency = points.front().second;
-    machine.node.bandwidth = points.back().first / 2 / points.back().second;
+    machine.node_link.latency = points.front().second;
+    machine.node_link.bandwidth = points.back().first / 2 / points.back().second;
   }
   return machine;
 }

@@ -154,7 +154,7 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
           section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
   if (rates.matmul_flops.empty()) section.problem(node.at, "rates.products is missing", "");
-  rates.slowdown = section.factor("otherwise", 1);
+  rates.default_slowdown = section.factor("otherwise", 1);
   for (const ConfigEntry* entry : section.entries("slowdown")) {
     const Curve curve =
         curve_of(section, *entry, QuantityUnit::kSeconds,
@@ -179,9 +179,9 @@ void read_links(MachineSection& top, Machine& machine) {
   const ConfigNode* const node = top.find("links");
   if (node == nullptr) return;
   MachineSection links(*node, "links", top.problems());
-  machine.node = link_of(links, "node", QuantityUnit::kByteRate);
-  machine.cluster = link_of(links, "cluster", QuantityUnit::kNetworkRate);
-  machine.host = link_of(links, "host", QuantityUnit::kByteRate);
+  machine.node_link = link_of(links, "node", QuantityUnit::kByteRate);
+  machine.cluster_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
+  machine.host_link = link_of(links, "host", QuantityUnit::kByteRate);
   links.finish();
 }
 
@@ -239,7 +239,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     machine.price = found.value_or(Price());
   }
   machine.cpu_model = top.text("processor");
-  machine.measured = top.text("measured");
+  machine.measured_on = top.text("measured");
   top.allow("sources");  // only people read it
   top.finish();
   return machine;
@@ -288,7 +288,7 @@ std::string rates_text(const Rates& rates) {
       cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
           "\n    memory: ", quantity_text(rates.memory_bandwidth, QuantityUnit::kByteRate),
           "\n    products: {", join(products, ", "),
-          "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
+          "}\n    otherwise: ", format_number("%.5g", rates.default_slowdown), "\n");
   if (!rates.slowdowns.empty()) text += "    slowdown:\n";
   for (const auto& [kind, curve] : rates.slowdowns)
     text += cat("      ", kind, ": ",
@@ -363,13 +363,14 @@ std::string machine_text(const Machine& machine) {
       cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "cpu",
           "\ndevices: ", machine.devices, "\n");
   if (!machine.cpu_model.empty()) text += cat("processor: ", yaml_text(machine.cpu_model), "\n");
-  if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
+  if (!machine.measured_on.empty()) text += cat("measured: ", yaml_text(machine.measured_on), "\n");
   if (machine.memory_capacity > 0)
     text += cat("memory: ", quantity_text(machine.memory_capacity, QuantityUnit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
-  const std::string links = link_text("node", machine.node) +
-                            link_text("cluster", machine.cluster) + link_text("host", machine.host);
+  const std::string links = link_text("node", machine.node_link) +
+                            link_text("cluster", machine.cluster_link) +
+                            link_text("host", machine.host_link);
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.exchanges.empty()) text += "exchange:\n";
   for (const auto& [kind, curve] : machine.exchanges)
@@ -388,7 +389,7 @@ std::string machine_text(const Machine& machine) {
   if (machine.host_memory_capacity > 0)
     text += cat("host_memory_capacity: ",
                 quantity_text(machine.host_memory_capacity, QuantityUnit::kBytes), "\n");
-  if (machine.price.an_hour > 0) text += cat("price: ", price_text(machine.price), "\n");
+  if (machine.price.per_hour > 0) text += cat("price: ", price_text(machine.price), "\n");
   if (machine.min_op_seconds > 0)
     text += cat("launch: ", quantity_text(machine.min_op_seconds, QuantityUnit::kSeconds), "\n");
   return text;

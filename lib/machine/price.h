@@ -8,7 +8,7 @@ namespace ftrun {
 
 /// A Price is the price of one device for an hour; 0: not known.
 struct Price {
-  double an_hour = 0;
+  double per_hour = 0;
   /// Three letters ("USD"); "" where none was given.
   std::string currency;
 

@@ -72,7 +72,7 @@ double exchange_seconds_of_list(const SearchTask& task, const LayerGraph& graph,
 
 double least_slowdown(const Rates& rates, const std::string& kind) {
   const auto found = rates.slowdowns.find(kind);
-  if (found == rates.slowdowns.end()) return rates.slowdown;
+  if (found == rates.slowdowns.end()) return rates.default_slowdown;
   double least = found->second.points().front().second;
   for (const auto& [x, y] : found->second.points()) least = std::min(least, y);
   return least;

@@ -66,7 +66,7 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
   const double devices = machine.has_gpus ? static_cast<double>(rank_mesh(config).world_size())
                                           : static_cast<double>(nodes * machine.devices);
   run.device_hours = run.hours * devices;
-  run.cost = run.device_hours * machine.price.an_hour;
+  run.cost = run.device_hours * machine.price.per_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan);
   if (machine.disk_write > 0)
     run.checkpoint_seconds = static_cast<double>(run.checkpoint_bytes) /

@@ -36,12 +36,12 @@ struct RankTime {
   std::vector<Picoseconds> idle_by_lane;
 };
 
-/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks`, and at
-/// most `cores` threads of a node run at once. If there are more threads, each gets an equal
-/// share of the cores.
+/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks_per_node`, and at
+/// most `cores_per_node` threads of a node run at once. If there are more threads, each gets an
+/// equal share of the cores.
 struct SharedCores {
-  int ranks = 1;
-  int cores = 1;
+  int ranks_per_node = 1;
+  int cores_per_node = 1;
 };
 
 /// TimedInstr is an instruction that a rank ran in a walk.
