@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "adapter_modules.h"
-#include "axes/fits.h"
-#include "axes/pipeline/plan.h"
-#include "axes/tensor/place.h"
+#include "axes/model_fit.h"
+#include "axes/pipeline/pipeline_config.h"
+#include "axes/tensor/tensor_config.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/file.h"

@@ -152,7 +152,7 @@ InitMachine machine_of(const InitOptions& options) {
     return named;
   }
   const std::string own = own_machine_path();
-  std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
+  std::optional<Machine> measured = own.empty() ? std::nullopt : read_own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
     throw Error(
         ExitCode::kUsage, "the speed of this machine's GPUs is unknown",

@@ -467,7 +467,7 @@ Rates measure_beside_others(int ranks, int cores, bool quick) {
   Child measuring([&] {
     Machine machine{.name = "measured"};
     machine.rates.push_back(measure_rates(ranks, threads, quick));
-    return machine_text(machine);
+    return machine_yaml(machine);
   });
   const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
   for (const auto& other : others) other->require_running();
@@ -491,7 +491,7 @@ std::string measure_exchanges_as(int rank, int ranks, int cores, int port, int l
                                          .cores = cores,
                                          .threads = std::max(1, cores / ranks),
                                          .compute = [&] { layer.run_attention(); }});
-  return machine_text(machine);
+  return machine_yaml(machine);
 }
 
 /// Measures the collectives of `ranks` ranks on `cores` cores.

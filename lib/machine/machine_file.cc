@@ -27,8 +27,8 @@ namespace {
 
 constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// MachineSection is a map of a machine file. It records which keys are read; finish() reports the
-/// others.
+/// MachineSection is a map of a machine file. It records which keys are read;
+/// report_unknown_keys() reports the others.
 class MachineSection {
  public:
   MachineSection(const ConfigNode& node, std::string name, Problems& problems)
@@ -39,19 +39,19 @@ class MachineSection {
   MachineSection& operator=(const MachineSection&) = delete;
 
   /// Reports the keys that were not read. Every reader of a section calls it last.
-  void finish() {
-    std::vector<std::string> known(asked_.begin(), asked_.end());
+  void report_unknown_keys() {
+    std::vector<std::string> known(known_keys_.begin(), known_keys_.end());
     for (const ConfigEntry& entry : node_.entries)
-      if (!asked_.contains(entry.key))
+      if (!known_keys_.contains(entry.key))
         problem(entry.at,
                 cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
                 cat("use one of the keys ", join(known, ", ")));
   }
   /// Accepts a key that only people read.
-  void allow(const std::string& key) { asked_.insert(key); }
+  void allow(const std::string& key) { known_keys_.insert(key); }
 
   const ConfigNode* find(const std::string& key) {
-    asked_.insert(key);
+    known_keys_.insert(key);
     return node_.find(key);
   }
   /// Reads a quantity; 0 where the key is absent, which is a problem if it is `required`.
@@ -70,19 +70,19 @@ class MachineSection {
     return found.value_or(0);
   }
   /// Reads a whole number above 0.
-  int count(const std::string& key, int otherwise) {
+  int count(const std::string& key, int default_value) {
     const ConfigNode* const value = find(key);
-    if (value == nullptr) return otherwise;
+    if (value == nullptr) return default_value;
     if (value->kind == ConfigNodeKind::kInt && value->integer > 0 && value->integer <= (1 << 20))
       return static_cast<int>(value->integer);
     problem(value->at,
             cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
-    return otherwise;
+    return default_value;
   }
   /// Reads a number above 0.
-  double factor(const std::string& key, double otherwise) {
+  double factor(const std::string& key, double default_value) {
     const ConfigNode* const value = find(key);
-    return value == nullptr ? otherwise : factor_of(key, *value);
+    return value == nullptr ? default_value : factor_of(key, *value);
   }
   double factor_of(const std::string& key, const ConfigNode& value) {
     if (value.kind == ConfigNodeKind::kInt || value.kind == ConfigNodeKind::kFloat)
@@ -92,9 +92,9 @@ class MachineSection {
             "");
     return 1;
   }
-  std::string text(const std::string& key, const std::string& otherwise = "") {
+  std::string text(const std::string& key, const std::string& default_value = "") {
     const ConfigNode* const value = find(key);
-    return value == nullptr ? otherwise : value->text;
+    return value == nullptr ? default_value : value->text;
   }
   /// Lists the entries of a map whose keys the author of the file chooses.
   std::vector<const ConfigEntry*> entries(const std::string& key) {
@@ -115,7 +115,7 @@ class MachineSection {
   const ConfigNode& node_;
   std::string name_;
   Problems& problems_;
-  std::set<std::string> asked_;
+  std::set<std::string> known_keys_;
 };
 
 /// Reads a curve such as {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
@@ -161,7 +161,7 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
                  [&](const ConfigNode& value) { return section.factor_of("slowdown", value); });
     if (!curve.empty()) rates.slowdowns[entry->key] = curve;
   }
-  section.finish();
+  section.report_unknown_keys();
   return rates;
 }
 
@@ -171,7 +171,7 @@ Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
   MachineSection section(*node, cat("links.", key), links.problems());
   const Link link{section.quantity("latency", QuantityUnit::kSeconds, true),
                   section.quantity("bandwidth", unit, true)};
-  section.finish();
+  section.report_unknown_keys();
   return link;
 }
 
@@ -182,7 +182,7 @@ void read_links(MachineSection& top, Machine& machine) {
   machine.node_link = link_of(links, "node", QuantityUnit::kByteRate);
   machine.cluster_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
   machine.host_link = link_of(links, "host", QuantityUnit::kByteRate);
-  links.finish();
+  links.report_unknown_keys();
 }
 
 void read_rates(MachineSection& top, const ConfigNode& root, Machine& machine) {
@@ -220,7 +220,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     MachineSection section(*disk, "disk", problems);
     machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
     machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
-    section.finish();
+    section.report_unknown_keys();
   }
   machine.min_op_seconds = top.quantity("launch", QuantityUnit::kSeconds);
   machine.host_memory_bandwidth = top.quantity("host_memory", QuantityUnit::kByteRate);
@@ -241,7 +241,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   machine.cpu_model = top.text("processor");
   machine.measured_on = top.text("measured");
   top.allow("sources");  // only people read it
-  top.finish();
+  top.report_unknown_keys();
   return machine;
 }
 
@@ -252,13 +252,13 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
   for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
   top.allow("sources");  // only people read it
-  top.finish();
+  top.report_unknown_keys();
   return stack;
 }
 
 /// Parses a file's text with `read`. Throws Error(kUsage) with all problems and the remedy.
 template <class Read>
-auto read_described(const std::string& path, const std::string& text, const Read& read,
+auto parse_or_throw(const std::string& path, const std::string& text, const Read& read,
                     const char* remedy) {
   Problems problems;
   const ConfigNode root = read_yaml(path, text, problems);
@@ -325,7 +325,7 @@ std::string read_named(const std::string& name, std::string_view what,
 }  // namespace
 
 Machine parse_machine(const std::string& path, const std::string& text) {
-  return read_described(path, text, machine_of,
+  return parse_or_throw(path, text, machine_of,
                         "write such a file with ftrun bench machine; docs/plan.md has its keys");
 }
 
@@ -334,7 +334,7 @@ Machine read_machine_file(const std::string& path) {
 }
 
 SoftwareStack parse_stack(const std::string& path, const std::string& text) {
-  return read_described(path, text, stack_of, "see docs/plan.md for the keys of such a file");
+  return parse_or_throw(path, text, stack_of, "see docs/plan.md for the keys of such a file");
 }
 
 SoftwareStack read_stack_file(const std::string& path) {
@@ -352,13 +352,13 @@ std::string own_machine_path() {
   return home.empty() ? "" : home + "/.cache/ftrun/machine.yaml";
 }
 
-std::optional<Machine> own_machine(const std::string& path) {
+std::optional<Machine> read_own_machine(const std::string& path) {
   std::error_code none;
   if (path.empty() || !std::filesystem::exists(path, none)) return std::nullopt;
   return read_machine_file(path);
 }
 
-std::string machine_text(const Machine& machine) {
+std::string machine_yaml(const Machine& machine) {
   std::string text =
       cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "cpu",
           "\ndevices: ", machine.devices, "\n");

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "axes/fits.h"
+#include "axes/model_fit.h"
 #include "base/error.h"
 
 namespace ftrun {

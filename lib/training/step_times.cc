@@ -68,7 +68,7 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
-    const std::optional<Machine> machine = own_machine(path);
+    const std::optional<Machine> machine = read_own_machine(path);
     if (!machine) {
       predicted.why_not = "ftrun bench machine has not measured this machine";
     } else if (machine->cpu_model != read_machine().cpu_model ||

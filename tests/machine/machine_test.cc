@@ -111,7 +111,7 @@ TEST_CASE("a machine that is read from a file, written and read again is the sam
   std::string older = kFile;
   older.replace(older.find("device: cpu"), std::string("device: cpu").size(), "device: processor");
   CHECK(parse_machine("m.yaml", older) == machine);
-  Machine again = parse_machine("again.yaml", machine_text(machine));
+  Machine again = parse_machine("again.yaml", machine_yaml(machine));
   CHECK(again.memory_capacity ==
         Approx(machine.memory_capacity).epsilon(1e-4));  // the file has five digits
   again.memory_capacity = machine.memory_capacity;
@@ -128,7 +128,7 @@ TEST_CASE(
       parse_machine("m.yaml", gpus + "host_memory_capacity: 2 TB\nprice: 2.5 USD/h\n");
   CHECK(machine.host_memory_capacity == 2e12);
   CHECK(machine.price == Price{2.5, "USD"});
-  CHECK(parse_machine("again.yaml", machine_text(machine)) == machine);
+  CHECK(parse_machine("again.yaml", machine_yaml(machine)) == machine);
   const std::pair<const char*, const char*> wrong[] = {
       {"price: 2.5", "\"2.5\" has no unit, such as USD/h"},
       {"price: 2.5 USD", "the unit is money an hour"},
@@ -159,7 +159,7 @@ TEST_CASE("names of machines and CPUs with any characters are read back as they 
                            "true", "1", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}) {
     INFO(name);
     machine.name = machine.cpu_model = name;
-    const Machine again = parse_machine("again.yaml", machine_text(machine));
+    const Machine again = parse_machine("again.yaml", machine_yaml(machine));
     CHECK(again.name == name);
     CHECK(again.cpu_model == name);
   }

@@ -80,7 +80,7 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
       const Layout& layout = drawn[i].layout;
       const Bound bound = bounds.compute_bound(layout, drawn[i].facts);
       const Evaluation& exact = all[i];
-      INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_text(task.machine));
+      INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_yaml(task.machine));
       CHECK(exact.failure == "");
       REQUIRE(exact.time.has_value());
       CHECK(bound.seconds <= exact.time->seconds);
@@ -291,7 +291,7 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
       if (task.device_memory == 0 || one.memory.device <= task.device_memory)
         best = std::min(best, one.time->seconds);
     const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
-    INFO(machine_text(task.machine) << layouts.size() << " layouts");
+    INFO(machine_yaml(task.machine) << layouts.size() << " layouts");
     REQUIRE(!found.ranking.empty());
     CHECK(found.proved);
     CHECK(found.ranking.front().time->seconds == best);

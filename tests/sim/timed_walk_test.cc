@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "axes/pipeline/plan.h"
+#include "axes/pipeline/pipeline_config.h"
 #include "axes/pipeline/schedule_timeline.h"
 #include "program/choices.h"
 #include "sim/class_plans.h"

@@ -129,7 +129,7 @@ void check_unit(Resolving& r) {
 }
 
 /// Adds a notice for each key that has no effect with a single stage.
-void name_unused(Resolving& r) {
+void report_unused_keys(Resolving& r) {
   const ParallelConfig& p = r.config.parallel;
   const auto unused = [&](const std::string& path, const std::string& value) {
     r.notice(path, cat(path, value, ": has effect with parallel.pipeline above 1 only"));
@@ -181,7 +181,7 @@ void resolve_pipeline(Resolving& r) {
   ParallelConfig& p = r.config.parallel;
   check_partition(r);
   if (p.pipeline == 1) {
-    name_unused(r);
+    report_unused_keys(r);
     p.virtual_stages = 1;
     return;
   }

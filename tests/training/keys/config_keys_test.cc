@@ -393,12 +393,14 @@ const std::map<std::string, RunKey>& run_keys() {
       {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/inputs/export_options.cc", "config.model_export.dtype"}},
       // The keys below set how a pipeline is cut and run.
-      {"parallel.schedule", {"lib/axes/pipeline/plan.cc", ": config.parallel.schedule;"}},
-      {"parallel.virtual_stages", {"lib/axes/pipeline/plan.cc", "config.parallel.virtual_stages"}},
+      {"parallel.schedule",
+       {"lib/axes/pipeline/pipeline_config.cc", ": config.parallel.schedule;"}},
+      {"parallel.virtual_stages",
+       {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.virtual_stages"}},
       {"parallel.pipeline_layers",
-       {"lib/axes/pipeline/plan.cc", "config.parallel.pipeline_layers"}},
+       {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
-       {"lib/axes/pipeline/plan.cc", "pipeline_partition(config.pipeline.partition)"}},
+       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_partition(config.pipeline.partition)"}},
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
