@@ -350,10 +350,10 @@ const char* subject_of(const LoadReport& report) {
                       report.problems);
 }
 
-[[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
+[[noreturn]] void refuse_gaps(const std::vector<UnsupportedRequest>& gaps) {
   std::vector<std::string> lines;
   std::vector<Problem> problems;
-  for (const NotYet& gap : gaps) {
+  for (const UnsupportedRequest& gap : gaps) {
     lines.push_back(to_text(gap));
     Problem problem;
     problem.at = gap.at;
@@ -510,7 +510,7 @@ ConfigSource with_texts(ConfigSource source) {
   std::vector<ConfigText> texts;
   try {
     for (const std::string& file : source.files)
-      texts.push_back({file, read_file(file, kMaxConfig)});
+      texts.push_back({file, read_file(file, kMaxConfigBytes)});
   } catch (const Error&) {
     return source;
   }
@@ -549,7 +549,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   // Features that this build lacks are listed only for a config without errors.
-  if (!resolution.not_yet.empty()) refuse_gaps(resolution.not_yet);
+  if (!resolution.unsupported.empty()) refuse_gaps(resolution.unsupported);
   add_notices(result.config, result.model, report);
   result.lines = std::move(report.notices);
   result.lines.insert(result.lines.end(), resolution.lines.begin(), resolution.lines.end());

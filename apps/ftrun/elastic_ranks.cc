@@ -55,11 +55,11 @@ ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& 
 
 void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
   const Config before = loaded_.config;
-  if (fewest_ranks(before) == 0) return;
+  if (min_remaining_ranks(before) == 0) return;
   const std::string failed =
       cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
   std::string why_not = no_drop_reason();
-  for (const BatchShare& share : smaller_shares(before)) {
+  for (const BatchShare& share : shares_of_fewer_ranks(before)) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
     drop_reason_ = cat(failed, ": ", first_line(failure.reason));
@@ -77,12 +77,12 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
 /// Returns the reason why the config allows no rank to be dropped; "" if it allows that.
 std::string ElasticRanks::no_drop_reason() const {
   const Config& config = loaded_.config;
-  if (!smaller_shares(config).empty()) return "";
-  const bool own = config.elastic.min_ranks == fewest_ranks(config);
+  if (!shares_of_fewer_ranks(config).empty()) return "";
+  const bool own = config.elastic.min_ranks == min_remaining_ranks(config);
   const std::string limit =
-      cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
+      cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", min_remaining_ranks(config));
   if (config.parallel.data == 1) return "there must be at least 1 data-parallel rank";
-  if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config))
+  if ((config.parallel.data - 1) * model_ranks(config.parallel) < min_remaining_ranks(config))
     return limit;
   return cat(
       limit,

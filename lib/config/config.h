@@ -387,9 +387,9 @@ struct Origin {
 struct Origins {
   std::map<std::string, Origin> keys;
   /// Features of DeepSpeed that the config enables and that ftrun does not have.
-  std::vector<NotYet> foreign;
+  std::vector<UnsupportedRequest> unsupported;
   /// Says whether some source could not be read; a missing key then means nothing.
-  bool partial = false;
+  bool is_incomplete = false;
   const Origin* find(const std::string& path) const;
   /// Returns whether the key was written, and not as "auto".
   bool is_written(const std::string& path) const;

@@ -214,7 +214,7 @@ struct SchedulerConfig {
 
 /// Returns the height, from 0 to 1, of a cosine that begins at 1, after part p (0 to 1) of its
 /// `waves` waves.
-inline double cosine_left(double waves, double p) {
+inline double cosine_height(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
 

@@ -291,7 +291,7 @@ SchemaTree desugar(SourceTree source, Problems& problems) {
   expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
-  desugar_adapter(root, source.adapter_of_peft, problems);
+  desugar_adapter(root, source.has_peft_adapter, problems);
   if (const std::optional<ConfigNode>& folder = source.adapter_folder)
     root.find("adapter")->entries.push_back({"path", folder->at, *folder, ""});
   desugar_quantization(root, problems);

@@ -15,16 +15,16 @@
 
 namespace ftrun {
 
-void Resolving::error(const std::string& path, std::string message, std::string remedy) {
+void ResolveState::error(const std::string& path, std::string message, std::string remedy) {
   problems.error(config.origins.position(path), std::move(message), std::move(remedy));
 }
 
-void Resolving::notice(const std::string& path, std::string message, std::string remedy) {
+void ResolveState::notice(const std::string& path, std::string message, std::string remedy) {
   problems.notice(config.origins.position(path), std::move(message), std::move(remedy));
 }
 
-void Resolving::decide(const std::string& path, const std::string& value,
-                       const std::string& reason) {
+void ResolveState::decide(const std::string& path, const std::string& value,
+                          const std::string& reason) {
   decided.insert(path);
   lines.push_back(
       cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")"));
@@ -35,7 +35,7 @@ std::string value_text(const Config& config, const std::string& path) {
   return yaml_text(field.load ? effective_value(config, field) : field.default_value);
 }
 
-void resolve_train(Resolving& r) {
+void resolve_train(ResolveState& r) {
   TrainConfig& train = r.config.train;
   if (train.steps != 0 && train.epochs != 0)
     r.error("train.epochs",
@@ -56,7 +56,7 @@ void resolve_train(Resolving& r) {
     train.weight_decay_exempt = as_deepspeed ? DecayExempt::kNone : DecayExempt::kNormsAndBiases;
     r.config.left_auto.erase(exempt);
   }
-  if (!r.context.for_training || r.config.origins.partial) return;
+  if (!r.context.for_training || r.config.origins.is_incomplete) return;
   if (r.config.model.path.empty())
     r.error("model", "model.path is missing: it names the model to train",
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
@@ -66,12 +66,12 @@ void resolve_train(Resolving& r) {
             "data.train=data/train.bin");
 }
 
-void resolve_adapter(Resolving& r) {
+void resolve_adapter(ResolveState& r) {
   if (r.is_written("adapter") && !r.is_written("adapter.type"))
     r.config.adapter.type = AdapterType::kLora;
 }
 
-void resolve_quantization(Resolving& r) {
+void resolve_quantization(ResolveState& r) {
   QuantizationConfig& quantization = r.config.quantization;
   if (r.is_written("quantization") && !r.is_written("quantization.type"))
     r.error("quantization", "quantization has no type", "write type: nf4, or type: int8");
@@ -88,7 +88,7 @@ void resolve_quantization(Resolving& r) {
   quantization = {.type = quantization.type};
 }
 
-void resolve_checkpoint(Resolving& r) {
+void resolve_checkpoint(ResolveState& r) {
   if (r.config.checkpoint.keep_last != 1) return;
   r.config.checkpoint.keep_last = 2;
   r.notice(
@@ -99,7 +99,7 @@ void resolve_checkpoint(Resolving& r) {
 
 /// Resolves the packing. Rows of conversations are packed by documents, because attention from one
 /// chat to the next would train something wrong.
-void resolve_data(Resolving& r) {
+void resolve_data(ResolveState& r) {
   const DataConfig& data = r.config.data;
   if (!data.train_weights.empty() && data.train_weights.size() != data.train.size())
     r.error("data.train_weights",
@@ -111,7 +111,7 @@ void resolve_data(Resolving& r) {
   r.decide("data.packing", "documents", "data.train holds conversations");
 }
 
-void resolve_device(Resolving& r) {
+void resolve_device(ResolveState& r) {
   if (!r.is_open("device") || r.context.gpus == 0) return;
   const std::string gpus = count_text(r.context.gpus, "GPU");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
@@ -130,7 +130,7 @@ void resolve_device(Resolving& r) {
   r.decide("device", "cuda", cat("this machine shows ", gpus));
 }
 
-void resolve_remaining(Resolving& r) {
+void resolve_remaining(ResolveState& r) {
   for (const auto& [path, origin] : r.config.origins.keys)
     if (origin.is_auto && r.decided.count(path) == 0)
       r.decide(path, value_text(r.config, path), "its default");
@@ -143,7 +143,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   Resolution out;
   out.config = std::move(start);
   Problems problems;
-  Resolving r{out.config, context, problems, out.lines, {}};
+  ResolveState r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
   resolve_train(r);
   resolve_adapter(r);
@@ -161,7 +161,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   resolve_remaining(r);
   check_contradictions(r);
   out.problems = problems.sorted();
-  out.not_yet = unsupported_requests(out.config);
+  out.unsupported = unsupported_requests(out.config);
   return out;
 }
 
@@ -182,7 +182,7 @@ std::set<std::string> list_objections(const Config& resolved) {
   std::set<std::string> all;
   for (const Problem& problem : again.problems)
     if (problem.severity == Severity::kError) all.insert(problem.message);
-  for (const NotYet& gap : again.not_yet) all.insert(gap.feature);
+  for (const UnsupportedRequest& gap : again.unsupported) all.insert(gap.feature);
   return all;
 }
 

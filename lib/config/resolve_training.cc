@@ -13,7 +13,7 @@ namespace {
 
 /// Refuses a key of optimizer or scheduler and its counterpart in train if both are written with
 /// different values.
-void refuse_unequal(Resolving& r, const std::string& path, double value, const std::string& own,
+void refuse_unequal(ResolveState& r, const std::string& path, double value, const std::string& own,
                     double own_value) {
   if (r.is_written(path) && r.is_written(own) && value != own_value)
     r.error(path,
@@ -21,11 +21,11 @@ void refuse_unequal(Resolving& r, const std::string& path, double value, const s
             cat("keep one of the two, or write \"auto\" for ", path));
 }
 
-int64_t steps_of_run(const Resolving& r) {
+int64_t steps_of_run(const ResolveState& r) {
   return r.config.train.steps != 0 ? r.config.train.steps : r.context.total_steps.value_or(0);
 }
 
-void default_rate(Resolving& r) {
+void decide_learning_rate(ResolveState& r) {
   OptimizerConfig& o = r.config.optimizer;
   const std::string path = "optimizer.params.lr";
   if (r.is_written(path)) return;
@@ -42,7 +42,7 @@ void default_rate(Resolving& r) {
 
 /// Sets parameters that the config leaves out to the optimizer's own defaults, except those that
 /// train also has.
-void default_parameters(Resolving& r) {
+void default_parameters(ResolveState& r) {
   OptimizerConfig& o = r.config.optimizer;
   const Optimizer& optimizer = optimizer_of(o.type);
   for (const OptimizerParameter& parameter : optimizer.parameters) {
@@ -55,7 +55,7 @@ void default_parameters(Resolving& r) {
 
 }  // namespace
 
-void resolve_precision(Resolving& r) {
+void resolve_precision(ResolveState& r) {
   Config& c = r.config;
   const bool bf16_auto = r.is_auto("bf16.enabled"), fp16_auto = r.is_auto("fp16.enabled");
   if (bf16_auto) {
@@ -74,13 +74,13 @@ void resolve_precision(Resolving& r) {
   }
 }
 
-void resolve_optimizer(Resolving& r) {
+void resolve_optimizer(ResolveState& r) {
   OptimizerConfig& o = r.config.optimizer;
   TrainConfig& train = r.config.train;
   refuse_unequal(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
   refuse_unequal(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
                  train.weight_decay);
-  default_rate(r);
+  decide_learning_rate(r);
   if (!r.is_written("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
   if (r.is_auto("optimizer.params.weight_decay"))
     r.decide("optimizer.params.weight_decay", number_text(o.weight_decay), "train.weight_decay");
@@ -100,7 +100,7 @@ namespace {
 
 /// Decides the number of warm-up steps. DeepSpeed's types need a warm-up: they begin at the lowest
 /// rate, and with a warm-up of one step their first two steps have that rate.
-void resolve_warmup(Resolving& r) {
+void resolve_warmup(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   TrainConfig& train = r.config.train;
   const std::string path = "scheduler.params.warmup_num_steps";
@@ -127,7 +127,7 @@ void resolve_warmup(Resolving& r) {
   train.warmup_steps = s.warmup_num_steps;
 }
 
-void resolve_rates(Resolving& r) {
+void resolve_rates(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   const std::string path = "scheduler.params.warmup_max_lr";
   if (r.is_auto(path)) {
@@ -140,7 +140,7 @@ void resolve_rates(Resolving& r) {
   }
 }
 
-void resolve_total(Resolving& r) {
+void resolve_total(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   const std::string path = "scheduler.params.total_num_steps";
   if (s.total_num_steps != 0) return;
@@ -164,7 +164,7 @@ double last_rate(const Config& c) {
       return s.lr_end;
     case SchedulerType::kCosineWithMinLr: {
       const double lowest = lowest_cosine_rate(s, lr);
-      return lowest + (lr - lowest) * cosine_left(s.num_cycles, 1.0);
+      return lowest + (lr - lowest) * cosine_height(s.num_cycles, 1.0);
     }
     case SchedulerType::kWarmupStableDecay:
       return lr * s.min_lr_ratio;
@@ -185,7 +185,7 @@ double last_rate(const Config& c) {
 
 /// Reports a decaying schedule that is shorter than the run, because usually both have the same
 /// length.
-void report_decay(Resolving& r) {
+void report_decay(ResolveState& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
   if (s.total_num_steps < steps)
@@ -196,16 +196,16 @@ void report_decay(Resolving& r) {
              "remove total_num_steps for a schedule as long as the run");
 }
 
-void report_rise(Resolving& r) {
+void report_rise(ResolveState& r) {
   const SchedulerConfig& s = r.config.scheduler;
-  const std::string text = steps_of_run(r) == 0 ? "" : unfinished_rise(s, steps_of_run(r));
+  const std::string text = steps_of_run(r) == 0 ? "" : unfinished_warmup_text(s, steps_of_run(r));
   if (text.empty()) return;
   for (const char* path : {"scheduler.params.warmup_num_steps",
                            "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
     if (r.is_written(path)) return r.notice(path, text);
 }
 
-void resolve_cycle(Resolving& r) {
+void resolve_cycle(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
     if (r.config.origins.find(std::string("scheduler.params.") + key) == nullptr)
@@ -217,7 +217,7 @@ void resolve_cycle(Resolving& r) {
     s.cycle_second_stair_count = s.cycle_first_stair_count;
 }
 
-void resolve_min_lr(Resolving& r) {
+void resolve_min_lr(ResolveState& r) {
   const bool as_share = r.is_written("scheduler.params.min_lr_rate"),
              as_rate = r.is_written("scheduler.params.min_lr");
   if (!as_share && !as_rate)
@@ -229,7 +229,7 @@ void resolve_min_lr(Resolving& r) {
             "scheduler.params.min_lr_rate and min_lr exclude each other", "keep one of the two");
 }
 
-void resolve_polynomial(Resolving& r) {
+void resolve_polynomial(ResolveState& r) {
   const double lr = r.config.optimizer.lr, end = r.config.scheduler.lr_end;
   if (end < lr) return;
   r.error(r.is_written("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
@@ -238,7 +238,7 @@ void resolve_polynomial(Resolving& r) {
           "set a smaller lr_end, or constant as the type");
 }
 
-void resolve_stable_decay(Resolving& r) {
+void resolve_stable_decay(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (!r.is_written("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
   if (s.warmup_type == WarmupShape::kLog)
@@ -252,7 +252,7 @@ void resolve_stable_decay(Resolving& r) {
 }
 
 /// Decides the last step of warmup_stable_decay: the sum of its three parts if all are written.
-void resolve_total_of_parts(Resolving& r) {
+void resolve_total_of_parts(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (s.num_stable_steps >= 0) {
     s.total_num_steps = s.warmup_num_steps + s.num_stable_steps + s.num_decay_steps;
@@ -267,7 +267,7 @@ void resolve_total_of_parts(Resolving& r) {
 }
 
 /// Resolves the keys that some types have in addition to warm-up and total steps.
-void resolve_keys_of_type(Resolving& r) {
+void resolve_keys_of_type(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   switch (s.type) {
     case SchedulerType::kWarmupLR:
@@ -296,7 +296,7 @@ void resolve_keys_of_type(Resolving& r) {
 }
 
 /// Decides the last step of a schedule that has an end.
-void resolve_end(Resolving& r) {
+void resolve_end(ResolveState& r) {
   if (r.config.scheduler.type == SchedulerType::kWarmupStableDecay)
     resolve_total_of_parts(r);
   else
@@ -305,7 +305,7 @@ void resolve_end(Resolving& r) {
 }
 
 /// Checks the warm-up's type: DeepSpeed's types accept only log and linear.
-void check_warmup_type(Resolving& r) {
+void check_warmup_type(ResolveState& r) {
   const SchedulerConfig& s = r.config.scheduler;
   if (is_of_transformers(s.type) || s.warmup_type == WarmupShape::kLog ||
       s.warmup_type == WarmupShape::kLinear)
@@ -315,7 +315,7 @@ void check_warmup_type(Resolving& r) {
               ", found ", name_of(s.warmup_type)));
 }
 
-void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_t hidden,
+void resolve_bucket(ResolveState& r, const std::string& key, int64_t& value, int64_t hidden,
                     int64_t from_hidden, const char* formula) {
   const std::string path = "zero_optimization." + key;
   if (!r.is_auto(path)) return;
@@ -330,7 +330,7 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
 
 }  // namespace
 
-std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
+std::string unfinished_warmup_text(const SchedulerConfig& s, int64_t steps) {
   if (traits_of(s.type).warms_up && s.warmup_num_steps > steps)
     return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps,
                " steps: training ends inside the warm-up");
@@ -340,7 +340,7 @@ std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
   return "";
 }
 
-void resolve_scheduler(Resolving& r) {
+void resolve_scheduler(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   const bool written = r.config.origins.find("scheduler") != nullptr;
   if (written && !is_of_transformers(s.type) &&
@@ -357,7 +357,7 @@ void resolve_scheduler(Resolving& r) {
                           " steps of warm-up (no scheduler section)"));
 }
 
-void resolve_zero(Resolving& r) {
+void resolve_zero(ResolveState& r) {
   ZeroConfig& z = r.config.zero;
   const int64_t hidden = r.context.hidden_size.value_or(0);
   resolve_bucket(r, "reduce_bucket_size", z.reduce_bucket_size, hidden, hidden * hidden, "hidden²");

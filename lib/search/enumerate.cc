@@ -174,8 +174,8 @@ std::variant<Config, std::string> try_layout(const SearchTask& task, const Layou
   Resolution resolution = resolve(written, context);
   for (const Problem& problem : resolution.problems)
     if (problem.severity == Severity::kError) return problem.message;
-  if (!resolution.not_yet.empty())
-    return cat("not supported yet: ", resolution.not_yet.front().feature);
+  if (!resolution.unsupported.empty())
+    return cat("not supported yet: ", resolution.unsupported.front().feature);
   if (const auto misfit = model_misfit(resolution.config, task.model))
     return misfit->error.message();
   return std::move(resolution.config);

@@ -64,7 +64,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
                         " operations compared with the CPU's on a small model in ",
                         human_seconds(compared->seconds), ": off by ", compared->largest_difference,
                         " at most (", compared->worst_operation, ")"));
-  if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config);
+  if (const std::vector<std::string> features = features_only_emulated_on_gpus(run.request.config);
       !features.empty())
     notes.push_back(
         cat(join(features, ", "),

@@ -293,7 +293,7 @@ TEST_CASE("every known key of another program is mapped to a key that exists") {
        {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad", "model_path",
         "save_steps", "save_total_limit", "eval_steps", "logging_steps", "gradient_checkpointing",
         "cp", "base_model", "lora", "rank", "alpha", "lora_target"}) {
-    const std::string text = suggestion("", word, schema.names_in(""));
+    const std::string text = key_suggestion("", word, schema.names_in(""));
     const size_t start = text.find('"') + 1;
     const std::string path = text.substr(start, text.rfind('"') - start);
     const size_t dot = path.rfind('.');

@@ -229,7 +229,7 @@ std::optional<Resolution> resolved(const Base& base, const std::vector<std::stri
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
   Resolution resolution = resolve(loaded.written, {.world_size = base.ranks});
-  if (!resolution.ok() || !resolution.not_yet.empty()) return std::nullopt;
+  if (!resolution.ok() || !resolution.unsupported.empty()) return std::nullopt;
   return resolution;
 }
 
@@ -449,7 +449,7 @@ std::string content(const std::string& path) {
 
 /// Returns whether a run can use this key, which the reference documents as honored.
 bool runnable(const Field& field) {
-  if (field.action != Action::kImplement) return false;
+  if (field.treatment != KeyTreatment::kImplement) return false;
   if (field.types.empty()) return true;
   // Optimizers that are refused, whose parameters therefore have no effect.
   std::set<std::string> refused;
@@ -479,7 +479,7 @@ TEST_CASE("keys that only affect what a run does are read where the list says") 
     const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
                                             path.substr(dot + 1));
     REQUIRE(field != nullptr);
-    CHECK(field->action == Action::kImplement);
+    CHECK(field->treatment == KeyTreatment::kImplement);
     CHECK(content(place.file).find(place.line) != std::string::npos);
   }
 }
