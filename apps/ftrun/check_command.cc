@@ -5,7 +5,6 @@
 #include <optional>
 #include <sstream>
 
-#include "admission.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/product_library.h"
@@ -21,12 +20,13 @@
 #include "model/families.h"
 #include "model/size.h"
 #include "nodes_option.h"
-#include "output_admission.h"
+#include "output_checks.h"
 #include "plan_json.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
 #include "report/environment.h"
 #include "report/run_folder.h"
+#include "resource_checks.h"
 
 namespace ftrun {
 namespace {
@@ -77,8 +77,8 @@ void print_elastic_notice(const LoadedConfig& loaded) {
 std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
                                      const CheckOptions& options) {
   std::vector<std::string> warnings;
-  if (const std::string tight = check_outputs(loaded, plan, loaded.ranks); !tight.empty())
-    warnings.push_back(tight);
+  if (const std::string warning = check_outputs(loaded, plan, loaded.ranks); !warning.empty())
+    warnings.push_back(warning);
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
                            "\n  remedy: ", problem->remedy()));

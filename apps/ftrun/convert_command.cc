@@ -287,7 +287,7 @@ ExportJob export_job(const ConvertOptions& options, const Config& trained, std::
 }
 
 void print_merged(const ConvertOptions& options, const std::string& input, const Config& trained,
-                  const MergeLoss& loss) {
+                  const MergeRounding& rounding) {
   std::cout << terminal_text(wrote_text(options.out, input));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "merged into the quantized base of the training: the linear layers of its "
@@ -297,11 +297,11 @@ void print_merged(const ConvertOptions& options, const std::string& input, const
                       ? "; quantizing the merged model again would lose most of the adapter"
                       : "")
               << "\n";
-  if (loss.share > 0)
+  if (rounding.lost_share > 0)
     std::cout << "merged in fp32; rounding to the files' dtype loses up to "
-              << percent_text(loss.share, 2) << " of the adapter's change (most in " << loss.module
-              << ")"
-              << (loss.share > 0.05
+              << percent_text(rounding.lost_share, 2) << " of the adapter's change (most in "
+              << rounding.module << ")"
+              << (rounding.lost_share > 0.05
                       ? "; to keep it, write --dtype fp32, or use the adapter without merging"
                       : "")
               << "\n";
@@ -311,7 +311,7 @@ void print_merged(const ConvertOptions& options, const std::string& input, const
 int export_with_base(const ConvertOptions& options, const std::string& checkpoint_folder,
                      const Config& trained, const ExportJob& job) {
   CheckpointWeights weights(checkpoint_folder);
-  const MergeLoss loss = export_merged(
+  const MergeRounding rounding = export_merged(
       umask_files(), job.options, job.model,
       open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -319,7 +319,7 @@ int export_with_base(const ConvertOptions& options, const std::string& checkpoin
         weights.read(tensor, begin, end, out);
         return true;
       });
-  print_merged(options, checkpoint_folder, trained, loss);
+  print_merged(options, checkpoint_folder, trained, rounding);
   return 0;
 }
 
@@ -420,7 +420,7 @@ int merge_folder(const ConvertOptions& options) {
       export_job(options, trained,
                  options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
   const std::map<std::string, AdapterTensor> stored = require_adapter(job.model, adapter);
-  const MergeLoss loss = export_merged(
+  const MergeRounding rounding = export_merged(
       umask_files(), job.options, job.model,
       open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -429,7 +429,7 @@ int merge_folder(const ConvertOptions& options) {
         read_adapter(adapter, name->second, begin, end, out);
         return true;
       });
-  print_merged(options, folder, trained, loss);
+  print_merged(options, folder, trained, rounding);
   return 0;
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/as_error.h"
-#include "refused_config.h"
+#include "error_with_problems.h"
 
 namespace ftrun {
 namespace {
@@ -46,7 +46,7 @@ Json failure_json(const std::exception& failure) {
   const Error error = as_error(failure);
   Json json{{"code", error_code_name(error.code())}, {"message", error.message()}};
   if (!error.remedy().empty()) json["remedy"] = error.remedy();
-  if (const auto* refused = dynamic_cast<const RefusedConfig*>(&failure)) {
+  if (const auto* refused = dynamic_cast<const ErrorWithProblems*>(&failure)) {
     json["problems"] = Json::array();
     for (const Problem& problem : refused->problems())
       json["problems"].push_back(problem_json(problem));

@@ -7,7 +7,6 @@
 #include <sstream>
 #include <utility>
 
-#include "admission.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
@@ -35,6 +34,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "readable_data.h"
+#include "resource_checks.h"
 #include "search/search_task.h"
 #include "sim/class_plans.h"
 
@@ -267,7 +267,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
                 const std::optional<RequestedMachine>& requested, JsonOutput& output) {
   const LaunchEnvironment single;
-  if (!options.trace.empty()) admit_new_file("--trace", options.trace);
+  if (!options.trace.empty()) require_new_file("--trace", options.trace);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single);
   refuse_rank(options.rank, loaded.ranks);
@@ -307,16 +307,16 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
 int plan_command(PlanOptions options, JsonOutput& output) {
   if (options.table)
     return print_memory_table({options.model, options.time.machine, options.gpus}, output);
-  options.source = with_texts(options.source);
+  options.source = read_source_files(options.source);
   std::optional<RequestedMachine> requested;
   if (!options.time.machine.empty()) requested = requested_machine(options.time, options.nodes);
   std::optional<NamedModel> named;
-  if (options.model.given()) {
+  if (options.model.is_given()) {
     named = read_named_model(options.model);
     plan_for_model(options.source, *named, requested ? &requested->machine : nullptr,
                    options.nodes);
   }
-  if (!options.html.empty()) admit_plan_page(options.html);
+  if (!options.html.empty()) require_plan_page_path(options.html);
   if (options.search)
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},

@@ -225,7 +225,7 @@ int print_memory_table(const MemoryTableOptions& options, JsonOutput& output) {
   const std::vector<ModelRows> all = compute_rows(options, ranks);
   Json json{{"rows", print_rows(all, gpus)}};
 
-  const bool uses_textbook_models = !options.model.given();
+  const bool uses_textbook_models = !options.model.is_given();
   const auto at = std::find(ranks.begin(), ranks.end(), kExplainedGpus);
   const int64_t first = at == ranks.end() ? 0 : kStages * std::distance(ranks.begin(), at);
   const auto& [model, rows] = all[uses_textbook_models ? 1 : 0];

@@ -31,7 +31,7 @@ ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
 }
 
 /// Returns the command-line options that make another command plan for the same machine.
-std::string options_text(const SearchOptions& options) {
+std::string search_options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
   if (!options.time.stack.empty()) text += cat(" --stack ", shell_word(options.time.stack));
   if (options.nodes > 1) text += cat(" --nodes ", options.nodes);
@@ -101,7 +101,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   task.nodes = options.nodes;
   task.device_memory = options.device_memory;
   task.host_memory = options.host_memory;
-  ConfigSource source = on_device_of(with_texts(options.source), machine);
+  ConfigSource source = on_device_of(read_source_files(options.source), machine);
   source.plans_only = true;
   const LoadedConfig loaded = load_source(source, LaunchEnvironment{});
   task.batch = loaded.config.train_batch_size;
@@ -195,7 +195,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
 
 int search_plan(const SearchOptions& options, const RequestedMachine& requested,
                 JsonOutput& output) {
-  if (!options.out.empty()) admit_new_file("--out", options.out);
+  if (!options.out.empty()) require_new_file("--out", options.out);
   SearchTask task = search_task(options, requested.machine);
   task.slow = requested.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)
@@ -212,7 +212,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
     const std::string command =
-        cat("ftrun plan --config ", shell_word(options.out), options_text(options));
+        cat("ftrun plan --config ", shell_word(options.out), search_options_text(options));
     std::vector<std::string> why{
         cat("Found by ftrun plan --search for ", machine_text(task.machine, task.nodes), ": ",
             layout_text(best.layout),

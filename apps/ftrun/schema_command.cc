@@ -7,7 +7,7 @@
 #include "config/schema_docs.h"
 #include "json_output.h"
 #include "model/support_table.h"
-#include "support.h"
+#include "supported_features.h"
 
 namespace ftrun {
 

@@ -53,7 +53,7 @@ std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory
              " of main memory per rank");
 }
 
-Json memory_numbers(const MemoryNeed& memory) {
+Json memory_need_json(const MemoryNeed& memory) {
   return {{"device", memory.device}, {"host", memory.host}};
 }
 
@@ -150,17 +150,17 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
     layouts.push_back({{"layout", layout_text(evaluation.layout)},
                        {"keys", keys_json(evaluation.layout)},
                        {"seconds", evaluation.time->seconds},
-                       {"memory", memory_numbers(evaluation.memory)}});
+                       {"memory", memory_need_json(evaluation.memory)}});
   }
   for (const PlainChoiceComparison& why : result.plain_choices) {
     Json choice{{"choice", why.choice}, {"reason", why_not_text(task, result, why)}};
     if (why.best && why.best->fits && why.best->time) {
       choice["seconds"] = why.best->time->seconds;
-      choice["memory"] = memory_numbers(why.best->memory);
+      choice["memory"] = memory_need_json(why.best->memory);
     }
     if (why.bound)
       choice["at_least"] = {{"seconds", why.bound->seconds},
-                            {"memory", memory_numbers(why.bound->memory)}};
+                            {"memory", memory_need_json(why.bound->memory)}};
     choices.push_back(choice);
   }
   return {{"machine", task.machine.name},

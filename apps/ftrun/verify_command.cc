@@ -13,8 +13,8 @@
 #include "checkpoint/inspect.h"
 #include "checkpoints_folder.h"
 #include "commands.h"
+#include "error_with_problems.h"
 #include "json_output.h"
-#include "refused_config.h"
 
 namespace ftrun {
 namespace {
@@ -27,10 +27,11 @@ namespace {
     problem.message = piece;
     problems.push_back(problem);
   }
-  throw RefusedConfig(Error(ExitCode::kBadInput, join(damage, "\n"),
-                            "continue from the newest undamaged checkpoint with --resume auto, or "
-                            "from that of another step with --resume STEP"),
-                      std::move(problems));
+  throw ErrorWithProblems(
+      Error(ExitCode::kBadInput, join(damage, "\n"),
+            "continue from the newest undamaged checkpoint with --resume auto, or "
+            "from that of another step with --resume STEP"),
+      std::move(problems));
 }
 
 int verify(const std::string& path, JsonOutput& output) {

@@ -1,4 +1,4 @@
-#include "support.h"
+#include "supported_features.h"
 
 #include <nlohmann/json.hpp>
 
