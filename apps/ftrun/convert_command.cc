@@ -280,7 +280,7 @@ ExportJob export_job(const ConvertOptions& options, const Config& trained, std::
   job.options.config_json = read_file(config, kMaxModelConfig);
   const ModelConfig model = parse_model_config(job.options.config_json, config);
   job.options.dtype = exported_dtype(parse_dtype(options.dtype), model);
-  keep_other_parts(job.options, model);
+  keep_non_decoder_parts(job.options, model);
   job.options.kept_folders = kept_folders(input);
   job.model = trained_model(trained, model);
   return job;

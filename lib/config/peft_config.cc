@@ -43,9 +43,9 @@ std::string expression_of(const std::vector<std::string>& names) {
 
 /// Returns exclude_modules, including the parts of the model that do not train.
 Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
-  if (model.other_parts.empty())
+  if (model.non_decoder_pattern.empty())
     return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
-  return exclusion_with_other_parts(adapter, model);
+  return exclusion_with_non_decoder(adapter, model);
 }
 
 /// Returns a map from expressions to values; the order is kept, because the first match counts.
@@ -81,14 +81,14 @@ BaseModelName base_model_name(const std::string& path) {
   return {name->repository, name->revision};
 }
 
-std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model) {
+std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftModel& model) {
   const Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
-  if (own.is_null()) return model.other_parts;
+  if (own.is_null()) return model.non_decoder_pattern;
   const std::string expression =
       own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
   // The expression has these parts already if training continued from an adapter's file.
-  if (expression.find(model.other_parts) != std::string::npos) return expression;
-  return cat("(?:", expression, ")|(?:", model.other_parts, ")");
+  if (expression.find(model.non_decoder_pattern) != std::string::npos) return expression;
+  return cat("(?:", expression, ")|(?:", model.non_decoder_pattern, ")");
 }
 
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {

@@ -33,12 +33,12 @@ struct PeftModel {
   bool transposed = false;
   /// The expression that matches modules of the parts that do not train, which get no adapter; ""
   /// for none.
-  std::string other_parts;
+  std::string non_decoder_pattern;
 };
 
 /// Makes the expression of exclude_modules that matches what the adapter excludes and the parts
-/// that do not train. The model must have such parts (PeftModel::other_parts).
-std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model);
+/// that do not train. The model must have such parts (PeftModel::non_decoder_pattern).
+std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftModel& model);
 
 /// Returns the text of PEFT's adapter_config.json, which desugar_adapter() reads.
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
