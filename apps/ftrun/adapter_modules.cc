@@ -18,7 +18,7 @@
 #include "model/exclusions.h"
 #include "model/families.h"
 #include "model/module_paths.h"
-#include "model/other_parts.h"
+#include "model/non_decoder_modules.h"
 #include "program/lora_options.h"
 
 namespace ftrun {
@@ -38,9 +38,9 @@ std::optional<StoredShapes> read_shapes(const ModelSection& model) {
   return stored;
 }
 
-/// Writes which modules an entry names: `"q_proj" names 27 modules of vision_tower
+/// Describes which modules an entry names: `"q_proj" names 27 modules of vision_tower
 /// (model.vision_tower..., ...)`.
-std::string choice_text(const OtherPartChoice& choice) {
+std::string choice_text(const NonDecoderTarget& choice) {
   return cat("\"", choice.entry.substr(0, 80), "\" names ", count_text(choice.modules, "module"),
              " of ", choice.part, " (", choice.first, choice.modules > 1 ? ", ...)" : ")");
 }
@@ -48,7 +48,7 @@ std::string choice_text(const OtherPartChoice& choice) {
 std::string remedy_text(const Config& config, const ModelConfig& model) {
   const AdapterConfig& adapter = config.adapter;
   const PeftModel peft = peft_model("", model.family, model.multimodal, model.tied);
-  std::string text = cat("exclude_modules: '", exclusion_with_other_parts(adapter, peft),
+  std::string text = cat("exclude_modules: '", exclusion_with_non_decoder(adapter, peft),
                          "' makes PEFT choose what ftrun trains (the exported adapter has it)");
   const std::vector<std::string>& entries = adapter.target_modules;
   const bool are_names = std::all_of(entries.begin(), entries.end(), [](const std::string& entry) {
@@ -62,10 +62,10 @@ std::string remedy_text(const Config& config, const ModelConfig& model) {
   return text;
 }
 
-Problem other_parts_notice(const Config& config, const ModelConfig& model,
-                           const std::vector<OtherPartChoice>& choices) {
+Problem non_decoder_notice(const Config& config, const ModelConfig& model,
+                           const std::vector<NonDecoderTarget>& choices) {
   std::vector<std::string> texts;
-  for (const OtherPartChoice& choice : choices) texts.push_back(choice_text(choice));
+  for (const NonDecoderTarget& choice : choices) texts.push_back(choice_text(choice));
   const char* const key =
       config.adapter.target_pattern.empty() ? "adapter.target_modules" : "adapter.target_pattern";
   return Problem{config.origins.position(key),
@@ -91,9 +91,9 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
                           : cat(named, "no module has this name", did_you_mean(useless.module),
                                 "; adapters can be on ", join(adaptable_names(names), ", "));
     problem.remedy =
-        cat(is_pattern ? "an expression has to match a whole path, like "
-                       : "paths of modules are like ",
-            example, list.empty() ? "" : cat("; names are a list: ", list), "; or remove it");
+        cat(is_pattern ? "write an expression that matches a whole path, like "
+                       : "write paths of modules, like ",
+            example, list.empty() ? "" : cat("; write names as a list: ", list), "; or remove it");
     return problem;
   }
   problem.severity = Severity::kNotice;
@@ -105,8 +105,8 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   problem.message = cat(named, "changes nothing: ", useless.module,
                         " only holds other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
-    problem.remedy = cat("exclude_modules: '(.*\\.)?", pattern_of_path(useless.entry),
-                         "\\..*' excludes what it holds");
+    problem.remedy = cat("write exclude_modules: '(.*\\.)?", pattern_of_path(useless.entry),
+                         "\\..*' to exclude what it holds");
   return problem;
 }
 
@@ -127,8 +127,8 @@ std::vector<Problem> check_adapter_modules(const Config& config, const ModelConf
          find_useless_exclusions(model, options, stored ? &*stored : nullptr))
       problems.push_back(exclusion_problem(config, model, useless));
   if (stored && with_notices)
-    if (const auto choices = find_other_part_choices(options, *stored); !choices.empty())
-      problems.push_back(other_parts_notice(config, model, choices));
+    if (const auto choices = find_non_decoder_targets(options, *stored); !choices.empty())
+      problems.push_back(non_decoder_notice(config, model, choices));
   if (!with_notices)
     std::erase_if(problems, [](const Problem& p) { return p.severity == Severity::kNotice; });
   return problems;

@@ -57,10 +57,11 @@ int bench_command(const BenchOptions& options) {
   const std::string path = options.out.empty() ? default_output_path() : options.out;
   // The path is checked first, because the measurement takes minutes.
   if (options.out.empty())
-    require_place_for("the machine's file", path,
-                      "give this user the right to write there, or name another file with --out");
+    require_writable_folder(
+        "the machine's file", path,
+        "give this user the right to write there, or name another file with --out");
   else
-    require_place_for("--out", path);
+    require_writable_folder("--out", path);
   const MachineInfo host = read_machine();
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
@@ -68,7 +69,7 @@ int bench_command(const BenchOptions& options) {
                              .measured = utc_now(),
                              .say = [](const std::string& line) { log_notice(line); }};
   const LoadWatch load(1, read_times_with_children);
-  const std::string text = machine_text(bench_with_engine(request));
+  const std::string text = machine_yaml(bench_with_engine(request));
   warn_of_load(load.shares());
   parse_machine(path, text);
   if (options.out.empty())

@@ -5,8 +5,6 @@
 #include <optional>
 #include <sstream>
 
-#include "admission.h"
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/product_library.h"
@@ -18,15 +16,17 @@
 #include "data/check_data.h"
 #include "elastic_notice.h"
 #include "inputs/sequence_options.h"
+#include "json_output.h"
 #include "model/families.h"
 #include "model/size.h"
 #include "nodes_option.h"
-#include "output_admission.h"
+#include "output_checks.h"
 #include "plan_json.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
 #include "report/environment.h"
 #include "report/run_folder.h"
+#include "resource_checks.h"
 
 namespace ftrun {
 namespace {
@@ -77,8 +77,8 @@ void print_elastic_notice(const LoadedConfig& loaded) {
 std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
                                      const CheckOptions& options) {
   std::vector<std::string> warnings;
-  if (const std::string tight = check_outputs(loaded, plan, loaded.ranks); !tight.empty())
-    warnings.push_back(tight);
+  if (const std::string warning = check_outputs(loaded, plan, loaded.ranks); !warning.empty())
+    warnings.push_back(warning);
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
                            "\n  remedy: ", problem->remedy()));
@@ -87,23 +87,23 @@ std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan&
   return warnings;
 }
 
-/// Fills the answer of --json.
-void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
-          const std::vector<std::string>& warnings, bool runs_here) {
+/// Adds the results of the command to its output for --json.
+void fill_check_output(JsonOutput& output, const LoadedConfig& loaded, const StepPlan& plan,
+                       const std::vector<std::string>& warnings, bool runs_here) {
   const ModelDescription& model = plan.train.model;
-  answer.add("ranks", loaded.ranks);
-  answer.add("rank_rule", loaded.rank_rule);
-  answer.add("model", nlohmann::ordered_json{{"family", model.family},
+  output.add("ranks", loaded.ranks);
+  output.add("rank_rule", loaded.rank_rule);
+  output.add("model", nlohmann::ordered_json{{"family", model.family},
                                              {"parameters", count_parameters(model).total}});
-  answer.add("memory", memory_json(memory_plan(plan)));
-  answer.add("notices", loaded.lines);
-  answer.add("warnings", warnings);
-  answer.add("config",
+  output.add("memory", memory_json(memory_plan(plan)));
+  output.add("notices", loaded.lines);
+  output.add("warnings", warnings);
+  output.add("config",
              nlohmann::ordered_json::parse(without_secrets(effective_json(loaded.config))));
-  answer.add("runs_here", runs_here);
+  output.add("runs_here", runs_here);
 }
 
-int check_command(const CheckOptions& options, Answer& answer) {
+int check_command(const CheckOptions& options, JsonOutput& output) {
   const LaunchEnvironment single;
   ConfigSource source = options.source;
   source.reads_weights = true;
@@ -126,7 +126,7 @@ int check_command(const CheckOptions& options, Answer& answer) {
       !print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit());
   std::cout << machine.str();
   if (!runs_here) warnings.push_back(machine.str());
-  if (answer.is_wanted()) fill(answer, loaded, plan, warnings, runs_here);
+  if (output.is_requested()) fill_check_output(output, loaded, plan, warnings, runs_here);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good" << (runs_here ? "\n" : ", but this machine cannot run it\n");
   return 0;
@@ -134,7 +134,7 @@ int check_command(const CheckOptions& options, Answer& answer) {
 
 }  // namespace
 
-Command add_check(CLI::App& app, Answer& answer) {
+Command add_check(CLI::App& app, JsonOutput& output) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* command =
       app.add_subcommand("check", "report every problem of a config, without using a device");
@@ -142,8 +142,8 @@ Command add_check(CLI::App& app, Answer& answer) {
   command->add_flag("--data", options->data, "also read every token of the data sets");
   add_nodes_option(*command, options->nodes);
   command->add_flag("-q,--quiet", options->quiet, "do not print the effective config");
-  Answer::add_option(*command);
-  return [options, &answer] { return check_command(*options, answer); };
+  JsonOutput::add_option(*command);
+  return [options, &output] { return check_command(*options, output); };
 }
 
 }  // namespace ftrun

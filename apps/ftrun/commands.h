@@ -10,7 +10,7 @@ class App;
 
 namespace ftrun {
 
-class Answer;
+class JsonOutput;
 
 /// Runs the program without ending the process: reads the arguments (the first is the program's own
 /// name), runs the command, and reports an error. Returns the exit code. The process of a rank also
@@ -22,17 +22,18 @@ int run_arguments(const std::vector<std::string>& arguments);
 using Command = std::function<int()>;
 
 // The functions below add a subcommand each to the application, and return the function that runs
-// it. (The command train is the application itself.) Functions with an Answer fill it for --json.
-// add_train() needs the arguments of the process, because it starts ranks with the same arguments.
+// it. (The command train is the application itself.) Commands with a JsonOutput add their results
+// to it. add_train() needs the arguments of the process, because it starts ranks with the same
+// arguments.
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
-Command add_check(CLI::App& app, Answer& answer);
-Command add_plan(CLI::App& app, Answer& answer);
+Command add_check(CLI::App& app, JsonOutput& output);
+Command add_plan(CLI::App& app, JsonOutput& output);
 Command add_bench(CLI::App& app);
 Command add_init(CLI::App& app);
 Command add_schema(CLI::App& app);
-Command add_inspect(CLI::App& app, Answer& answer);
+Command add_inspect(CLI::App& app, JsonOutput& output);
 Command add_report(CLI::App& app);
-Command add_convert(CLI::App& app, Answer& answer);
-Command add_verify(CLI::App& app, Answer& answer);
+Command add_convert(CLI::App& app, JsonOutput& output);
+Command add_verify(CLI::App& app, JsonOutput& output);
 
 }  // namespace ftrun

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "adapter_modules.h"
-#include "axes/fits.h"
-#include "axes/pipeline/plan.h"
-#include "axes/tensor/place.h"
+#include "axes/model_fit.h"
+#include "axes/pipeline/pipeline_config.h"
+#include "axes/tensor/tensor_config.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -29,6 +29,7 @@
 #include "data/check_headers.h"
 #include "data/conversations.h"
 #include "engine.h"
+#include "error_with_problems.h"
 #include "inputs/export_options.h"
 #include "inputs/sequence_options.h"
 #include "inputs/weights_check.h"
@@ -36,13 +37,12 @@
 #include "model/rope_angles.h"
 #include "named_inputs.h"
 #include "program/training_model.h"
-#include "refused_config.h"
 
 namespace ftrun {
 namespace {
 
-/// Removes the file's name from the beginning of the message if the problem's position names the
-/// file, too.
+/// Removes the file's name from the beginning of the message if the problem's position also names
+/// the file.
 std::string text_without_file(Problem problem) {
   const std::string itself = problem.at.file + ": ";
   if (!problem.at.file.empty() && problem.message.starts_with(itself))
@@ -58,10 +58,10 @@ struct LoadReport {
   /// All errors of `errors`, each with its position.
   std::vector<Problem> problems;
   /// The config itself has an error, not only the model or the data that it names.
-  bool config_is_wrong = false;
+  bool has_config_errors = false;
   /// The model, or the data, has an error.
-  bool model_is_wrong = false;
-  bool data_is_wrong = false;
+  bool has_model_errors = false;
+  bool has_data_errors = false;
 
   void add(const std::vector<Problem>& problems) {
     for (const Problem& problem : problems) {
@@ -70,7 +70,7 @@ struct LoadReport {
       else
         notices.push_back(text_without_file(problem));
     }
-    config_is_wrong |= has_errors(problems);
+    has_config_errors |= has_errors(problems);
   }
 
   void add_error(const Problem& problem) {
@@ -92,7 +92,7 @@ Problem problem_at(Position at, const Error& error) {
 /// Adds an error about the model that model.path names.
 void add_model_problem(const Origins& origins, const Error& error, LoadReport& report) {
   report.add_error(problem_at(origins.position("model.path"), error));
-  report.model_is_wrong = true;
+  report.has_model_errors = true;
 }
 
 /// Reads the name of the base model from an adapter's file; "" if the file does not name it.
@@ -112,12 +112,12 @@ std::string base_of_adapter(const std::string& folder) {
   const std::string message = cat(folder, ": has no config.json"), model = folder + "/export/model",
                     adapter = folder + "/export/adapter";
   if (std::filesystem::exists(model + "/config.json", error))
-    throw Error(ExitCode::kBadInput, message,
-                cat("it is the folder of a run; the model that it trained is ", model));
+    throw Error(ExitCode::kBadInput, message, cat("give the model that this run trained, ", model));
   if (std::filesystem::exists(adapter + "/adapter_config.json", error))
-    throw Error(ExitCode::kBadInput, message,
-                cat("it is the folder of a run that trained an adapter: write adapter: ", adapter,
-                    " to continue from it, and its base model as model.path"));
+    throw Error(
+        ExitCode::kBadInput, message,
+        cat("write adapter: ", adapter, " to continue from the adapter that this run trained, ",
+            "and its base model as model.path"));
   throw Error(ExitCode::kBadInput, message,
               cat("give the path of a Hugging Face model folder", hidden));
 }
@@ -209,7 +209,7 @@ void check_weights(const Config& config, const ModelConfig& model, LoadReport& r
 /// Adds an error if the model cannot be split among tensor-parallel ranks or cut into pipeline
 /// stages as the config requests. The pipeline is checked only if the config has no errors.
 void check_model_fit(const Config& config, const ModelConfig& model, LoadReport& report) {
-  const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
+  const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.has_config_errors);
   if (!misfit) return;
   report.add({problem_at(request_position(config.origins, misfit->key), misfit->error)});
 }
@@ -295,9 +295,8 @@ void report_longrope(const Config& config, const ModelConfig& model, LoadReport&
         cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
             " longrope's original_max_position_embeddings, ", longrope->original_positions, ": ",
             is_long ? "long_factor" : "short_factor", " rotates all sequences of the run"),
-        is_long ? cat("to train with short_factor, as the model is used for short texts, "
-                      "set data.sequence_length to at most ",
-                      longrope->original_positions)
+        is_long ? cat("set data.sequence_length to at most ", longrope->original_positions,
+                      " to train with short_factor, as the model is used for short texts")
                 : "",
         report);
   }
@@ -307,7 +306,7 @@ void report_longrope(const Config& config, const ModelConfig& model, LoadReport&
 void add_data_problem(const Origins& origins, const std::string& key, const Error& error,
                       LoadReport& report) {
   report.add_error(problem_at(origins.position(key), error));
-  report.data_is_wrong = true;
+  report.has_data_errors = true;
 }
 
 /// Checks the data files as training does when it opens them, except for checks that read all of
@@ -337,34 +336,36 @@ void add_named_inputs(const NamedInputs& named, const ConfigSource& source, Load
 }
 
 const char* subject_of(const LoadReport& report) {
-  if (report.config_is_wrong) return "the config";
-  if (!report.data_is_wrong) return "the model";
-  return report.model_is_wrong ? "the model and the data" : "the data";
+  if (report.has_config_errors) return "the config";
+  if (!report.has_data_errors) return "the model";
+  return report.has_model_errors ? "the model and the data" : "the data";
 }
 
 [[noreturn]] void refuse(const LoadReport& report) {
-  throw RefusedConfig(Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
-                            cat(join(report.errors, "\n"), "\n",
-                                count_text(static_cast<int64_t>(report.errors.size()), "problem"),
-                                " in ", subject_of(report), "; nothing was started")),
-                      report.problems);
+  throw ErrorWithProblems(
+      Error(report.has_config_errors ? ExitCode::kUsage : ExitCode::kBadInput,
+            cat(join(report.errors, "\n"), "\n",
+                count_text(static_cast<int64_t>(report.errors.size()), "problem"), " in ",
+                subject_of(report), "; nothing was started")),
+      report.problems);
 }
 
-[[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
+[[noreturn]] void refuse_unsupported(const std::vector<UnsupportedRequest>& gaps) {
   std::vector<std::string> lines;
   std::vector<Problem> problems;
-  for (const NotYet& gap : gaps) {
+  for (const UnsupportedRequest& gap : gaps) {
     lines.push_back(to_text(gap));
     Problem problem;
     problem.at = gap.at;
     problem.message = cat("not supported yet: ", gap.feature, " (", gap.key, ")");
     problems.push_back(problem);
   }
-  throw RefusedConfig(Error(ExitCode::kUnsupported,
-                            cat("the config is valid, but this build cannot do what it requests:\n",
-                                join(lines, "\n")),
-                            "remove these keys"),
-                      std::move(problems));
+  throw ErrorWithProblems(
+      Error(ExitCode::kUnsupported,
+            cat("the config is valid, but this build cannot do what it requests:\n",
+                join(lines, "\n")),
+            "remove these keys"),
+      std::move(problems));
 }
 
 /// Returns the number of ranks that each process must start, if it is given.
@@ -410,7 +411,7 @@ int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
 void require_files(const ConfigSource& source) {
   if (source.files.empty() && source.texts.empty())
     throw Error(ExitCode::kUsage, "no config was given",
-                "ftrun --config FILE (JSON or YAML); see ftrun --help");
+                "run: ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
 
 /// Reads the config of a source, and looks up the Hub names in it.
@@ -456,9 +457,9 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
                  bool with_notices, LoadReport& report) {
   check_model_fit(config, model, report);
-  if (!report.config_is_wrong) {
+  if (!report.has_config_errors) {
     check_trained(config, model, report);
-    report.add(check_adapter_modules(config, model, with_notices && !report.config_is_wrong));
+    report.add(check_adapter_modules(config, model, with_notices && !report.has_config_errors));
   }
   if (source.reads_weights) check_weights(config, model, report);
 }
@@ -505,12 +506,12 @@ LoadResult load_config(const ConfigSource& source) {
                               : load_config_texts(source.texts, source.overrides);
 }
 
-ConfigSource with_texts(ConfigSource source) {
+ConfigSource read_source_files(ConfigSource source) {
   if (!source.texts.empty()) return source;
   std::vector<ConfigText> texts;
   try {
     for (const std::string& file : source.files)
-      texts.push_back({file, read_file(file, kMaxConfig)});
+      texts.push_back({file, read_file(file, kMaxConfigBytes)});
   } catch (const Error&) {
     return source;
   }
@@ -549,7 +550,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   // Features that this build lacks are listed only for a config without errors.
-  if (!resolution.not_yet.empty()) refuse_gaps(resolution.not_yet);
+  if (!resolution.unsupported.empty()) refuse_unsupported(resolution.unsupported);
   add_notices(result.config, result.model, report);
   result.lines = std::move(report.notices);
   result.lines.insert(result.lines.end(), resolution.lines.begin(), resolution.lines.end());

@@ -43,7 +43,7 @@ LoadResult load_config(const ConfigSource& source);
 /// Reads the files of a source into its texts, so that everything loaded from it later is
 /// consistent. A source with a file that cannot be read is returned unchanged, and load_source()
 /// reports the problem.
-ConfigSource with_texts(ConfigSource source);
+ConfigSource read_source_files(ConfigSource source);
 
 /// LoadedConfig is a resolved config, and the model that it names.
 struct LoadedConfig {

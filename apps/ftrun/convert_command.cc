@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "answer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -33,6 +32,7 @@
 #include "inputs/export_options.h"
 #include "inputs/resume_policy.h"
 #include "inputs/weights_check.h"
+#include "json_output.h"
 #include "merge_adapter.h"
 #include "model/tensors.h"
 #include "program/training_model.h"
@@ -214,6 +214,11 @@ RunFolder new_run(const std::string& path) {
   return run;
 }
 
+/// Returns the line that says which folder was written from which.
+std::string wrote_text(const std::string& folder, const std::string& source) {
+  return cat("wrote ", folder, " from ", source, "\n");
+}
+
 std::string import_text(const ImportedState& imported) {
   const std::vector<std::string>& unknown = imported.record().unknown;
   return cat("imported from ", printable(imported.record().source), ": step ",
@@ -253,9 +258,9 @@ int convert_import(const ConvertOptions& options) {
   meta.ftrun_version = build_info().version;
   const SaveResult saved = save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()},
                                            meta, imported.slices(), CheckpointGroup{});
-  std::cout << terminal_text(cat(
-      import_text(imported), options.checkpoint, " -> ", saved.folder,
-      "\ncontinue with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
+  std::cout << terminal_text(
+      cat(import_text(imported), wrote_text(saved.folder, options.checkpoint),
+          "continue with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
   return 0;
 }
 
@@ -275,15 +280,15 @@ ExportJob export_job(const ConvertOptions& options, const Config& trained, std::
   job.options.config_json = read_file(config, kMaxModelConfig);
   const ModelConfig model = parse_model_config(job.options.config_json, config);
   job.options.dtype = exported_dtype(parse_dtype(options.dtype), model);
-  keep_other_parts(job.options, model);
+  keep_non_decoder_parts(job.options, model);
   job.options.kept_folders = kept_folders(input);
   job.model = trained_model(trained, model);
   return job;
 }
 
 void print_merged(const ConvertOptions& options, const std::string& input, const Config& trained,
-                  const MergeLoss& loss) {
-  std::cout << terminal_text(cat(input, " -> ", options.out, "\n"));
+                  const MergeRounding& rounding) {
+  std::cout << terminal_text(wrote_text(options.out, input));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "merged into the quantized base of the training: the linear layers of its "
                  "blocks hold the values of their "
@@ -292,11 +297,11 @@ void print_merged(const ConvertOptions& options, const std::string& input, const
                       ? "; quantizing the merged model again would lose most of the adapter"
                       : "")
               << "\n";
-  if (loss.share > 0)
+  if (rounding.lost_share > 0)
     std::cout << "merged in fp32; rounding to the files' dtype loses up to "
-              << percent_text(loss.share, 2) << " of the adapter's change (most in " << loss.module
-              << ")"
-              << (loss.share > 0.05
+              << percent_text(rounding.lost_share, 2) << " of the adapter's change (most in "
+              << rounding.module << ")"
+              << (rounding.lost_share > 0.05
                       ? "; to keep it, write --dtype fp32, or use the adapter without merging"
                       : "")
               << "\n";
@@ -306,7 +311,7 @@ void print_merged(const ConvertOptions& options, const std::string& input, const
 int export_with_base(const ConvertOptions& options, const std::string& checkpoint_folder,
                      const Config& trained, const ExportJob& job) {
   CheckpointWeights weights(checkpoint_folder);
-  const MergeLoss loss = export_merged(
+  const MergeRounding rounding = export_merged(
       umask_files(), job.options, job.model,
       open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -314,7 +319,7 @@ int export_with_base(const ConvertOptions& options, const std::string& checkpoin
         weights.read(tensor, begin, end, out);
         return true;
       });
-  print_merged(options, checkpoint_folder, trained, loss);
+  print_merged(options, checkpoint_folder, trained, rounding);
   return 0;
 }
 
@@ -340,7 +345,7 @@ int export_step(const ConvertOptions& options) {
                       parse_dtype(options.dtype));
   export_checkpoint(umask_files(), checkpoint_folder, job.options,
                     export_tensors(job.options, job.model));
-  std::cout << terminal_text(cat(checkpoint_folder, " -> ", options.out, "\n"));
+  std::cout << terminal_text(wrote_text(options.out, checkpoint_folder));
   return 0;
 }
 
@@ -398,7 +403,7 @@ int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
     throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"),
-                "--merge adds it to its base model");
+                "add --merge to merge it into its base model");
   if (first_not_utf8(folder))
     throw Error(ExitCode::kBadInput, cat(escape_not_utf8(folder), ": its name is not UTF-8"),
                 "rename the folder");
@@ -415,7 +420,7 @@ int merge_folder(const ConvertOptions& options) {
       export_job(options, trained,
                  options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
   const std::map<std::string, AdapterTensor> stored = require_adapter(job.model, adapter);
-  const MergeLoss loss = export_merged(
+  const MergeRounding rounding = export_merged(
       umask_files(), job.options, job.model,
       open_model_folder(job.options.source_folder, job.model),
       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -424,7 +429,7 @@ int merge_folder(const ConvertOptions& options) {
         read_adapter(adapter, name->second, begin, end, out);
         return true;
       });
-  print_merged(options, folder, trained, loss);
+  print_merged(options, folder, trained, rounding);
   return 0;
 }
 
@@ -437,8 +442,8 @@ void refuse_other_format(const ConvertOptions& options) {
                 "write --to hf, a model folder as transformers reads it");
   const std::string out = options.out.empty() ? "FILE.gguf" : shell_word(options.out);
   throw Error(ExitCode::kUsage, "--to gguf: scripts/export_gguf.py writes GGUF files",
-              cat("scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
-                  " writes what the run exported; another checkpoint is converted to a model "
+              cat("run scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
+                  ", which writes what the run exported; convert another checkpoint to a model "
                   "folder first (--out FOLDER, without --to)"));
 }
 
@@ -451,8 +456,8 @@ int convert_command(ConvertOptions options) {
     throw Error(
         ExitCode::kUsage,
         options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
-        "--out writes a model folder; --run makes the first checkpoint of a run from what "
-        "import_checkpoint.py wrote");
+        "give --out to write a model folder, or --run to make the first checkpoint of a run from "
+        "what import_checkpoint.py wrote");
   if (!options.quantization.empty() && !posix_files().exists(options.checkpoint))
     throw Error(ExitCode::kUsage, cat(options.checkpoint, ": there is no such folder"),
                 "give the folder of an adapter");
@@ -468,7 +473,7 @@ int convert_command(ConvertOptions options) {
 
 }  // namespace
 
-Command add_convert(CLI::App& app, Answer& answer) {
+Command add_convert(CLI::App& app, JsonOutput& output) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
       app.add_subcommand("convert",
@@ -498,11 +503,11 @@ Command add_convert(CLI::App& app, Answer& answer) {
                    "dtype of the weights; auto: the model's own, or fp32 for an adapter")
       ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(),
                                                      EnumNames<ExportDtype>::kNames.end())));
-  Answer::add_option(*command);
-  return [options, &answer] {
+  JsonOutput::add_option(*command);
+  return [options, &output] {
     const int code = convert_command(*options);
-    answer.add("from", options->checkpoint);
-    answer.add("to", options->out.empty() ? options->run : options->out);
+    output.add("from", options->checkpoint);
+    output.add("to", options->out.empty() ? options->run : options->out);
     return code;
   };
 }

@@ -38,7 +38,7 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
     return notice_at(config, "elastic.min_ranks",
                      cat("elastic.min_ranks ", own, " has no effect: ", no_drop));
   }
-  const std::vector<BatchShare> shares = smaller_shares(config);
+  const std::vector<BatchShare> shares = shares_of_fewer_ranks(config);
   if (shares.empty() || !no_drop.empty()) return "";
   return notice_at(config, "elasticity.enabled",
                    cat("ranks that keep failing may be removed, down to ",

@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "admission.h"
 #include "axes/mesh.h"
 #include "base/amount_text.h"
 #include "base/as_error.h"
@@ -17,6 +16,7 @@
 #include "cluster/rank_mesh.h"
 #include "config/ranks.h"
 #include "program/step_plan.h"
+#include "resource_checks.h"
 
 namespace ftrun {
 namespace {
@@ -53,14 +53,14 @@ ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& 
   std::iota(first_numbers_.begin(), first_numbers_.end(), 0);
 }
 
-void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
+void ElasticRanks::drop_failed_replica(const FailureSummary& failure, int times) {
   const Config before = loaded_.config;
-  if (fewest_ranks(before) == 0) return;
+  if (min_remaining_ranks(before) == 0) return;
   const std::string failed =
       cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
   std::string why_not = no_drop_reason();
-  for (const BatchShare& share : smaller_shares(before)) {
-    if (!try_share(share, why_not)) continue;
+  for (const BatchShare& share : shares_of_fewer_ranks(before)) {
+    if (!try_batch_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
     drop_reason_ = cat(failed, ": ", first_line(failure.reason));
     log_warning(cat(failed, "; continuing with ",
@@ -77,12 +77,12 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
 /// Returns the reason why the config allows no rank to be dropped; "" if it allows that.
 std::string ElasticRanks::no_drop_reason() const {
   const Config& config = loaded_.config;
-  if (!smaller_shares(config).empty()) return "";
-  const bool own = config.elastic.min_ranks == fewest_ranks(config);
+  if (!shares_of_fewer_ranks(config).empty()) return "";
+  const bool own = config.elastic.min_ranks == min_remaining_ranks(config);
   const std::string limit =
-      cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
+      cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", min_remaining_ranks(config));
   if (config.parallel.data == 1) return "there must be at least 1 data-parallel rank";
-  if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config))
+  if ((config.parallel.data - 1) * model_ranks(config.parallel) < min_remaining_ranks(config))
     return limit;
   return cat(
       limit,
@@ -92,7 +92,7 @@ std::string ElasticRanks::no_drop_reason() const {
 
 /// Tries whether fewer ranks can continue the run, dividing the batch by `share`. If so, makes the
 /// config for them the current one and returns true; otherwise sets `why_not`.
-bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
+bool ElasticRanks::try_batch_share(const BatchShare& share, std::string& why_not) {
   ConfigSource source = source_;
   const std::vector<std::string> overrides = overrides_for(loaded_.config, share);
   source.overrides.insert(source.overrides.end(), overrides.begin(), overrides.end());
@@ -106,8 +106,8 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
                       " train_batch_size ", fewer.config.train_batch_size, ", not ",
                       loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
-    const std::string tight = check_memory(fewer, plan, fewer.ranks, read_memory_limit());
-    if (!tight.empty()) log_warning(tight);
+    const std::string warning = check_memory(fewer, plan, fewer.ranks, read_memory_limit());
+    if (!warning.empty()) log_warning(warning);
     loaded_ = std::move(fewer);
     overrides_ = overrides;
     return true;
@@ -145,7 +145,7 @@ RanksOfStart ElasticRanks::ranks() const {
   return ranks;
 }
 
-void ElasticRanks::add_to(Restart& restart) const {
+void ElasticRanks::add_settings_to(Restart& restart) const {
   if (overrides_.empty()) return;
   restart.environment.push_back(
       cat(launch_variables::kLeftRanks, "=", join_numbers(ranks().dropped, ",")));

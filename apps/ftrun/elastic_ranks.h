@@ -24,14 +24,14 @@ class ElasticRanks {
   /// Drops the replica of the rank that failed, keeps as many other replicas as config and memory
   /// allow, and logs the change. `times` is the number of consecutive failures of the rank. If no
   /// replica can be dropped although the config allows fewer ranks, warns once, with the reason.
-  void drop_replica_of(const FailureSummary& failure, int times);
+  void drop_failed_replica(const FailureSummary& failure, int times);
   /// Returns the remaining ranks, and those that were dropped.
   RanksOfStart ranks() const;
   /// Adds the settings that the next start needs; adds nothing as long as no rank was dropped.
-  void add_to(Restart& restart) const;
+  void add_settings_to(Restart& restart) const;
 
  private:
-  bool try_share(const BatchShare& share, std::string& why_not);
+  bool try_batch_share(const BatchShare& share, std::string& why_not);
   std::string no_drop_reason() const;
   void drop_replicas(int rank, int64_t data_ranks);
 
@@ -52,8 +52,8 @@ class ElasticRanks {
   std::string reported_;
 };
 
-/// Returns the ranks of this start if our supervisor restarted them, as ElasticRanks::add_to()
-/// passed them in the environment.
+/// Returns the ranks of this start if our supervisor restarted them, as
+/// ElasticRanks::add_settings_to() passed them in the environment.
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -51,8 +51,8 @@ struct InitOptions {
   double seconds = 10;
 };
 
-/// InitData is the data of a run: the values of data.train and data.validation.
-struct InitData {
+/// DataPaths holds the data of a run: the values of data.train and data.validation.
+struct DataPaths {
   std::string train;
   std::string validation;
 };
@@ -63,16 +63,16 @@ struct InitMachine {
   std::string source;
 };
 
-/// Variant is a way to train. kVariants is ordered from the variant that usually reaches the lowest
-/// loss to the one that needs the least memory.
-struct Variant {
+/// TrainingVariant is a way to train. kVariants is ordered from the variant that usually reaches
+/// the lowest loss to the one that needs the least memory.
+struct TrainingVariant {
   const char* name;
   /// Lines of YAML.
   const char* sections;
   double learning_rate;
 };
 
-constexpr std::array<Variant, 3> kVariants{
+constexpr std::array<TrainingVariant, 3> kVariants{
     {{"all weights", "", 2e-5},
      {"a LoRA adapter",
       "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n", 2e-4},
@@ -94,26 +94,26 @@ constexpr int64_t kEpochs = 1;
 constexpr int64_t kEpochsOfConversations = 3;
 
 /// Returns the data to which a name refers. A folder holds the files train and validation as
-/// prepare_data.py writes them; a data set of the Hub may hold them, too. Any other name is the
+/// prepare_data.py writes them; a data set of the Hub may also hold them. Any other name is the
 /// name of the training data itself.
-InitData data_of(const std::string& named) {
+DataPaths find_data_paths(const std::string& named) {
   std::error_code error;
-  const auto in = [](const std::string& folder, const char* split) {
+  const auto has_split = [](const std::string& folder, const char* split) {
     return find_data_file(cat(folder, "/", split)).has_value();
   };
   if (fs::is_directory(named, error)) {
-    if (!in(named, "train"))
+    if (!has_split(named, "train"))
       throw Error(ExitCode::kBadInput,
                   cat(named,
                       ": holds neither train.bin nor train.jsonl, tokens that a model can be "
                       "trained on"),
-                  cat("scripts/prepare_data.py --tokenizer MODEL --out ", named,
-                      " FILE makes them of text, chats or tables"));
-    return {cat(named, "/train"), in(named, "validation") ? cat(named, "/validation") : ""};
+                  cat("run scripts/prepare_data.py --tokenizer MODEL --out ", named,
+                      " FILE to make them of text, chats or tables"));
+    return {cat(named, "/train"), has_split(named, "validation") ? cat(named, "/validation") : ""};
   }
   if (find_data_file(named) || !parse_hub_name(named)) return {named, ""};
-  const bool has_validation =
-      hub_cache_holds(named, HubKind::kDataset) && in(find_data_set(named).folder, "validation");
+  const bool has_validation = hub_cache_holds(named, HubKind::kDataset) &&
+                              has_split(find_data_set(named).folder, "validation");
   return {named, has_validation ? named : ""};
 }
 
@@ -134,14 +134,14 @@ Machine assumed_cpu_machine() {
                           {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
-  machine.node = {kLatency, kBandwidth};
+  machine.node_link = {kLatency, kBandwidth};
   return machine;
 }
 
 /// Returns the machine that the options name, otherwise this machine: with its measured rates if
 /// there are any, else with the rates of a common server. The memory is the smallest limit that
 /// applies.
-InitMachine machine_of(const InitOptions& options) {
+InitMachine find_machine(const InitOptions& options) {
   if (!options.machine.empty()) {
     InitMachine named{read_machine_file(options.machine), options.machine};
     if (named.machine.memory_capacity == 0)
@@ -152,7 +152,7 @@ InitMachine machine_of(const InitOptions& options) {
     return named;
   }
   const std::string own = own_machine_path();
-  std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
+  std::optional<Machine> measured = own.empty() ? std::nullopt : read_own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
     throw Error(
         ExitCode::kUsage, "the speed of this machine's GPUs is unknown",
@@ -172,11 +172,11 @@ std::string last_part(const std::string& path) {
   return at == std::string::npos ? name : name.substr(0, at);
 }
 
-/// Draft makes the text of a config for one variant of training, without a layout.
-class Draft {
+/// ConfigDraft makes the text of a config for one variant of training, without a layout.
+class ConfigDraft {
  public:
-  Draft(const InitOptions& options, const InitMachine& machine)
-      : options_(options), machine_(machine.machine), data_(data_of(options.data)) {
+  ConfigDraft(const InitOptions& options, const InitMachine& machine)
+      : options_(options), machine_(machine.machine), data_(find_data_paths(options.data)) {
     sequence_length_ = machine_.has_gpus ? kSequenceLengthOnGpus : kSequenceLengthOnCpus;
     LoadedConfig loaded = load();
     const Config& config = loaded.config;
@@ -195,7 +195,7 @@ class Draft {
     load(true);
   }
 
-  std::string text(const Variant& variant) const {
+  std::string text(const TrainingVariant& variant) const {
     std::string text = cat("model: {path: ", yaml_text(options_.model), "}\n",
                            "data:\n  train: ", yaml_text(data_.train), "\n");
     if (!data_.validation.empty()) text += cat("  validation: ", yaml_text(data_.validation), "\n");
@@ -215,7 +215,7 @@ class Draft {
     return text;
   }
 
-  ConfigSource source(const Variant& variant) const {
+  ConfigSource source(const TrainingVariant& variant) const {
     ConfigSource source;
     source.texts = {{"ftrun init", text(variant)}};
     return source;
@@ -272,7 +272,7 @@ class Draft {
 
   const InitOptions& options_;
   const Machine& machine_;
-  const InitData data_;
+  const DataPaths data_;
   ModelConfig model_;
   int64_t sequence_length_ = 0;
   int64_t sequences_ = 0;
@@ -283,7 +283,7 @@ class Draft {
 
 /// FoundLayout is a variant of training with the result of the search for its layout.
 struct FoundLayout {
-  const Variant* variant = nullptr;
+  const TrainingVariant* variant = nullptr;
   SearchTask task;
   SearchResult result;
 };
@@ -291,15 +291,15 @@ struct FoundLayout {
 /// Returns the reason why a variant was left out: "all weights would need at least 20.00 GiB per
 /// rank".
 std::string left_out_text(const FoundLayout& tried) {
-  const Evaluation& nearest = *tried.result.nearest;
+  const Evaluation& nearest = *tried.result.least_memory;
   return cat(tried.variant->name, " would need at least ", rank_memory_text(nearest.memory),
              " per rank", tried.result.proved ? "" : ", as far as layouts were planned");
 }
 
-std::vector<std::string> summary_lines(const Draft& draft, const InitMachine& machine,
+std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachine& machine,
                                        const FoundLayout& found, const std::string& left_out,
                                        const std::string& out) {
-  const Evaluation& best = found.result.choices.front();
+  const Evaluation& best = found.result.ranking.front();
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
   return {
@@ -321,12 +321,12 @@ std::vector<std::string> summary_lines(const Draft& draft, const InitMachine& ma
 }
 
 int init_command(const InitOptions& options) {
-  admit_new_file("--out", options.out);
-  const InitMachine machine = machine_of(options);
-  const Draft draft(options, machine);
+  require_new_file("--out", options.out);
+  const InitMachine machine = find_machine(options);
+  const ConfigDraft draft(options, machine);
   std::optional<FoundLayout> found;
   std::vector<std::string> left_out;
-  for (const Variant& variant : kVariants) {
+  for (const TrainingVariant& variant : kVariants) {
     SearchOptions search;
     search.source = draft.source(variant);
     search.nodes = options.nodes;
@@ -336,9 +336,9 @@ int init_command(const InitOptions& options) {
     tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});
-    if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
-      require_choice(tried.task, tried.result);
-    if (!tried.result.choices.empty()) {
+    if (is_last || (tried.result.ranking.empty() && !tried.result.least_memory))
+      require_found_layout(tried.task, tried.result);
+    if (!tried.result.ranking.empty()) {
       found = std::move(tried);
       break;
     }
@@ -347,8 +347,8 @@ int init_command(const InitOptions& options) {
   const std::vector<std::string> lines =
       summary_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
-                 config_with_layout(found->task, found->result.choices.front().layout, lines));
-  std::cout << "written: " << terminal_text(options.out) << '\n';
+                 config_with_layout(found->task, found->result.ranking.front().layout, lines));
+  std::cout << "wrote " << terminal_text(options.out) << '\n';
   for (const std::string& line : lines) std::cout << terminal_text(line) << '\n';
   return 0;
 }

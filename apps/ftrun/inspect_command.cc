@@ -4,26 +4,19 @@
 #include <iostream>
 #include <memory>
 
-#include "answer.h"
 #include "base/error.h"
 #include "base/hub_cache.h"
-#include "base/text.h"
 #include "base/utf8.h"
 #include "checkpoint/import.h"
 #include "checkpoint/inspect.h"
+#include "checkpoints_folder.h"
 #include "commands.h"
 #include "data/check_data.h"
-#include "refused_config.h"
+#include "json_output.h"
 
 namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
-
-/// Returns the checkpoints folder if the path is a run folder; otherwise the path itself.
-std::string checkpoints_folder(const std::string& path) {
-  const std::string inside = path + "/checkpoints";
-  return fs::is_directory(inside) ? inside : path;
-}
 
 bool holds_model(const std::string& path) {
   return fs::exists(path + "/config.json");
@@ -53,87 +46,49 @@ nlohmann::ordered_json rows_json(const Description::Rows& rows) {
   return json;
 }
 
-/// Prints a description as text, and adds it to the answer for --json.
+/// Prints a description as text, and adds it to the output for --json.
 void show_description(const char* kind, const std::string& path, const Description& description,
-                      Answer& answer) {
+                      JsonOutput& output) {
   std::cout << terminal_text(description.text());
-  answer.add("kind", kind);
-  answer.add("path", path);
-  answer.add("facts", rows_json(description.facts));
-  if (!description.tensors.empty()) answer.add("tensors", rows_json(description.tensors));
+  output.add("kind", kind);
+  output.add("path", path);
+  output.add("facts", rows_json(description.facts));
+  if (!description.tensors.empty()) output.add("tensors", rows_json(description.tensors));
 }
 
-void show_data(const std::string& path, Answer& answer) {
+void show_data(const std::string& path, JsonOutput& output) {
   const DatasetFacts facts = dataset_facts(path);
   std::cout << terminal_text(dataset_text(facts));
-  answer.add("kind", "data");
-  answer.add("path", path);
-  answer.add("facts", rows_json(facts));
+  output.add("kind", "data");
+  output.add("path", path);
+  output.add("facts", rows_json(facts));
 }
 
-int inspect(const std::string& named, Answer& answer) {
+int inspect(const std::string& named, JsonOutput& output) {
   const std::string path = resolve_input_path(named);
   std::error_code error;
   if (is_import(path))
-    show_description("import", path, describe_import(path), answer);
+    show_description("import", path, describe_import(path), output);
   else if (!fs::is_directory(path, error))
-    show_data(path, answer);
+    show_data(path, output);
   else if (holds_adapter(path))  // first: some also hold a config.json
-    show_description("adapter", path, describe_adapter(path), answer);
+    show_description("adapter", path, describe_adapter(path), output);
   else if (holds_model(path))
-    show_description("model", path, describe_model(path), answer);
+    show_description("model", path, describe_model(path), output);
   else
-    show_description("checkpoint", path, describe_checkpoint(checkpoints_folder(path)), answer);
+    show_description("checkpoint", path, describe_checkpoint(checkpoints_folder(path)), output);
   return 0;
-}
-
-/// Throws an Error for a damaged checkpoint, with a separate problem for each damage.
-[[noreturn]] void refuse_damaged(const std::vector<std::string>& damage) {
-  std::vector<Problem> problems;
-  for (const std::string& piece : damage) {
-    Problem problem;
-    problem.message = piece;
-    problems.push_back(problem);
-  }
-  throw RefusedConfig(Error(ExitCode::kBadInput, join(damage, "\n"),
-                            "--resume auto continues from the newest checkpoint that is undamaged, "
-                            "--resume STEP from that of another step"),
-                      std::move(problems));
-}
-
-int verify(const std::string& path, Answer& answer) {
-  std::vector<std::string> problems;
-  if (is_import(path))
-    const ImportedState whole(path);  // the constructor reads and checks everything
-  else
-    problems = verify_checkpoint(checkpoints_folder(path));
-  if (problems.empty()) {
-    std::cout << terminal_text(path) << ": every file is complete and undamaged\n";
-    answer.add("path", path);
-    answer.add("undamaged", true);
-    return 0;
-  }
-  refuse_damaged(problems);
 }
 
 }  // namespace
 
-Command add_inspect(CLI::App& app, Answer& answer) {
+Command add_inspect(CLI::App& app, JsonOutput& output) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
       "inspect", "show what a data set, model folder, adapter, checkpoint or run holds");
   command->add_option("path", *path, "file, prefix or folder")->required();
-  Answer::add_option(*command);
-  return [path, &answer] { return inspect(*path, answer); };
-}
-
-Command add_verify(CLI::App& app, Answer& answer) {
-  auto path = std::make_shared<std::string>();
-  CLI::App* command =
-      app.add_subcommand("verify", "read checkpoints in full and report what is damaged");
-  command->add_option("path", *path, "a checkpoint, its checkpoints/ folder, or a run")->required();
-  Answer::add_option(*command);
-  return [path, &answer] { return verify(*path, answer); };
+  JsonOutput::add_option(*command);
+  return [path, &output] { return inspect(*path, output); };
 }
 
 }  // namespace ftrun

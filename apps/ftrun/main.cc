@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "answer.h"
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/launch_variables.h"
@@ -28,15 +27,16 @@
 #include "cluster/failure_report.h"
 #include "commands.h"
 #include "engine.h"
+#include "json_output.h"
 #include "shell_files.h"
 #include "standard_streams.h"
 
 namespace ftrun {
 namespace {
 
-/// Reports a failure and returns its exit code. A rank under the supervisor does not print its
-/// failure, because the supervisor shows the earliest failure of its ranks.
-int report_failure_code(const std::exception& exception) {
+/// Reports an exception and returns its exit code. A rank under the supervisor does not print it,
+/// because the supervisor shows the earliest failure of its ranks.
+int report_exception(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
   report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
@@ -81,8 +81,8 @@ bool is_option(const std::string& argument) {
     for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
   throw Error(ExitCode::kUsage,
               cat("the option ", option, " is unknown", did_you_mean(nearest(option, names))),
-              cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ",
-                  "--help lists the options"));
+              cat("list the options with: ftrun ",
+                  command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help"));
 }
 
 /// Refuses an unknown command whose name is similar to that of a command: "chek" for check. Does
@@ -93,12 +93,13 @@ void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
   const std::string near = nearest(argument, commands);
   if (near.empty()) return;
   throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown", did_you_mean(near)),
-              "ftrun --help lists the commands");
+              "list the commands with: ftrun --help");
 }
 
-/// Refuses an unknown command or option, and a config file without --config, and says what to write
-/// instead. CLI11 reports all other errors.
-int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& answer) {
+/// Handles arguments that cannot be parsed: refuses an unknown command or option, and a config file
+/// without --config, and says what to write instead. CLI11 reports all other errors, and prints
+/// help and version. Returns the exit code.
+int handle_parse_error(const CLI::App& app, const CLI::ParseError& error, JsonOutput& output) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto chosen = app.get_subcommands();
     const std::vector<std::string> unknown = app.remaining(true);
@@ -112,9 +113,9 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
     if (chosen.empty() && !unknown.empty()) refuse_mistyped_command(app, unknown.front());
   }
   const bool is_help = error.get_exit_code() == 0;
-  if (answer.is_wanted() && !is_help)
-    throw Error(ExitCode::kUsage, error.what(), "ftrun --help lists commands and options");
-  answer.print_text_instead();
+  if (output.is_requested() && !is_help)
+    throw Error(ExitCode::kUsage, error.what(), "list commands and options with: ftrun --help");
+  output.print_text_instead();
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
@@ -171,7 +172,7 @@ Command add_manual(CLI::App& app) {
   };
 }
 
-int run(const std::vector<std::string>& arguments, Answer& answer) {
+int run(const std::vector<std::string>& arguments, JsonOutput& output) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
                "ftrun"};
   app.set_version_flag("--version", std::function<std::string()>(version_text));
@@ -180,12 +181,12 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
       "docs/config.md.");
   const Command train = add_train(app, arguments);
-  std::map<std::string, Command> commands{{"check", add_check(app, answer)},
-                                          {"plan", add_plan(app, answer)},
+  std::map<std::string, Command> commands{{"check", add_check(app, output)},
+                                          {"plan", add_plan(app, output)},
                                           {"schema", add_schema(app)},
-                                          {"inspect", add_inspect(app, answer)},
-                                          {"convert", add_convert(app, answer)},
-                                          {"verify", add_verify(app, answer)},
+                                          {"inspect", add_inspect(app, output)},
+                                          {"convert", add_convert(app, output)},
+                                          {"verify", add_verify(app, output)},
                                           {"report", add_report(app)},
                                           {"bench", add_bench(app)},
                                           {"init", add_init(app)}};
@@ -197,31 +198,31 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
-    return refuse_arguments(app, error, answer);
+    return handle_parse_error(app, error, output);
   }
   const auto chosen = app.get_subcommands();
   if (!chosen.empty()) refuse_options_before(app, *chosen.front());
   if (chosen.empty() || chosen.front()->get_name() == "train") return warn_about_output(train());
-  answer.name_command(chosen.front()->get_name());
+  output.set_command(chosen.front()->get_name());
   const int code = commands.at(chosen.front()->get_name())();
-  answer.print(code);
+  output.print(code);
   return require_output(code);
 }
 
 }  // namespace
 
 int run_arguments(const std::vector<std::string>& arguments) {
-  Answer answer(arguments);
+  JsonOutput output(arguments);
   try {
     open_standard_descriptors();
     // With the signal ignored, a write beyond the file size limit fails with an error, which is
     // reported with a remedy.
     std::signal(SIGXFSZ, SIG_IGN);
     set_library_folders(library_folders);
-    return run(arguments, answer);
+    return run(arguments, output);
   } catch (const std::exception& exception) {
-    answer.print_failure(exception);
-    return report_failure_code(exception);
+    output.print_failure(exception);
+    return report_exception(exception);
   }
 }
 

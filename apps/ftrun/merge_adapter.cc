@@ -15,51 +15,56 @@
 namespace ftrun {
 namespace {
 
-/// Adapted is the adapter of one matrix [outputs, inputs].
-struct Adapted {
+/// AdaptedMatrix is the adapter of one matrix [outputs, inputs].
+struct AdaptedMatrix {
   std::string module;
   /// The module's path in the model's files. The adapter's matrix A is named after it.
-  std::string in_files;
+  std::string file_module;
   int64_t outputs = 0;
   int64_t inputs = 0;
-  LowRank low;
+  LowRank low_rank;
   bool has_magnitudes = false;
 };
 
-std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
-  // `low` holds the adapter of each module, by the module's path in the model's files.
-  std::map<std::string, LowRank> low;
+std::map<std::string, AdaptedMatrix> adapted_matrices(const ModelDescription& model) {
+  // `low_ranks` holds the adapter of each module, by the module's path in the model's files.
+  std::map<std::string, LowRank> low_ranks;
   const TensorNames& names = tensor_names(model.family);
   for (int64_t layer = 0; layer < model.block_count; ++layer) {
     const BlockAdapter& block = model.adapter.block(layer);
     for (const LinearModule& module : linear_modules(names))
-      low[names.in_block(layer, module.name)] = block.at(module.projections.front());
+      low_ranks[names.in_block(layer, module.name)] = block.at(module.projections.front());
   }
   std::map<std::string, const TensorInfo*> tensors;
   for (const TensorInfo& tensor : model.tensors) tensors[tensor.name] = &tensor;
-  std::map<std::string, Adapted> all;
+  std::map<std::string, AdaptedMatrix> all;
   for (const TensorInfo& b : model.tensors) {
     if (!is_lora_name(b.name) || b.name != lora_b_name(lora_module(b.name))) continue;
-    const std::string module = lora_module(b.name), in_files = lora_module(b.file_name());
+    const std::string module = lora_module(b.name), file_module = lora_module(b.file_name());
     const Dims& shape = tensors.at(module + ".weight")->shape;
-    all[module + ".weight"] = {module,           in_files,
-                               shape[0],         shape[1],
-                               low.at(in_files), tensors.contains(lora_magnitude_name(module))};
+    all[module + ".weight"] = {module,
+                               file_module,
+                               shape[0],
+                               shape[1],
+                               low_ranks.at(file_module),
+                               tensors.contains(lora_magnitude_name(module))};
   }
   return all;
 }
 
-/// Merge adds adapters to the tensors of a base model as they are read, one matrix after another.
-class Merge {
+/// AdapterMerge adds adapters to the tensors of a base model as they are read, one matrix after
+/// another.
+class AdapterMerge {
  public:
-  Merge(const ModelDescription& model, DType dtype, const ReadTrained& trained, BaseWeights& base)
+  AdapterMerge(const ModelDescription& model, DType dtype, const TrainedTensorReader& trained,
+               BaseWeights& base)
       : adapted_(adapted_matrices(model)), dtype_(dtype), trained_(trained), base_(base) {}
 
   void add(const ExportPiece& piece, std::span<float> out) {
     const auto found = adapted_.find(piece.tensor);
     if (found == adapted_.end()) return;
-    const Adapted& adapted = found->second;
-    if (adapted.module != module_) begin(adapted);
+    const AdaptedMatrix& adapted = found->second;
+    if (adapted.module != module_) begin_matrix(adapted);
     const int64_t width = adapted.inputs;
     for (int64_t at = piece.begin; at < piece.end;) {
       const int64_t row = at / width, first = at % width,
@@ -69,21 +74,21 @@ class Merge {
           out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
       at += last - first;
     }
-    record_loss();
+    record_rounding();
   }
 
-  const MergeLoss& loss() const { return loss_; }
+  const MergeRounding& rounding() const { return rounding_; }
 
  private:
-  void begin(const Adapted& adapted) {
+  void begin_matrix(const AdaptedMatrix& adapted) {
     module_ = adapted.module;
     delta_squares_ = error_squares_ = 0;
     row_.resize(static_cast<size_t>(adapted.inputs));
     rows_ = {.inputs = adapted.inputs,
-             .rank = adapted.low.rank,
-             .scale = adapted.low.scale,
-             .a = std::vector<float>(static_cast<size_t>(adapted.low.rank * adapted.inputs))};
-    require(trained_(lora_a_name(adapted.in_files), 0, std::ssize(rows_.a), rows_.a),
+             .rank = adapted.low_rank.rank,
+             .scale = adapted.low_rank.scale,
+             .a = std::vector<float>(static_cast<size_t>(adapted.low_rank.rank * adapted.inputs))};
+    require(trained_(lora_a_name(adapted.file_module), 0, std::ssize(rows_.a), rows_.a),
             "the adapter has its matrices");
     rows_.read_b = [this](int64_t row, std::span<float> out) {
       require(trained_(lora_b_name(module_), row * rows_.rank, (row + 1) * rows_.rank, out),
@@ -120,37 +125,37 @@ class Merge {
     }
   }
 
-  void record_loss() {
+  void record_rounding() {
     const double share = delta_squares_ > 0 ? std::sqrt(error_squares_ / delta_squares_) : 0;
-    if (share > loss_.share) loss_ = {share, module_};
+    if (share > rounding_.lost_share) rounding_ = {share, module_};
   }
 
-  const std::map<std::string, Adapted> adapted_;
+  const std::map<std::string, AdaptedMatrix> adapted_;
   DType dtype_;
-  const ReadTrained& trained_;
+  const TrainedTensorReader& trained_;
   BaseWeights& base_;
   std::string module_;
   AdapterRows rows_;
   std::vector<double> row_, factors_;
   double delta_squares_ = 0, error_squares_ = 0;
-  MergeLoss loss_;
+  MergeRounding rounding_;
 };
 
 }  // namespace
 
-MergeLoss export_merged(FileSystem& files, const ExportOptions& options,
-                        const ModelDescription& model, const ModelFolder& base,
-                        const ReadTrained& trained) {
+MergeRounding export_merged(FileSystem& files, const ExportOptions& options,
+                            const ModelDescription& model, const ModelFolder& base,
+                            const TrainedTensorReader& trained) {
   require_weights(model, base);
   const std::vector<ExportTensor> tensors = export_tensors(options, model);
   BaseWeights weights(model, base);
-  Merge merge(model, options.dtype, trained, weights);
+  AdapterMerge merge(model, options.dtype, trained, weights);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
     if (!trained(piece.tensor, piece.begin, piece.end, out))
       weights.read(piece.tensor, piece.begin, piece.end, out);
     merge.add(piece, out);
   });
-  return merge.loss();
+  return merge.rounding();
 }
 
 }  // namespace ftrun

@@ -11,15 +11,15 @@
 
 namespace ftrun {
 
-/// ReadTrained reads elements [begin, end) of a trained tensor, given by its name in the model, in
-/// fp32. It returns false if the tensor was not trained.
-using ReadTrained = std::function<bool(const std::string& tensor, int64_t begin, int64_t end,
-                                       std::span<float> out)>;
+/// TrainedTensorReader reads elements [begin, end) of a trained tensor, given by its name in the
+/// model, in fp32. It returns false if the tensor was not trained.
+using TrainedTensorReader = std::function<bool(const std::string& tensor, int64_t begin,
+                                               int64_t end, std::span<float> out)>;
 
-/// MergeLoss is the share of an adapter that is lost by rounding to the merged model's dtype: the
-/// largest share over all adapted matrices, and the module that has it.
-struct MergeLoss {
-  double share = 0;
+/// MergeRounding is the share of an adapter that is lost by rounding to the merged model's dtype:
+/// the largest share over all adapted matrices, and the module that has it.
+struct MergeRounding {
+  double lost_share = 0;
   std::string module;
 };
 
@@ -27,8 +27,8 @@ struct MergeLoss {
 /// scaled to its magnitude if there are magnitudes, and the result is rounded once to the export's
 /// dtype. Tensors that were trained as a whole replace those of the base. `model` describes base
 /// and adapter on a single rank. Throws the errors of export_model().
-MergeLoss export_merged(FileSystem& files, const ExportOptions& options,
-                        const ModelDescription& model, const ModelFolder& base,
-                        const ReadTrained& trained);
+MergeRounding export_merged(FileSystem& files, const ExportOptions& options,
+                            const ModelDescription& model, const ModelFolder& base,
+                            const TrainedTensorReader& trained);
 
 }  // namespace ftrun

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "axes/pipeline/balance_stages.h"
-#include "axes/pipeline/plan.h"
+#include "axes/pipeline/pipeline_config.h"
 #include "axes/pipeline/schedule_picture.h"
 #include "base/error.h"
 #include "base/table.h"

@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "admission.h"
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
@@ -18,15 +16,16 @@
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
+#include "json_output.h"
 #include "model/size.h"
 #include "new_file_checks.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
 #include "plan_json.h"
+#include "plan_memory_table.h"
 #include "plan_model.h"
 #include "plan_page.h"
 #include "plan_search.h"
-#include "plan_table.h"
 #include "plan_text.h"
 #include "plan_time.h"
 #include "program/gpu_overhead.h"
@@ -36,6 +35,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "readable_data.h"
+#include "resource_checks.h"
 #include "search/search_task.h"
 #include "sim/class_plans.h"
 
@@ -182,27 +182,28 @@ void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loade
                              first.needed - first.budget));
 }
 
-/// Fills the answer of --json. `program` is the program that options such as --rank select.
-void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
-                     const Program& program, int programs, const MemoryPlan& memory,
-                     const std::vector<std::string>& warnings, int rank) {
-  answer.add("rank", rank);
-  answer.add("ranks", loaded.ranks);
-  answer.add("parameters", count_parameters(plan.train.model).total);
-  answer.add("zero_stage", plan.options.state.stage);
-  answer.add("programs", programs);
-  answer.add("memory", memory_json(memory));
-  answer.add("traffic", traffic_json(program_traffic(program)));
-  answer.add("warnings", warnings);
+/// Adds the plan to the output for --json. `program` is the program that options such as --rank
+/// select.
+void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const StepPlan& plan,
+                      const Program& program, int programs, const MemoryPlan& memory,
+                      const std::vector<std::string>& warnings, int rank) {
+  output.add("rank", rank);
+  output.add("ranks", loaded.ranks);
+  output.add("parameters", count_parameters(plan.train.model).total);
+  output.add("zero_stage", plan.options.state.stage);
+  output.add("programs", programs);
+  output.add("memory", memory_json(memory));
+  output.add("traffic", traffic_json(program_traffic(program)));
+  output.add("warnings", warnings);
 }
 
-/// Sets the memory of each of `ranks_of_node` ranks to what a search lets it use, unless options
+/// Sets the memory of each of `ranks_per_node` ranks to what a search lets it use, unless options
 /// set it. Ranks on CPUs have no host memory in addition to that of their devices.
-void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
-  options.device_memory = device_budget(machine, options.device_memory, ranks_of_node);
+void set_memory(const Machine& machine, int64_t ranks_per_node, PlanOptions& options) {
+  options.device_memory = device_budget(machine, options.device_memory, ranks_per_node);
   options.shares_memory = !machine.has_gpus;
   if (machine.has_gpus)
-    options.host_memory = host_budget(machine, options.host_memory, ranks_of_node);
+    options.host_memory = host_budget(machine, options.host_memory, ranks_per_node);
 }
 
 /// RankPlan holds the data that the command prints about one rank: its plan, and the program that
@@ -265,14 +266,14 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 /// Plans a config. Prints its memory and traffic and, if a machine is requested, the time of a step
 /// on it. Refuses a plan that exceeds a budget.
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
-                const std::optional<RequestedMachine>& requested, Answer& answer) {
+                const std::optional<RequestedMachine>& requested, JsonOutput& output) {
   const LaunchEnvironment single;
-  if (!options.trace.empty()) admit_new_file("--trace", options.trace);
+  if (!options.trace.empty()) require_new_file("--trace", options.trace);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single);
   refuse_rank(options.rank, loaded.ranks);
   if (requested) {
-    require_ranks(requested->slow, loaded.ranks);
+    require_slow_ranks_exist(requested->slow, loaded.ranks);
     set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);
   }
   if (options.schedule) {
@@ -295,32 +296,33 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   print_sizes(shown, memory, options.memory);
   if (shown.trains() && requested)
     print_time(loaded, *requested, options.nodes, options.trace,
-               page_writer(loaded, options, *requested, class_plans), class_plans, plan, answer);
+               page_writer(loaded, options, *requested, class_plans), class_plans, plan, output);
   const std::vector<std::string> warnings = print_warnings(shown, options);
-  if (answer.is_wanted())
-    add_plan_answer(answer, loaded, plan, program, class_plans.classes().count(), memory, warnings,
-                    rank);
+  if (output.is_requested())
+    fill_plan_output(output, loaded, plan, program, class_plans.classes().count(), memory, warnings,
+                     rank);
   refuse_over_budget(class_plans, loaded, options, plan);
   return 0;
 }
 
-int plan_command(PlanOptions options, Answer& answer) {
-  if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
-  options.source = with_texts(options.source);
+int plan_command(PlanOptions options, JsonOutput& output) {
+  if (options.table)
+    return print_memory_table({options.model, options.time.machine, options.gpus}, output);
+  options.source = read_source_files(options.source);
   std::optional<RequestedMachine> requested;
   if (!options.time.machine.empty()) requested = requested_machine(options.time, options.nodes);
   std::optional<NamedModel> named;
-  if (options.model.given()) {
+  if (options.model.is_given()) {
     named = read_named_model(options.model);
     plan_for_model(options.source, *named, requested ? &requested->machine : nullptr,
                    options.nodes);
   }
-  if (!options.html.empty()) admit_plan_page(options.html);
+  if (!options.html.empty()) require_plan_page_path(options.html);
   if (options.search)
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},
-                       *requested, answer);
-  return plan_config(std::move(options), named, requested, answer);
+                       *requested, output);
+  return plan_config(std::move(options), named, requested, output);
 }
 
 /// Adds the options that select what is shown of a plan.
@@ -453,7 +455,7 @@ void exclude_options(CLI::App& command) {
 
 }  // namespace
 
-Command add_plan(CLI::App& app, Answer& answer) {
+Command add_plan(CLI::App& app, JsonOutput& output) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
@@ -467,9 +469,9 @@ Command add_plan(CLI::App& app, Answer& answer) {
   add_nodes_option(*command, options->nodes);
   add_model_options(*command, *options);
   add_table_options(*command, *options);
-  Answer::add_option(*command);
+  JsonOutput::add_option(*command);
   exclude_options(*command);
-  return [options, &answer] { return plan_command(*options, answer); };
+  return [options, &output] { return plan_command(*options, output); };
 }
 
 }  // namespace ftrun

@@ -38,7 +38,7 @@ Json traffic_json(const Traffic& traffic) {
 
 Json time_json(const RunEstimate& run, const StepTime& time, const Machine& machine) {
   Json exposed = Json::object(), json;
-  for (const GroupWait& wait : time.waits.groups) exposed[wait.axes] = wait.seconds;
+  for (const GroupIdle& wait : time.idle_by_lane.groups) exposed[wait.axes] = wait.seconds;
   json = {{"machine", machine.name},
           {"seconds", time.seconds},
           {"tokens_per_second", run.tokens_per_second},
@@ -46,19 +46,19 @@ Json time_json(const RunEstimate& run, const StepTime& time, const Machine& mach
            {{"layers", time.layers},
             {"update", time.update},
             {"other", time.other},
-            {"collectives", time.waits.collectives()},
-            {"stages", time.waits.stages},
-            {"copies", time.waits.copies},
-            {"disk", time.waits.disk}}},
+            {"collectives", time.idle_by_lane.collectives()},
+            {"stages", time.idle_by_lane.stages},
+            {"copies", time.idle_by_lane.copies},
+            {"disk", time.idle_by_lane.disk}}},
           {"exposed", exposed},
           {"stage_waits", time.stage_waits},
           {"link_bytes",
-           {{"node", time.links.node},
-            {"cluster", time.links.cluster},
-            {"to_host", time.links.to_host},
-            {"from_host", time.links.from_host},
-            {"disk_read", time.links.disk_read},
-            {"disk_written", time.links.disk_written}}},
+           {{"node", time.link_bytes.node},
+            {"cluster", time.link_bytes.cluster},
+            {"to_host", time.link_bytes.to_host},
+            {"from_host", time.link_bytes.from_host},
+            {"disk_read", time.link_bytes.disk_read},
+            {"disk_written", time.link_bytes.disk_written}}},
           {"checkpoint_bytes", run.checkpoint_bytes}};
   if (run.mfu > 0)
     json.update({{"mfu", run.mfu}, {"mfu_causal", run.mfu_causal}, {"hfu", run.hfu}});

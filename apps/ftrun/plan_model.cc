@@ -10,8 +10,8 @@
 #include "checkpoint/model_folder.h"
 #include "config/ranks.h"
 #include "config/write.h"
+#include "error_with_problems.h"
 #include "model/presets.h"
-#include "refused_config.h"
 
 namespace ftrun {
 namespace {
@@ -47,7 +47,7 @@ void refuse_two_models(const WrittenConfig& config, const NamedModel& model) {
       cat("model.path: the config names the model ", config.get<std::string>("model.path"),
           ", and the plan is for ", model.name);
   problem.remedy = "remove --model and --params, or model.path";
-  throw RefusedConfig(Error(ExitCode::kUsage, to_text(problem)), {problem});
+  throw ErrorWithProblems(Error(ExitCode::kUsage, to_text(problem)), {problem});
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct ModelOptions {
   std::string model;
   std::string size;
 
-  bool given() const { return !model.empty() || !size.empty(); }
+  bool is_given() const { return !model.empty() || !size.empty(); }
 };
 
 /// NamedModel is the model that ModelOptions names.

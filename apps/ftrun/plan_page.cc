@@ -132,10 +132,10 @@ Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_
 
 }  // namespace
 
-void admit_plan_page(const std::string& path) {
+void require_plan_page_path(const std::string& path) {
   refuse_standard_output("--html", path);
   refuse_foreign_page(path, plan_parts(), "a page of ftrun plan's", "for the page (--html FILE)");
-  require_place_for("--html", path);
+  require_writable_folder("--html", path);
 }
 
 PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
@@ -151,7 +151,8 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
   facts.push_back(cat("model: ", config.model.path, ", ",
                       human_count(count_parameters(class_plans.plan(0).train.model).total),
                       " parameters"));
-  const std::string measured = machine.measured.empty() ? "" : cat(", measured ", machine.measured);
+  const std::string measured =
+      machine.measured_on.empty() ? "" : cat(", measured ", machine.measured_on);
   facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
                       config.train_batch_size, " sequences per step, on ",
                       machine_text(machine, nodes, measured)));
@@ -176,7 +177,8 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
              {"stages", rank.program->stage.count},
              {"parts", parts_json(rank.time)}};
     Json &over = own["over"] = Json::array(), &own_lanes = own["lanes"] = Json::array();
-    for (const auto& [axes, seconds] : rank.time.waits.groups) over.push_back({axes, seconds});
+    for (const auto& [axes, seconds] : rank.time.idle_by_lane.groups)
+      over.push_back({axes, seconds});
     for (const LaneBlocks& lane : lanes.ranks[r])
       own_lanes.push_back(lane_json(*rank.program, lane, labels));
     Json& tiers = own["memory"] = Json::array();
@@ -207,7 +209,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"traffic", traffic_json(program_traffic(class_plans.plan(0).train.program))["collectives"]},
       {"search", std::move(page.search)}};
   // The path is checked again, because another file may have been made there while the search ran.
-  admit_plan_page(path);
+  require_plan_page_path(path);
   write_file_atomic(posix_files(), path, fill_page(plan_parts(), data));
 }
 

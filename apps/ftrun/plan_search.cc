@@ -4,18 +4,18 @@
 #include <iostream>
 #include <map>
 
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/new_file.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/write.h"
+#include "json_output.h"
 #include "new_file_checks.h"
 #include "plan_page.h"
 #include "program/step_plan.h"
 #include "search/enumerate.h"
-#include "search/rank_place.h"
+#include "search/node_ranks.h"
 #include "search_text.h"
 #include "sim/class_plans.h"
 #include "sim/step_time.h"
@@ -31,7 +31,7 @@ ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
 }
 
 /// Returns the command-line options that make another command plan for the same machine.
-std::string options_text(const SearchOptions& options) {
+std::string search_options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
   if (!options.time.stack.empty()) text += cat(" --stack ", shell_word(options.time.stack));
   if (options.nodes > 1) text += cat(" --nodes ", options.nodes);
@@ -63,19 +63,20 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
 
 /// Returns a remedy if no layout fits.
 std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
-  if (result.on_more_nodes)
-    return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
-               " devices: ", layout_text(result.on_more_nodes->layout), ", ",
-               rank_memory_text(result.on_more_nodes->memory), " per rank)",
-               result.nodes_left > 0
+  if (result.fit_on_more_nodes)
+    return cat("use --nodes ", result.sufficient_nodes, " (",
+               result.sufficient_nodes * task.machine.devices,
+               " devices: ", layout_text(result.fit_on_more_nodes->layout), ", ",
+               rank_memory_text(result.fit_on_more_nodes->memory), " per rank)",
+               result.first_untried_nodes > 0
                    ? cat("; fewer may be enough: raise --seconds, because the time ended before ",
-                         result.nodes_left, " nodes were searched")
+                         result.first_untried_nodes, " nodes were searched")
                    : "",
                "; or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
-  const std::string more = result.nodes_left > 0
-                               ? cat("raise --seconds: the time ended before ", result.nodes_left,
-                                     " nodes were searched; or ")
+  const std::string more = result.first_untried_nodes > 0
+                               ? cat("raise --seconds: the time ended before ",
+                                     result.first_untried_nodes, " nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
@@ -85,8 +86,8 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
 /// Returns what a search had no time for: "; 8163 layouts were not examined"; "" for nothing.
 std::string unexamined_text(const SearchCounts& counts) {
   std::string text;
-  if (counts.given_up > 0)
-    text += cat("; ", count_text(counts.given_up, "plan"), " given up for lack of time");
+  if (counts.abandoned > 0)
+    text += cat("; ", count_text(counts.abandoned, "plan"), " given up for lack of time");
   if (counts.tried < counts.all)
     text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not examined");
   return text;
@@ -100,7 +101,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   task.nodes = options.nodes;
   task.device_memory = options.device_memory;
   task.host_memory = options.host_memory;
-  ConfigSource source = on_device_of(with_texts(options.source), machine);
+  ConfigSource source = on_device_of(read_source_files(options.source), machine);
   source.plans_only = true;
   const LoadedConfig loaded = load_source(source, LaunchEnvironment{});
   task.batch = loaded.config.train_batch_size;
@@ -111,8 +112,8 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   return task;
 }
 
-void require_choice(const SearchTask& task, const SearchResult& result) {
-  if (!result.choices.empty()) return;
+void require_found_layout(const SearchTask& task, const SearchResult& result) {
+  if (!result.ranking.empty()) return;
   const std::string machine = machine_text(task.machine, task.nodes);
   if (result.counts.legal == 0)
     throw Error(
@@ -122,7 +123,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
                                          " sequences cannot be divided among the ranks")
                                    : result.refusal),
         "change the refused keys, or plan for another number of devices");
-  if (!result.nearest && result.problem.empty())
+  if (!result.least_memory && result.untimed_reason.empty())
     throw Error(
         ExitCode::kUsage,
         cat("no layout on ", machine, " could be planned in the time of the search: of ",
@@ -131,11 +132,12 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
             unexamined_text(result.counts)),
         cat("raise --seconds: about ", seconds_text(result.needed_seconds),
             " are needed for one of them"));
-  if (!result.nearest)
-    throw Error(ExitCode::kUsage, cat("no layout on ", machine, " was timed: ", result.problem),
+  if (!result.least_memory)
+    throw Error(ExitCode::kUsage,
+                cat("no layout on ", machine, " was timed: ", result.untimed_reason),
                 "correct the machine file");
-  const Evaluation& nearest = *result.nearest;
-  const int64_t budget = device_budget(task, ranks_of_node(nearest.layout, task.nodes));
+  const Evaluation& nearest = *result.least_memory;
+  const int64_t budget = device_budget(task, ranks_per_node(nearest.layout, task.nodes));
   std::string text =
       cat("none of ",
           result.proved ? cat(result.counts.legal, " layouts")
@@ -145,7 +147,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
           " of a rank's ", human_bytes(budget));
   if (nearest.memory.device > budget)
     text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
-  const int64_t host = host_budget(task, ranks_of_node(nearest.layout, task.nodes));
+  const int64_t host = host_budget(task, ranks_per_node(nearest.layout, task.nodes));
   if (host > 0 && nearest.memory.host > host)
     text += cat(", ", human_bytes(nearest.memory.host - host), " too much of main memory, of ",
                 human_bytes(host));
@@ -169,7 +171,7 @@ namespace {
 void write_page(const SearchOptions& options, const RequestedMachine& requested,
                 const SearchTask& task, const SearchResult& result,
                 const nlohmann::ordered_json& search) {
-  const Evaluation& best = result.choices.front();
+  const Evaluation& best = result.ranking.front();
   const Config config = std::get<Config>(try_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans class_plans(config, task.model, 0, own);
@@ -180,19 +182,20 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
       begin_plan_page(config, class_plans, options.source, requested, task.nodes,
                       cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
-  const int64_t ranks = ranks_of_node(best.layout, task.nodes);
+  const int64_t ranks = ranks_per_node(best.layout, task.nodes);
   page.device_memory = device_budget(task, ranks);
   page.host_memory = host_budget(task, ranks);
   page.search = search;
   page.search["lines"] = split(counts_text(task, result), '\n');
   write_plan_page(options.html, std::move(page), config, class_plans, record);
-  std::cout << "written: " << terminal_text(options.html) << '\n';
+  std::cout << "wrote " << terminal_text(options.html) << '\n';
 }
 
 }  // namespace
 
-int search_plan(const SearchOptions& options, const RequestedMachine& requested, Answer& answer) {
-  if (!options.out.empty()) admit_new_file("--out", options.out);
+int search_plan(const SearchOptions& options, const RequestedMachine& requested,
+                JsonOutput& output) {
+  if (!options.out.empty()) require_new_file("--out", options.out);
   SearchTask task = search_task(options, requested.machine);
   task.slow = requested.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)
@@ -200,16 +203,16 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
         ExitCode::kUsage,
         "--slow: layouts on CPUs have different numbers of ranks, so the slow one is unknown",
         "plan one config with --slow, without --search");
-  require_ranks(task.slow, task.nodes * task.machine.devices);
+  require_slow_ranks_exist(task.slow, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
-  require_choice(task, result);
-  const Evaluation& best = result.choices.front();
+  require_found_layout(task, result);
+  const Evaluation& best = result.ranking.front();
   if (!requested.what_if.empty()) std::cout << "what if " << requested.what_if << '\n';
   std::cout << terminal_text(search_text(task, result));
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
     const std::string command =
-        cat("ftrun plan --config ", shell_word(options.out), options_text(options));
+        cat("ftrun plan --config ", shell_word(options.out), search_options_text(options));
     std::vector<std::string> why{
         cat("Found by ftrun plan --search for ", machine_text(task.machine, task.nodes), ": ",
             layout_text(best.layout),
@@ -218,16 +221,16 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
             rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
-    for (const PlainChoiceComparison& one : result.why_not)
+    for (const PlainChoiceComparison& one : result.plain_choices)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
     write_new_file(options.out, config_with_layout(task, best.layout, why));
     json["config"] = options.out;
-    std::cout << terminal_text(cat("\nwritten: ", options.out, "; its figures: ", command)) << '\n';
+    std::cout << terminal_text(cat("\nwrote ", options.out, "; its figures: ", command)) << '\n';
   } else {
     std::cout << "\n--out FILE writes the first one as a config\n";
   }
   if (!options.html.empty()) write_page(options, requested, task, result, json);
-  answer.add("search", json);
+  output.add("search", json);
   return 0;
 }
 

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-class Answer;
+class JsonOutput;
 
 /// SearchOptions holds the options of `ftrun plan --search`.
 struct SearchOptions {
@@ -33,7 +33,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine);
 
 /// Throws Error(kUsage) or Error(kEnvironment) if a search has found no layout. The error says why
 /// layouts were refused, or which memory is too small and how many nodes would suffice.
-void require_choice(const SearchTask& task, const SearchResult& result);
+void require_found_layout(const SearchTask& task, const SearchResult& result);
 
 /// Returns the text of a config with the layout, preceded by the lines `why` as comments.
 std::string config_with_layout(const SearchTask& task, const Layout& layout,
@@ -42,6 +42,7 @@ std::string config_with_layout(const SearchTask& task, const Layout& layout,
 /// Searches for the fastest layout of a config on a machine. Prints it with the next best layouts
 /// and with the reasons against plain choices, and writes it to a file if requested. `requested` is
 /// the machine of the options.
-int search_plan(const SearchOptions& options, const RequestedMachine& requested, Answer& answer);
+int search_plan(const SearchOptions& options, const RequestedMachine& requested,
+                JsonOutput& output);
 
 }  // namespace ftrun

@@ -123,11 +123,11 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }
 
-/// ModelStates writes the formulas for the memory of the trained parameters (Psi), and of the
+/// ModelStateFormulas holds the formulas for the memory of the trained parameters (Psi), and of the
 /// frozen parameters (Phi), which have only weights.
-class ModelStates {
+class ModelStateFormulas {
  public:
-  ModelStates(const StepPlan& plan, const StateFormula& formula)
+  ModelStateFormulas(const StepPlan& plan, const StateFormula& formula)
       : trained_(used_parameters(plan, true)),
         frozen_(used_parameters(plan, false)),
         formula_(formula) {
@@ -170,19 +170,19 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   StateFormula without_master = own;
   without_master.master = 0;
   without_master.gradients = own.weights;
-  const ModelStates states(plan, own), narrow(plan, without_master);
+  const ModelStateFormulas formulas(plan, own), narrow(plan, without_master);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage <= 3; ++stage) {
-    std::vector<std::string> row{cat("stage ", stage), states.formula(stage, ranks),
-                                 fixed_text(states.bytes(stage, ranks), 0)};
+    std::vector<std::string> row{cat("stage ", stage), formulas.formula(stage, ranks),
+                                 fixed_text(formulas.bytes(stage, ranks), 0)};
     if (own.master > 0) {
       row.push_back(narrow.formula(stage, ranks));
       row.push_back(fixed_text(narrow.bytes(stage, ranks), 0));
     }
     if (stage == own_stage) {
       row.push_back(fixed_text(planned, 0));
-      row.push_back(deviation_text(planned, states.bytes(stage, ranks)));
+      row.push_back(deviation_text(planned, formulas.bytes(stage, ranks)));
     }
     rows.push_back(row);
   }
@@ -194,7 +194,7 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
     headers.emplace_back("bytes");
   headers.insert(headers.end(), {"planned", "off by"});
   std::string text =
-      cat("model states of ", states.parameters_text(), ": weights ", number_text(own.weights),
+      cat("model states of ", formulas.parameters_text(), ": weights ", number_text(own.weights),
           ", gradients ", number_text(own.gradients), ", moments ", number_text(own.moments));
   if (own.master > 0) text += cat(", master copy ", number_text(own.master));
   return text + cat(" = ", number_text(own.bytes()), " bytes per parameter") +

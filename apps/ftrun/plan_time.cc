@@ -5,7 +5,6 @@
 #include <iostream>
 #include <optional>
 
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/new_file.h"
@@ -13,6 +12,7 @@
 #include "base/utf8.h"
 #include "inputs/run_data.h"
 #include "inputs/sequence_options.h"
+#include "json_output.h"
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
 #include "plan_json.h"
@@ -93,7 +93,7 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
 
 void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page,
-                const ClassPlans& class_plans, const StepPlan& plan, Answer& answer) {
+                const ClassPlans& class_plans, const StepPlan& plan, JsonOutput& output) {
   const Config& config = loaded.config;
   const bool needs_record = !trace.empty() || write_page;
   StepRecord record;
@@ -119,7 +119,7 @@ void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, i
   nlohmann::ordered_json json = time_json(run, time, requested.machine);
   if (unmodified)
     json["what_if"] = {{"assumed", requested.what_if}, {"seconds_as_filed", *unmodified}};
-  answer.add("time", json);
+  output.add("time", json);
 }
 
 }  // namespace ftrun

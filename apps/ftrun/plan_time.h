@@ -14,7 +14,7 @@ class App;
 
 namespace ftrun {
 
-class Answer;
+class JsonOutput;
 
 /// TimeOptions holds the options about the time of a step on another machine.
 struct TimeOptions {
@@ -50,10 +50,10 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes);
 using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
 
 /// Prints the time of a step and of the run on the machine `requested`, or the reason why it is not
-/// known, and adds it to the answer. `plan` may be the plan of any rank. The record of the step is
+/// known, and adds it to `output`. `plan` may be the plan of any rank. The record of the step is
 /// written to a new file `trace` (unless it is ""), and passed to `write_page` (unless it is null).
 void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page,
-                const ClassPlans& class_plans, const StepPlan& plan, Answer& answer);
+                const ClassPlans& class_plans, const StepPlan& plan, JsonOutput& output);
 
 }  // namespace ftrun

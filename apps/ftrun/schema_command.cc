@@ -3,11 +3,11 @@
 #include <iostream>
 #include <memory>
 
-#include "answer.h"
 #include "commands.h"
 #include "config/schema_docs.h"
+#include "json_output.h"
 #include "model/support_table.h"
-#include "support.h"
+#include "supported_features.h"
 
 namespace ftrun {
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "search/rank_place.h"
+#include "search/node_ranks.h"
 
 namespace ftrun {
 namespace {
@@ -29,10 +29,10 @@ std::string first_two_lines(const std::string& text) {
 
 /// Returns a text about the longest of the waits in a step: "; waits for collectives take 41 %".
 std::string waits_text(const StepTime& time) {
-  const std::pair<const char*, double> waits[] = {{"collectives", time.waits.collectives()},
-                                                  {"other stages", time.waits.stages},
-                                                  {"copies", time.waits.copies},
-                                                  {"the disk", time.waits.disk}};
+  const std::pair<const char*, double> waits[] = {{"collectives", time.idle_by_lane.collectives()},
+                                                  {"other stages", time.idle_by_lane.stages},
+                                                  {"copies", time.idle_by_lane.copies},
+                                                  {"the disk", time.idle_by_lane.disk}};
   const auto* longest =
       std::max_element(std::begin(waits), std::end(waits),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -42,7 +42,7 @@ std::string waits_text(const StepTime& time) {
 }
 
 /// Returns a text about the memory that is too small: "needs 95.10 GiB of 78.70 GiB". `at_least`
-/// means that only a lower bound of the need is known.
+/// means that only a lower bound on the need is known.
 std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                                 bool at_least) {
   const int64_t budget = device_budget(task, ranks);
@@ -53,7 +53,7 @@ std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory
              " of main memory per rank");
 }
 
-Json memory_numbers(const MemoryNeed& memory) {
+Json memory_need_json(const MemoryNeed& memory) {
   return {{"device", memory.device}, {"host", memory.host}};
 }
 
@@ -91,36 +91,36 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
               machine_text(task.machine, task.nodes), ", ", task.batch,
               " sequences per step: ", counts.legal, " legal, ", counts.too_large,
               " need too much memory by their bounds, ", counts.planned, " planned exactly",
-              counts.given_up > 0 ? cat(", ", counts.given_up, " given up for lack of time") : "",
+              counts.abandoned > 0 ? cat(", ", counts.abandoned, " given up for lack of time") : "",
               "\n");
-  if (result.choices.empty()) return text;
-  const double best = result.choices.front().time->seconds;
+  if (result.ranking.empty()) return text;
+  const double best = result.ranking.front().time->seconds;
   if (result.proved) return text + "proved: no other layout takes less\n";
   if (counts.untimed > 0)
     text += cat("not proved: ", count_text(counts.untimed, "layout"),
-                " that fit could not be timed: ", first_line(result.problem), "\n");
-  if (result.least >= best && counts.tried == counts.all) return text;
+                " that fit could not be timed: ", first_line(result.untimed_reason), "\n");
+  if (result.other_seconds_bound >= best && counts.tried == counts.all) return text;
   text +=
       cat("not proved: the time limit was reached; no layout with a known bound is faster by more "
           "than ",
-          percent_text((best - result.least) / best, 1));
+          percent_text((best - result.other_seconds_bound) / best, 1));
   if (counts.tried < counts.all) text += cat("; ", counts.all - counts.tried, " were not examined");
   return text + " (--seconds gives more time)\n";
 }
 
 std::string why_not_text(const SearchTask& task, const SearchResult& result,
                          const PlainChoiceComparison& why) {
-  if (why.chosen) return "chosen";
+  if (why.is_chosen) return "chosen";
   if (!why.refusal.empty()) return cat("refused: ", first_two_lines(why.refusal));
   if (!why.best && why.bound)
     return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
                              seconds_text(why.bound->seconds))
                        : missing_memory_text(task, why.bound->memory, why.ranks, true);
   const Evaluation& best = *why.best;
-  if (!best.fits && best.problem.empty())
-    return missing_memory_text(task, best.memory, ranks_of_node(best.layout, task.nodes), false);
-  if (!best.time) return cat("not predicted: ", first_line(best.problem));
-  const double ours = result.choices.front().time->seconds, theirs = best.time->seconds;
+  if (!best.fits && best.failure.empty())
+    return missing_memory_text(task, best.memory, ranks_per_node(best.layout, task.nodes), false);
+  if (!best.time) return cat("not predicted: ", first_line(best.failure));
+  const double ours = result.ranking.front().time->seconds, theirs = best.time->seconds;
   return cat(seconds_text(theirs), ", ",
              theirs == ours ? "as fast" : cat(percent_text(theirs / ours - 1, 1), " slower"), ", ",
              rank_memory_text(best.memory), waits_text(*best.time));
@@ -129,14 +129,14 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result,
 std::string search_text(const SearchTask& task, const SearchResult& result) {
   std::string text = counts_text(task, result);
   std::vector<std::vector<std::string>> rows;
-  for (size_t i = 0; i < std::min(kListedLayouts, result.choices.size()); ++i) {
-    const Evaluation& evaluation = result.choices[i];
+  for (size_t i = 0; i < std::min(kListedLayouts, result.ranking.size()); ++i) {
+    const Evaluation& evaluation = result.ranking[i];
     rows.push_back({cat(i + 1), layout_text(evaluation.layout),
                     seconds_text(evaluation.time->seconds), rank_memory_text(evaluation.memory)});
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
   rows.clear();
-  for (const PlainChoiceComparison& why : result.why_not)
+  for (const PlainChoiceComparison& why : result.plain_choices)
     rows.push_back({why.choice, why_not_text(task, result, why)});
   if (!rows.empty()) text += cat("\n", format_table({"choice", "why not"}, rows));
   return text;
@@ -145,22 +145,22 @@ std::string search_text(const SearchTask& task, const SearchResult& result) {
 Json search_json(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   Json layouts = Json::array(), choices = Json::array();
-  for (size_t i = 0; i < std::min(kListedLayouts, result.choices.size()); ++i) {
-    const Evaluation& evaluation = result.choices[i];
+  for (size_t i = 0; i < std::min(kListedLayouts, result.ranking.size()); ++i) {
+    const Evaluation& evaluation = result.ranking[i];
     layouts.push_back({{"layout", layout_text(evaluation.layout)},
                        {"keys", keys_json(evaluation.layout)},
                        {"seconds", evaluation.time->seconds},
-                       {"memory", memory_numbers(evaluation.memory)}});
+                       {"memory", memory_need_json(evaluation.memory)}});
   }
-  for (const PlainChoiceComparison& why : result.why_not) {
+  for (const PlainChoiceComparison& why : result.plain_choices) {
     Json choice{{"choice", why.choice}, {"reason", why_not_text(task, result, why)}};
     if (why.best && why.best->fits && why.best->time) {
       choice["seconds"] = why.best->time->seconds;
-      choice["memory"] = memory_numbers(why.best->memory);
+      choice["memory"] = memory_need_json(why.best->memory);
     }
     if (why.bound)
       choice["at_least"] = {{"seconds", why.bound->seconds},
-                            {"memory", memory_numbers(why.bound->memory)}};
+                            {"memory", memory_need_json(why.bound->memory)}};
     choices.push_back(choice);
   }
   return {{"machine", task.machine.name},
@@ -171,13 +171,13 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"tried", counts.tried},
             {"refused", counts.refused},
             {"legal", counts.legal},
-            {"asked", counts.asked},
+            {"asked", counts.try_calls},
             {"too_large", counts.too_large},
             {"planned", counts.planned},
-            {"given_up", counts.given_up},
+            {"given_up", counts.abandoned},
             {"pruned", counts.pruned}}},
           {"proved", result.proved},
-          {"least_seconds", result.least},
+          {"least_seconds", result.other_seconds_bound},
           {"layouts", layouts},
           {"why_not", choices}};
 }

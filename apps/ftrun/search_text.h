@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// Describes the devices of a machine's nodes: "2 nodes of 8 GPUs (h100-80gb)". `more` is added
+/// Describes the devices of a machine's nodes: "2 nodes of 8 GPUs (h100-80gb)". `suffix` is added
 /// after the machine's name.
 std::string machine_text(const Machine& machine, int64_t nodes, std::string_view suffix = "");
 

@@ -80,8 +80,8 @@ std::vector<std::string> all_flags(const CLI::App& command) {
   return flags;
 }
 
-/// Writes completions for bash: options after "-", commands as the first word, and files everywhere
-/// else.
+/// Returns the completions for bash: options after "-", commands as the first word, and files
+/// everywhere else.
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> names;
   std::string cases;
@@ -185,7 +185,7 @@ std::string shell_completion(const CLI::App& app, const std::string& shell) {
   if (shell == "zsh") return zsh_completion(app);
   if (shell == "fish") return fish_completion(app);
   throw Error(ExitCode::kUsage, cat("completion: not supported for the shell ", shell),
-              "bash, zsh or fish");
+              "name bash, zsh or fish");
 }
 
 }  // namespace ftrun

@@ -96,15 +96,15 @@ class SupervisedRun {
   const std::string saved_before_;
 };
 
-int allowed_restarts(std::optional<int> asked, const LaunchEnvironment& launch) {
-  if (launch.nodes == 1) return asked.value_or(kRestartsWithoutProgress);
-  if (asked.value_or(0) > 0)
-    throw Error(
-        ExitCode::kUsage,
-        cat("--restarts ", *asked, ": ranks are restarted only in runs on one node; this run has ",
-            launch.nodes, " nodes"),
-        "remove --restarts, and let the launcher start all nodes again: torchrun "
-        "--max-restarts, or a requeued job with --resume auto");
+int allowed_restarts(std::optional<int> requested, const LaunchEnvironment& launch) {
+  if (launch.nodes == 1) return requested.value_or(kRestartsWithoutProgress);
+  if (requested.value_or(0) > 0)
+    throw Error(ExitCode::kUsage,
+                cat("--restarts ", *requested,
+                    ": ranks are restarted only in runs on one node; this run has ", launch.nodes,
+                    " nodes"),
+                "remove --restarts, and let the launcher start all nodes again: torchrun "
+                "--max-restarts, or a requeued job with --resume auto");
   return 0;
 }
 
@@ -135,8 +135,8 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
     auto next = run.plan_restart(failure);
     if (!next) return next;
-    if (times >= kFailuresBeforeRemoval) ranks.drop_replica_of(failure, times);
-    ranks.add_to(*next);
+    if (times >= kFailuresBeforeRemoval) ranks.drop_failed_replica(failure, times);
+    ranks.add_settings_to(*next);
     run.record_start(ranks.ranks());
     return next;
   };
@@ -144,11 +144,11 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   return run_supervisor(supervisor);
 }
 
-ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch) {
+ResumeRequest resume_of_restart(ResumeRequest requested, const LaunchEnvironment& launch) {
   const char* wanted =
       launch.kind == LaunchKind::kSupervised ? std::getenv(launch_variables::kResume) : nullptr;
-  if (wanted != nullptr && std::string(wanted) == "auto") asked.resume_newest();
-  return asked;
+  if (wanted != nullptr && std::string(wanted) == "auto") requested.resume_newest();
+  return requested;
 }
 
 }  // namespace ftrun

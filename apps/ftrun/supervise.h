@@ -19,7 +19,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
               const ResumeRequest& resume, std::optional<int> restarts);
 
 /// Returns the resume request of a rank that our supervisor restarted, which replaces the one on
-/// the command line. In other processes returns `asked`.
-ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch);
+/// the command line. In other processes returns `requested`.
+ResumeRequest resume_of_restart(ResumeRequest requested, const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 
-#include "admission.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/launch_variables.h"
@@ -23,7 +22,8 @@
 #include "elastic_notice.h"
 #include "elastic_ranks.h"
 #include "engine.h"
-#include "output_admission.h"
+#include "output_checks.h"
+#include "resource_checks.h"
 #include "supervise.h"
 
 namespace ftrun {
@@ -114,8 +114,8 @@ int train_command(const TrainOptions& options) {
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
     const int64_t local = local_ranks(loaded, launch);
-    const std::string tight = check_memory(loaded, plan, local, read_memory_limit());
-    if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
+    const std::string warning = check_memory(loaded, plan, local, read_memory_limit());
+    if (!warning.empty() && launch.local_rank == 0) log_warning(warning);
     const OutputCheck check = with_notices ? OutputCheck::kContents : OutputCheck::kSizes;
     const std::string full = check_outputs(loaded, plan, local, check);
     if (!full.empty() && with_notices) log_warning(full);

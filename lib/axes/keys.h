@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-struct Resolving;
+struct ResolveState;
 
 /// Required is a field that each row of a table must set; a row that omits it does not compile.
 template <class T>
@@ -49,10 +49,10 @@ struct AxisKeys {
   /// The feature's name in messages: "tensor parallelism".
   Required<const char*> feature;
   /// Reports what contradicts the degree, after the ranks are divided; null if nothing can.
-  Required<void (*)(Resolving&)> check;
+  Required<void (*)(ResolveState&)> check;
   /// Suggests other degrees if the ranks cannot be divided: ", or write parallel.tensor: 1 or 3";
   /// null if there are no suggestions.
-  Required<std::string (*)(const Resolving&)> suggest_degrees;
+  Required<std::string (*)(const ResolveState&)> suggest_degrees;
 
   std::string_view name() const {
     const std::string_view whole = key.value;

@@ -73,6 +73,13 @@ constexpr bool intersects(AxisCuts a, AxisCuts b) {
   return (static_cast<uint32_t>(a) & static_cast<uint32_t>(b)) != 0;
 }
 
+/// All axes of the mesh.
+inline constexpr MeshAxes kAllAxes = [] {
+  MeshAxes axes;
+  for (const MeshAxisRow& row : kMeshAxisRows) axes.add({row.axis});
+  return axes;
+}();
+
 /// Returns the axes whose ranks divide any of `cuts` among themselves.
 constexpr MeshAxes axes_that_cut(AxisCuts cuts) {
   MeshAxes axes;
@@ -82,26 +89,20 @@ constexpr MeshAxes axes_that_cut(AxisCuts cuts) {
 }
 
 /// Returns the axes whose ranks divide none of `cuts` among themselves.
-constexpr MeshAxes axes_that_keep(AxisCuts cuts) {
-  MeshAxes axes;
-  for (const MeshAxisRow& row : kMeshAxisRows)
-    if (!intersects(row.cuts, cuts)) axes.add({row.axis});
+constexpr MeshAxes axes_that_do_not_cut(AxisCuts cuts) {
+  MeshAxes axes = kAllAxes;
+  axes.remove(axes_that_cut(cuts));
   return axes;
 }
 
-inline constexpr MeshAxes kAllAxes = [] {
-  MeshAxes axes;
-  for (const MeshAxisRow& row : kMeshAxisRows) axes.add({row.axis});
-  return axes;
-}();
 /// The axes along which ranks share one copy of the state of what they compute.
 inline constexpr MeshAxes kStateAxes = axes_that_cut(AxisCuts::kState);
-/// The cuts that give ranks different parts of the model's state.
+/// The cuts that divide the model's state, so that ranks have different parts of it.
 inline constexpr AxisCuts kModelCuts = AxisCuts::kState | AxisCuts::kLayers | AxisCuts::kTensors;
 /// The axes along which ranks share one copy of the whole model's state.
 inline constexpr MeshAxes kModelAxes = axes_that_cut(kModelCuts);
 /// The axes along which ranks have the same parts of the model's state.
-inline constexpr MeshAxes kReplicaAxes = axes_that_keep(kModelCuts);
+inline constexpr MeshAxes kReplicaAxes = axes_that_do_not_cut(kModelCuts);
 /// The axes along which each rank computes a share of a gradient; the gradient is their sum.
 inline constexpr MeshAxes kGradientAxes = axes_that_cut(AxisCuts::kSamples | AxisCuts::kRows);
 /// The axes along which ranks share the tokens of each row.

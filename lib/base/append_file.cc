@@ -51,7 +51,7 @@ bool AppendFile::reopen_if_lost() {
   if (::lstat(path_.c_str(), &current) == 0 && held.st_dev == current.st_dev &&
       held.st_ino == current.st_ino)
     return false;
-  if (folder_id() != folder_id_) return false;  // the folder was removed or replaced, too
+  if (folder_id() != folder_id_) return false;  // the folder itself was removed or replaced
   const int lost = fd_;
   open();
   ::close(lost);

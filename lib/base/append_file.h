@@ -28,7 +28,7 @@ class AppendFile {
   /// Opens or creates the file again if it was removed, renamed or replaced under its name, and
   /// returns whether it did; what was appended before is lost then. If its folder is gone, or
   /// another folder has its name (another run's, perhaps), it continues with the open file, which
-  /// has no name any more. Throws Error(kEnvironment).
+  /// no longer has a name. Throws Error(kEnvironment).
   bool reopen_if_lost();
 
   const std::string& path() const { return path_; }

@@ -25,7 +25,7 @@ class Xxh3Stream {
   std::unique_ptr<State> state_;
 };
 
-/// Writes `value` as 16 lower-case hexadecimal digits.
+/// Formats `value` as 16 lower-case hexadecimal digits.
 std::string hex64(uint64_t value);
 
 /// Computes the CRC-32C (Castagnoli), as TensorBoard's record format uses it.

@@ -81,7 +81,7 @@ bool is_refused(int error_number) {
   if (!is_refused(error_number)) throw_disk_error(path, "fsync", error_number);
   throw Error(
       ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
-      "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
+      "write to another file system (output_dir): this one cannot tell when a file is on its disk");
 }
 
 /// Modes are the permission bits of new files and folders, from which the umask removes some.
@@ -309,7 +309,7 @@ bool is_cached(int fd) {
 
 [[noreturn]] void refuse_name(const std::string& folder, std::string_view name, const char* why) {
   throw Error(ExitCode::kBadInput, cat(folder, ": file name \"", name, "\" is refused: ", why),
-              "files of a model or checkpoint must be inside its folder");
+              "put the files of a model or checkpoint inside its folder");
 }
 
 /// Checks the first bytes of a file for a placeholder. Large files are not read, because they
@@ -413,7 +413,7 @@ MappedFile::MappedFile(const std::string& path, int64_t max_bytes) : path_(path)
     throw Error(ExitCode::kBadInput,
                 cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(max_bytes),
                     " are read"),
-                "the file is not what its name says: check the path");
+                "check the path: the file is not what its name says");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   if (const FilePlaceholder found = placeholder_at(fd.get(), path); !found.kind.empty())

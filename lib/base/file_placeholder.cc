@@ -36,7 +36,7 @@ bool is_page_by_name(const std::string& path) {
   return extension == ".html" || extension == ".htm" || extension == ".xhtml";
 }
 
-/// Writes "git -C FOLDER COMMAND", as a shell reads it.
+/// Returns the text "git -C FOLDER COMMAND", as a shell reads it.
 std::string git_in_folder_of(const std::string& path, std::string_view command) {
   const std::string folder = fs::path(path).parent_path().string();
   return cat("git", folder.empty() ? "" : cat(" -C ", shell_word(folder)), " ", command);

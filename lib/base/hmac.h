@@ -20,7 +20,7 @@ bool equal_in_constant_time(std::span<const uint8_t> a, std::span<const uint8_t>
 /// Returns bytes of the kernel's random generator. Throws Error(kEnvironment) if the kernel has
 /// none.
 std::string random_bytes(size_t count);
-/// Writes bytes as hexadecimal digits, two for each byte: "0aff".
+/// Formats bytes as hexadecimal digits, two for each byte: "0aff".
 std::string hex_text(std::string_view bytes);
 
 }  // namespace ftrun

@@ -72,7 +72,7 @@ std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
 }
 
 /// Finds the home folder as Python's expanduser does: HOME, else the user's entry in the system's
-/// user database. If there is neither, returns "~", which no shell expands any more.
+/// user database. If there is neither, returns "~", which shells no longer expand.
 std::string home_folder(const EnvLookup& lookup) {
   std::string home = "~";
   if (const auto set = lookup("HOME"))
@@ -187,11 +187,10 @@ std::vector<std::string> commits_beginning_with(const std::string& folder,
                                   name.revision, " of it");
   const std::vector<std::string> whole = commits_beginning_with(folder, name.revision);
   if (whole.empty()) throw Error(ExitCode::kBadInput, message + cached_revisions(folder), remedy);
-  throw Error(
-      ExitCode::kBadInput,
-      cat(message, "; it holds ", whole.size() == 1 ? "the commit " : "the commits ",
-          join(whole, ", ")),
-      cat("a commit must be named by all of its digits: ", name.repository, "@", whole.front()));
+  throw Error(ExitCode::kBadInput,
+              cat(message, "; it holds ", whole.size() == 1 ? "the commit " : "the commits ",
+                  join(whole, ", ")),
+              cat("name a commit by all of its digits: ", name.repository, "@", whole.front()));
 }
 
 FoundFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
@@ -199,7 +198,7 @@ FoundFolder find_snapshot(const HubName& name, const std::string& file, const En
   const std::string cache = hub_cache_folder(lookup);
   const std::string folder = repository_folder(cache, name.repository, kind);
   const char* where = kind == HubKind::kModel ? "a folder" : "a file";
-  const std::string remedy = cat(download_line(name, kind), " downloads it; or name ", where,
+  const std::string remedy = cat("run: ", download_line(name, kind), "; or name ", where,
                                  " on this machine, relative to the working directory");
   const std::string shown = cat(name.repository, name.gives_revision ? "@" + name.revision : "");
   if (!posix_files().exists(folder))

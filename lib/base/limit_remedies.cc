@@ -85,14 +85,14 @@ std::string writing_remedy(int error_number, const std::string& elsewhere) {
     case EFBIG:
       return larger_files_remedy();
     case EROFS:
-      return cat("that file system is mounted read-only: ", elsewhere);
+      return cat(elsewhere, ": that file system is mounted read-only");
     case EMFILE:
     case ENFILE:
       return kMoreFiles;
     case EXDEV:
       // The folder is part of a container's image: it can be written to but not renamed.
-      return "its file system cannot rename files of a lower layer: write to another folder, or "
-             "remove that one first";
+      return "write to another folder, or remove that one first: its file system cannot rename "
+             "files of a lower layer";
     default:
       return "check that the folder exists and that this user may write to it";
   }

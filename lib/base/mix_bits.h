@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// FTRUN_HOST_DEVICE lets GPU code call these functions, too.
+// FTRUN_HOST_DEVICE lets GPU code call these functions as well.
 #ifdef __CUDACC__
 #define FTRUN_HOST_DEVICE __host__ __device__
 #else

@@ -23,7 +23,7 @@ struct OpenedLibrary {
 };
 
 /// Opens oneDNN or OpenBLAS with symbols that only its caller sees: both define symbols (sgemm_)
-/// that other libraries define, too. The loader looks next to LibTorch, then in the system's
+/// that other libraries also define. The loader looks next to LibTorch, then in the system's
 /// folders. Throws Error(kEnvironment) if this fails only because memory ran out: another library
 /// in its place would compute different bits.
 OpenedLibrary open_product_library(ProductLibrary library);

@@ -20,7 +20,7 @@ size_t text_columns(std::string_view text);
 std::string format_table(const std::vector<std::string>& headers,
                          const std::vector<std::vector<std::string>>& rows);
 
-/// Writes by how much `measured` differs from `expected`: "+0.82 %"; "-" if `expected` is 0.
+/// Returns by how much `measured` differs from `expected`: "+0.82 %"; "-" if `expected` is 0.
 std::string percent_error_text(int64_t measured, int64_t expected);
 
 }  // namespace ftrun

@@ -8,11 +8,11 @@
 
 namespace ftrun {
 
-/// Writes bytes in binary units: "1.50 GiB", "512 B".
+/// Formats bytes in binary units: "1.50 GiB", "512 B".
 std::string human_bytes(int64_t bytes);
-/// Writes a count of parameters or tokens in decimal units: "134.5 M", "1.2 B".
+/// Formats a count of parameters or tokens in decimal units: "134.5 M", "1.2 B".
 std::string human_count(int64_t count);
-/// Writes a duration: "2h 03m", "4m 05s", "7.3s".
+/// Formats a duration: "2h 03m", "4m 05s", "7.3s".
 std::string human_seconds(double seconds);
 /// Returns the shortest decimal text that reads back as the same double ("0.1", "1e-05").
 std::string number_text(double value);
@@ -21,9 +21,9 @@ std::string number_text(double value);
 std::optional<double> take_number(std::string_view& text);
 /// Formats one number as printf does: format_number("%.2f", 1.5) is "1.50".
 std::string format_number(const char* format, double value);
-/// Writes a number with `digits` decimals.
+/// Formats a number with `digits` decimals.
 std::string fixed_text(double value, int digits);
-/// Writes a fraction in percent: "12.5 %" for 0.125 with one digit.
+/// Formats a fraction in percent: "12.5 %" for 0.125 with one digit.
 std::string percent_text(double share, int digits);
 
 /// Returns the first line of a text, for messages; the other lines belong into logs.
@@ -41,9 +41,7 @@ std::string join_numbers(const Numbers& numbers, std::string_view separator) {
 std::string rank_list(const std::vector<std::string>& ranks);
 template <typename Numbers>
 std::string rank_list(const Numbers& ranks) {
-  std::vector<std::string> texts;
-  for (const auto rank : ranks) texts.push_back(std::to_string(rank));
-  return rank_list(texts);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join_numbers(ranks, ", ");
 }
 
 /// Quotes a word for a POSIX shell if it holds anything but letters, digits and "_-./+,:@%=".

@@ -88,8 +88,8 @@ std::string find_torch(const TorchSearch& search) {
       ExitCode::kEnvironment,
       cat("LibTorch ", search.wanted, ", which this ftrun was built with, was not found",
           others.empty() ? "" : cat("; found: ", join(others, ", "))),
-      cat("pip install torch==", release,
-          " into the environment that ftrun is in or that is active, or name the torch package: ",
+      cat("run pip install torch==", release,
+          " in the environment that ftrun is in or that is active, or name the torch package: ",
           kVariable, "=.../site-packages/torch"));
 }
 

@@ -30,7 +30,7 @@ std::string wide_encoding(std::string_view text);
 /// file.
 void refuse_wide_encoding(std::string_view text, const std::string& where);
 
-/// Writes bytes that are not UTF-8 as \xNN, for messages.
+/// Replaces bytes that are not UTF-8 by \xNN, for messages.
 std::string escape_not_utf8(std::string_view text);
 
 /// Puts a text on one line: control characters, including line ends, become spaces.

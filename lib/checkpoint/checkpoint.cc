@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDamaged =
-    "the checkpoint is damaged or incomplete: resume from another one (ftrun verify lists them)";
+    "resume from another checkpoint (ftrun verify lists them): this one is damaged or incomplete";
 constexpr const char* kOtherModel =
-    "the checkpoint belongs to another model or optimizer: resume with the config that wrote it";
+    "resume with the config that wrote it: the checkpoint belongs to another model or optimizer";
 
 [[noreturn]] void refuse(const std::string& message, const char* remedy = kDamaged) {
   throw Error(ExitCode::kBadInput, message, remedy);
@@ -68,7 +68,7 @@ constexpr int64_t kReadAhead = int64_t{8} << 20;
 /// pages that were read.
 class TensorRead {
  public:
-  /// Begins reading. With `hashes`, elements that are not copied are hashed, too. `until` is the
+  /// Begins reading. With `hashes`, elements that are not copied are hashed as well. `until` is the
   /// byte of the file's data up to which it is read ahead.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
       : file_(file),

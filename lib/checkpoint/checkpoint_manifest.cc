@@ -25,7 +25,7 @@ constexpr size_t kHashDigits = 16;
 
 [[noreturn]] void refuse_manifest(const std::string& message) {
   throw Error(ExitCode::kBadInput, message,
-              "the checkpoint is damaged: resume from another one (ftrun verify lists them)");
+              "resume from another checkpoint (ftrun verify lists them): this one is damaged");
 }
 
 json slice_json(const SliceRecord& slice) {
@@ -122,7 +122,8 @@ json record_json_without_slices(const RankRecord& record) {
   return value;
 }
 
-/// Writes one slice per line, so that a person can read it and a tool can compare two.
+/// Formats a record with one slice per line, so that a person can read it and a tool can compare
+/// two.
 std::string record_lines(const RankRecord& record) {
   std::string text = record_json_without_slices(record).dump();
   text.pop_back();

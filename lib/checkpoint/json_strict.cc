@@ -28,7 +28,7 @@ std::string location_text(std::string_view text, const std::string& where, size_
 
 [[noreturn]] void refuse_json(const std::string& message) {
   throw Error(ExitCode::kBadInput, message,
-              "the file is damaged or was not written by a known tool");
+              "fetch or write the file again: it is damaged, or no known tool wrote it");
 }
 
 // KeyGuard sees every key while the parser builds the tree. A duplicate key can be noticed only

@@ -43,13 +43,13 @@ void check_is_folder(const std::string& folder) {
 std::string incomplete_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
   return line.empty() ? "check that the download of the model is complete"
-                      : cat(line, " downloads the missing files");
+                      : cat("download the missing files: ", line);
 }
 
 std::string dead_link_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
   return line.empty() ? "fetch the model again, or correct the link"
-                      : cat(line, " downloads the missing files");
+                      : cat("download the missing files: ", line);
 }
 
 /// Returns the command that converts a model whose weights are pickles to safetensors.
@@ -237,7 +237,7 @@ const ModelFolder::TensorLocation& ModelFolder::locate(std::string_view name) co
   refuse_model(cat(folder_, ": the weights have no tensor \"", printable(name), "\""),
                near.empty()
                    ? "check that config.json belongs to these weights: names and layers must match"
-                   : cat("the nearest name is \"", printable(near), "\""));
+                   : cat("use the nearest name: \"", printable(near), "\""));
 }
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {

@@ -16,8 +16,9 @@ namespace {
   for (const StoredTensor& tensor : file.tensors()) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
   throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", printable(name), "\""),
-              near.empty() ? cat("it holds ", names.size(), " tensors; none has a name like it")
-                           : cat("the nearest name is \"", printable(near), "\""));
+              near.empty() ? cat("use a file that holds it: none of this one's ", names.size(),
+                                 " names is similar")
+                           : cat("use the nearest name: \"", printable(near), "\""));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxDimensions = 64;
 constexpr size_t kLongestName = 4096;
 constexpr const char* kHeaderRemedy =
-    "the file is damaged, incomplete or not a safetensors file: fetch or write it again";
+    "fetch or write the file again: it is damaged, incomplete or not a safetensors file";
 
 [[noreturn]] void refuse_header(const std::string& message) {
   throw Error(ExitCode::kBadInput, message, kHeaderRemedy);

@@ -112,7 +112,7 @@ const char* read_back(const std::string& path, uint64_t written, const SaveBuffe
   throw Error(
       ExitCode::kEnvironment,
       cat(path, ": reads back with checksum ", hex64(found), ", was written with ", hex64(written)),
-      "the disk or its connection changes data: write to another one (output_dir)");
+      "write to another disk (output_dir): this one or its connection changes data");
 }
 
 std::string make_temporary(FileSystem& files, const std::string& root, int64_t step) {
@@ -132,7 +132,7 @@ WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std:
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
-                "output_dir must be on a file system that all ranks share");
+                "put output_dir on a file system that all ranks share");
   WrittenHere written{write_rank_file(files, folder, rank, slices, *options.buffers)};
   RankRecord& record = written.record;
   const auto start = std::chrono::steady_clock::now();

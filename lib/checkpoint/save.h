@@ -17,7 +17,7 @@ struct SaveOptions {
   /// The run folder's checkpoints/, on a file system that all ranks can access.
   std::string root;
   /// The number of checkpoints that are kept, including the new one; 0 keeps all. The best
-  /// checkpoint is kept, too.
+  /// checkpoint is kept in addition.
   int64_t keep_last = 0;
   /// Says whether every file is read back and verified before the checkpoint is committed.
   bool verify_written = true;

@@ -25,7 +25,7 @@ class SeqLocked {
     std::array<uint64_t, kWords> words;
     std::memcpy(words.data(), &value, sizeof value);
     uint32_t version = version_.load(std::memory_order_relaxed);
-    // The loop is for the one case of two writers: another thread of this process writes, too, when
+    // The loop is for the one case of two writers: another thread of this process also writes when
     // something has failed.
     do {
       version &= ~1U;
@@ -95,7 +95,7 @@ struct ShownGroup {
 };
 
 /// BoardTable holds the state that one rank shows to others. It lies in the rank's own memory, or
-/// in memory of the supervisor that the other ranks of the machine map, too. Zero bytes are a table
+/// in memory of the supervisor that the other ranks of the machine also map. Zero bytes are a table
 /// without a rank.
 struct BoardTable {
   /// The number of lanes and groups that fit; further ones are not shown.

@@ -13,7 +13,7 @@ namespace {
 /// The maximum number of cores that a text may list; longer lists are invalid.
 constexpr size_t kMaxNumbers = 1 << 16;
 
-/// Writes core numbers, which must be ascending, as ranges: "0-3,8".
+/// Formats core numbers, which must be ascending, as ranges: "0-3,8".
 std::string ranges_text(const std::vector<int>& numbers) {
   std::vector<std::string> ranges;
   for (size_t i = 0; i < numbers.size();) {

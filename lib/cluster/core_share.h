@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Writes a limit as a text for the other ranks; parse_core_limit() reads it back. An invalid text
+/// Formats a limit as a text for the other ranks; parse_core_limit() reads it back. An invalid text
 /// is read as a limit of one core.
 std::string core_limit_text(const CoreLimit& limit);
 CoreLimit parse_core_limit(const std::string& text);

@@ -31,7 +31,7 @@ struct FailureReport {
 /// Makes the report of a rank that ends because of `failure`, which the user sees as `error`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& error);
 
-/// Writes the report as one line, at most 4,000 bytes, so that a pipe transfers it whole. The
+/// Formats the report as one line, at most 4,000 bytes, so that a pipe transfers it whole. The
 /// middle of a longer message is cut out; its remedy is kept.
 std::string failure_line(const FailureReport& report);
 /// Parses a line of failure_line(); returns nothing for any other line.

@@ -126,8 +126,8 @@ bool same_failure(const RankFailure& a, const RankFailure& b) {
          !a.message.empty();
 }
 
-/// Writes "rank 0" or "ranks 0, 1, 2": the ranks in ascending order, regardless of the order in
-/// which they ended.
+/// Returns the text "rank 0" or "ranks 0, 1, 2": the ranks in ascending order, regardless of the
+/// order in which they ended.
 std::string sorted_rank_list(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return rank_list(ranks);

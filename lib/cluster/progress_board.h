@@ -69,8 +69,8 @@ class ProgressBoard {
   void blame(int rank);
   int blamed_rank() const { return blamed_rank_; }
 
-  /// Writes "  rank 3 is in all_reduce #12 (...) of group dp" for the crash handler, which must not
-  /// wait for a lock that the crashed thread may hold.
+  /// Returns the text "  rank 3 is in all_reduce #12 (...) of group dp" for the crash handler,
+  /// which must not wait for a lock that the crashed thread may hold.
   std::string describe() const;
 
  private:

@@ -47,7 +47,7 @@ RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
     if (size < 1) {
       throw Error(ExitCode::kUsage,
                   cat("the mesh has ", size, " ranks along ", axis_name(axis_at(i))),
-                  "every degree of parallelism is at least 1");
+                  "use a degree of at least 1 for each kind of parallelism");
     }
     strides_[i] = world_size_;
     world_size_ *= size;
@@ -114,7 +114,7 @@ GroupSpan RankMesh::every_kth(MeshAxes axes, int k) const {
   return {axes, places(axes) / k, k};
 }
 
-/// Writes "dp_shard+cp", "dp_shard/2" or "(dp_shard+cp)%4"; leaves out axes of size 1.
+/// Returns the text "dp_shard+cp", "dp_shard/2" or "(dp_shard+cp)%4"; leaves out axes of size 1.
 std::string RankMesh::label_of(const GroupSpan& span) const {
   std::vector<std::string> names;
   for (const auto& [axis, name, cuts] : kMeshAxisRows)

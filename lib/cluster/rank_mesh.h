@@ -96,7 +96,7 @@ class RankMesh {
   int rank_moved_to(int rank, MeshAxis axis, int place) const;
   /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
   std::vector<RankGroup> groups(MeshAxes axes) const;
-  /// Writes a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.
+  /// Formats a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.
   std::string place_text(int rank) const;
 
  private:

@@ -74,7 +74,7 @@ void set_environment(const std::vector<std::string>& variables) {
   for (const int fd : command.inherited) {
     if (::fcntl(fd, F_SETFD, 0) != 0) exit_failed_child(forked);
   }
-  // This closes forked.failure, too, from which the parent sees that the start has succeeded.
+  // This also closes forked.failure, from which the parent sees that the start has succeeded.
   if (!close_as_exec_would()) exit_failed_child(forked);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();

@@ -459,7 +459,7 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
       setup_.board->blame(std::stoi(unlike.front()));
   }
   return Error(ExitCode::kBug, text,
-               "all ranks must run the same program on the same config; please report this");
+               "give all ranks the same program and config; if they have them, please report this");
 }
 
 void Communicator::check_counted(const Collective& wanted, int from, int64_t sent) const {
@@ -469,7 +469,7 @@ void Communicator::check_counted(const Collective& wanted, int from, int64_t sen
   throw Error(ExitCode::kBug,
               cat("rank ", global(from), " gives rank ", global(rank()), " ", sent, " elements in ",
                   describe(wanted.record), ", which expects ", received),
-              "all ranks must run the same program on the same config; please report this");
+              "give all ranks the same program and config; if they have them, please report this");
 }
 
 void Communicator::check_message(const CollectiveRecord& sent,
@@ -480,7 +480,7 @@ void Communicator::check_message(const CollectiveRecord& sent,
   throw Error(ExitCode::kBug,
               cat("rank ", global(wanted.peer), " does ", describe(sent), " but rank ",
                   global(rank()), " does ", describe(wanted)),
-              "all ranks must run the same program on the same config; please report this");
+              "give all ranks the same program and config; if they have them, please report this");
 }
 
 }  // namespace ftrun

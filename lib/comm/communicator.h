@@ -212,7 +212,7 @@ class Communicator {
   /// which collectives were called. Returns nothing if the back end cannot observe it. Must not be
   /// called while a collective runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
-  /// Returns an upper bound of the bytes that the back end allocates while collectives run, without
+  /// Returns an upper bound on the bytes that the back end allocates while collectives run, without
   /// its callers' buffers and the peers' memory that it maps.
   virtual int64_t working_bytes() const { return 0; }
   /// Sets the limit of every later wait.

@@ -482,7 +482,7 @@ std::unique_ptr<Communicator> make_gloo_communicator(Communicator::Setup setup,
     throw Error(ExitCode::kPeerLost,
                 cat("rank ", rendezvous.rank(), " could not connect group ", name,
                     " over Gloo: ", first_line(error.what())),
-                "GLOO_SOCKET_IFNAME chooses the network interface");
+                "choose the network interface with GLOO_SOCKET_IFNAME");
   }
 }
 

@@ -67,7 +67,7 @@ MeetingFile::~MeetingFile() {
   try {
     if (text_of(path_) == content_) ::unlink(path_.c_str());
   } catch (const std::exception&) {
-    // The file is not this rank's any more.
+    // The file is no longer this rank's.
   }
 }
 

@@ -66,7 +66,7 @@ void free_device(void* data, int64_t) {
   ::cudaFree(data);
 }
 
-/// Writes the id as hexadecimal digits, because it is sent as a text through the store.
+/// Formats the id as hexadecimal digits, because it is sent as a text through the store.
 std::string to_hex(const ncclUniqueId& id) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;

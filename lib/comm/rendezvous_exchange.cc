@@ -21,7 +21,7 @@ constexpr Milliseconds kCollectTime{2000};
 /// The maximum number of ranks that a log message about a wait lists, with what they are doing.
 constexpr std::ptrdiff_t kMaxListed = 8;
 
-/// Writes "rank 1", "ranks 1, 2", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
+/// Returns the text "rank 1", "ranks 1, 2", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
 std::string few_ranks(const std::vector<int>& ranks) {
   const auto shown = std::min(kMaxListed, std::ssize(ranks));
   const std::string list = rank_list(std::vector<int>(ranks.begin(), ranks.begin() + shown));
@@ -225,8 +225,8 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
   }
 }
 
-/// Waits in slices, and after each slice looks for ranks that cannot come any more. A store that
-/// does not answer, as while rank 0 is stopped, is waited for as an absent rank is.
+/// Waits in slices, and after each slice looks for ranks that can no longer come. A store that does
+/// not answer, as while rank 0 is stopped, is waited for as an absent rank is.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
                                   const FindAbsent& find_absent, WaitPolicy policy) {

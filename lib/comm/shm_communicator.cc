@@ -156,7 +156,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<std::byte*> inputs_;         // each rank's input, as mapped in this process
   std::vector<const void*> piece_inputs_;  // the same, advanced to a piece
   std::vector<PeerSends> outgoing_ = std::vector<PeerSends>(static_cast<size_t>(size()));
-  CommBuffer spare_;  // the largest copy that no peer reads any more
+  CommBuffer spare_;  // the largest copy that peers no longer read
   int64_t transported_ = 0;
 };
 

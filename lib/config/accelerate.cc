@@ -13,19 +13,19 @@
 namespace ftrun {
 namespace {
 
-using Names = std::vector<std::string_view>;
+using KeyNames = std::vector<std::string_view>;
 
 // Keys whose presence marks a file as one of Accelerate.
-const Names kSigns{"deepspeed_config", "distributed_type", "compute_environment", "fsdp_config"};
+const KeyNames kMarkerKeys{"deepspeed_config", "distributed_type", "compute_environment",
+                           "fsdp_config"};
 
-// Key is a key that this file reads, or one without a meaning in ftrun, with the reason if that
-// helps.
-struct Key {
+// IgnoredKey is a key that has no meaning in ftrun, with the reason if that helps.
+struct IgnoredKey {
   std::string_view name;
   const char* why;
 };
 constexpr const char* kLauncher = "set by the launcher";
-constexpr Key kWithoutMeaning[] = {
+constexpr IgnoredKey kIgnoredKeys[] = {
     {"compute_environment", ""},
     {"debug", ""},
     {"machine_rank", kLauncher},
@@ -53,7 +53,7 @@ constexpr Key kWithoutMeaning[] = {
     {"commands", ""},
     {"command_file", ""},
 };
-constexpr Key kBlockWithoutMeaning[] = {
+constexpr IgnoredKey kIgnoredBlockKeys[] = {
     {"zero3_init_flag", "ranks read their own parts of the weights"},
     {"deepspeed_multinode_launcher", kLauncher},
     {"deepspeed_hostfile", kLauncher},
@@ -67,7 +67,7 @@ struct KeyTranslation {
   const char* name;
   const char* path;
 };
-constexpr KeyTranslation kPlain[] = {
+constexpr KeyTranslation kBlockKeys[] = {
     {"zero_stage", "zero_optimization.stage"},
     {"gradient_accumulation_steps", "gradient_accumulation_steps"},
     {"gradient_clipping", "gradient_clipping"},
@@ -80,13 +80,13 @@ constexpr KeyTranslation kPlain[] = {
 
 // Sizes in parallelism_config, without their prefix, and the degrees that they set.
 constexpr const char* kMeshPrefix = "parallelism_config_";
-constexpr KeyTranslation kMesh[] = {
+constexpr KeyTranslation kMeshKeys[] = {
     {"tp_size", "parallel.tensor"},
     {"cp_size", "parallel.context"},
     {"sp_size", "sequence_parallel_size"},
     {"ep_size", "parallel.expert"},
 };
-constexpr Key kMeshWithoutMeaning[] = {
+constexpr IgnoredKey kIgnoredMeshKeys[] = {
     {"dp_shard_size", "it follows from num_processes"},
     {"dp_replicate_size", ""},
     {"cp_backend", ""},
@@ -97,7 +97,7 @@ constexpr Key kMeshWithoutMeaning[] = {
     {"sp_attn_implementation", ""},
 };
 
-bool among(const Names& names, std::string_view name) {
+bool contains(const KeyNames& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -118,7 +118,7 @@ bool is_set(const ConfigNode& value) {
 }
 
 /// Puts a value at "a.b.c"; creates missing sections.
-void put(ConfigNode& map, std::string_view path, ConfigNode value) {
+void put_at_path(ConfigNode& map, std::string_view path, ConfigNode value) {
   const size_t dot = path.find('.');
   const std::string key(path.substr(0, dot));
   if (dot == std::string_view::npos) {
@@ -127,13 +127,13 @@ void put(ConfigNode& map, std::string_view path, ConfigNode value) {
   }
   if (map.find(key) == nullptr)
     map.entries.push_back({key, value.at, ConfigNode::of_map(value.at), ""});
-  put(*map.find(key), path.substr(dot + 1), std::move(value));
+  put_at_path(*map.find(key), path.substr(dot + 1), std::move(value));
 }
 
-/// Translator turns one Accelerate file into one config.
-class Translator {
+/// AccelerateTranslator turns one Accelerate file into one config.
+class AccelerateTranslator {
  public:
-  Translator(const ConfigNode& root, const ConfigNode& named, Problems& problems)
+  AccelerateTranslator(const ConfigNode& root, const ConfigNode& named, Problems& problems)
       : root_(root), named_(named), problems_(problems), config_(ConfigNode::of_map(root.at)) {
     const ConfigNode* block = root.find("deepspeed_config");
     if (block != nullptr && block->is_map()) block_ = block;
@@ -142,7 +142,7 @@ class Translator {
   }
 
   ConfigNode translate() {
-    if (!among({"DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU", "TP"}, type_)) {
+    if (!contains({"DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU", "TP"}, type_)) {
       refuse();
       return ConfigNode::of_map(root_.at);
     }
@@ -151,7 +151,7 @@ class Translator {
     read_mesh();
     read_processes();
     if (const ConfigNode* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
-      put(config_, "device", ConfigNode::of_text(cpu->at, "cpu"));
+      put_at_path(config_, "device", ConfigNode::of_text(cpu->at, "cpu"));
     report_keys_without_meaning();
     return std::move(config_);
   }
@@ -159,7 +159,7 @@ class Translator {
  private:
   void read_block() {
     const bool has_file = accelerate_config_file(root_) != nullptr;
-    for (const auto& [name, path] : kPlain) {
+    for (const auto& [name, path] : kBlockKeys) {
       const ConfigNode* value = block_->find(name);
       if (value == nullptr || !is_set(*value)) continue;
       if (has_file)
@@ -167,11 +167,11 @@ class Translator {
                         cat("deepspeed_config.", name, ": set together with deepspeed_config_file"),
                         cat("write ", path, " in that file, as Accelerate asks"));
       else
-        put(config_, path, *value);
+        put_at_path(config_, path, *value);
     }
     if (!has_file && block_->find("zero_stage") == nullptr)
-      put(config_, "zero_optimization.stage",
-          ConfigNode::of_int(block_->at, 2));  // Accelerate's default
+      put_at_path(config_, "zero_optimization.stage",
+                  ConfigNode::of_int(block_->at, 2));  // Accelerate's default
   }
 
   // Sets the precision if the named DeepSpeed file does not.
@@ -179,7 +179,7 @@ class Translator {
     const ConfigNode* precision = root_.find("mixed_precision");
     if (precision == nullptr || precision->kind == ConfigNodeKind::kNull) return;
     const std::string word = precision->text;
-    if (!among({"no", "bf16", "fp16", "false"}, word)) {
+    if (!contains({"no", "bf16", "fp16", "false"}, word)) {
       problems_.error(precision->at, cat("mixed_precision: ftrun has no ", word), "use bf16");
       return;
     }
@@ -188,7 +188,7 @@ class Translator {
       const ConfigNode* written = named_.at_path(path);
       const bool wanted = word == dtype, open = written == nullptr || written->is_open();
       if (open && (wanted || written != nullptr))
-        put(config_, path, ConfigNode::of_bool(precision->at, wanted));
+        put_at_path(config_, path, ConfigNode::of_bool(precision->at, wanted));
       if (open || wanted == written->boolean || word == "no" || word == "false") continue;
       problems_.error(precision->at,
                       cat("mixed_precision ", word, " contradicts ", path, " ",
@@ -207,20 +207,20 @@ class Translator {
   }
 
   void read_mesh() {
-    for (const auto& [name, path] : kMesh)
+    for (const auto& [name, path] : kMeshKeys)
       if (const ConfigNode* size = mesh_size(name); size != nullptr && degree_of(size) > 1)
-        put(config_, path, *size);
+        put_at_path(config_, path, *size);
     if (const ConfigNode* size = root_.at_path("tp_config.tp_size"); degree_of(size) > 1)
-      put(config_, "parallel.tensor", *size);
+      put_at_path(config_, "parallel.tensor", *size);
     // Replicas that consist of one rank each are plain data parallelism.
     const ConfigNode* replicas = mesh_size("dp_replicate_size");
     if (degree_of(replicas) > 1 && degree_of(mesh_size("dp_shard_size")) > 1)
-      put(config_, "parallel.data_replicate", *replicas);
+      put_at_path(config_, "parallel.data_replicate", *replicas);
   }
 
   // Returns the largest degree that is written under any of `paths`: in this file, in the named
   // file, or among ftrun's own keys next to Accelerate's.
-  int64_t written_degree(const Names& paths) const {
+  int64_t written_degree(const KeyNames& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)
       for (const ConfigNode* from : {&root_, &named_, static_cast<const ConfigNode*>(&config_)})
@@ -237,13 +237,14 @@ class Translator {
         axis->degree_in(mesh) = written_degree(axis->degree_keys());
     const int64_t inner = model_ranks(mesh), ranks = processes.integer;
     if (inner == 1 || processes.kind != ConfigNodeKind::kInt)
-      put(config_, "parallel.data", processes);
+      put_at_path(config_, "parallel.data", processes);
     else if (inner == 0 || ranks % inner != 0)
-      problems_.error(processes.at,
-                      cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
-                      "it counts all ranks, and the quotient is the number of data-parallel ranks");
+      problems_.error(
+          processes.at, cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
+          "write a number that can be divided: it counts all ranks, and the quotient is the number "
+          "of data-parallel ranks");
     else
-      put(config_, "parallel.data", ConfigNode::of_int(processes.at, ranks / inner));
+      put_at_path(config_, "parallel.data", ConfigNode::of_int(processes.at, ranks / inner));
   }
 
   // Reads the number of processes. On one machine ftrun starts all ranks; on several machines a
@@ -267,27 +268,30 @@ class Translator {
   void report_keys_without_meaning() {
     std::vector<std::string> named;
     const ConfigEntry* first = nullptr;
-    const auto name = [&](const ConfigEntry& entry, const std::string& shown, const Key& key) {
+    const auto name = [&](const ConfigEntry& entry, const std::string& shown,
+                          const IgnoredKey& key) {
       if (first == nullptr) first = &entry;
       named.push_back(cat(shown, *key.why == '\0' ? "" : cat(" (", key.why, ")")));
     };
     const bool reads_block = type_ == "DEEPSPEED";
     for (const ConfigEntry& entry : root_.entries) {
-      const Key* known = std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),
-                                      [&](const Key& key) { return key.name == entry.key; });
-      if (known != std::end(kWithoutMeaning))
+      const IgnoredKey* known =
+          std::find_if(std::begin(kIgnoredKeys), std::end(kIgnoredKeys),
+                       [&](const IgnoredKey& key) { return key.name == entry.key; });
+      if (known != std::end(kIgnoredKeys))
         name(entry, entry.key, *known);
       else if (entry.key == "deepspeed_config" && !reads_block)
         name(entry, entry.key, {"", "its distributed_type is another"});
-      else if (!among({"deepspeed_config", "distributed_type", "mixed_precision", "num_processes",
-                       "num_machines", "use_cpu", "parallelism_config", "tp_config"},
-                      entry.key))
+      else if (!contains(
+                   {"deepspeed_config", "distributed_type", "mixed_precision", "num_processes",
+                    "num_machines", "use_cpu", "parallelism_config", "tp_config"},
+                   entry.key))
         config_.entries.push_back(entry);
     }
     if (block_ != nullptr && reads_block)
-      for (const ConfigEntry& entry : block_->entries) name_of_block(entry, name);
+      for (const ConfigEntry& entry : block_->entries) report_block_key(entry, name);
     if (const ConfigNode* mesh = root_.find("parallelism_config"); mesh != nullptr)
-      for (const ConfigEntry& entry : mesh->entries) name_of_mesh(entry, name);
+      for (const ConfigEntry& entry : mesh->entries) report_mesh_key(entry, name);
     if (first != nullptr)
       problems_.notice(
           first->at,
@@ -295,25 +299,24 @@ class Translator {
   }
 
   template <typename Name>
-  void name_of_block(const ConfigEntry& entry, const Name& name) {
+  void report_block_key(const ConfigEntry& entry, const Name& name) {
     const std::string shown = "deepspeed_config." + entry.key;
-    for (const Key& key : kBlockWithoutMeaning)
+    for (const IgnoredKey& key : kIgnoredBlockKeys)
       if (key.name == entry.key) return name(entry, shown, key);
     const bool read =
         entry.key == "deepspeed_config_file" ||
-        std::any_of(std::begin(kPlain), std::end(kPlain),
+        std::any_of(std::begin(kBlockKeys), std::end(kBlockKeys),
                     [&](const KeyTranslation& plain) { return plain.name == entry.key; });
     if (!read) problems_.error(entry.at, cat(shown, ": unknown key"));
   }
 
   template <typename Name>
-  void name_of_mesh(const ConfigEntry& entry, const Name& name) {
+  void report_mesh_key(const ConfigEntry& entry, const Name& name) {
     const std::string shown = "parallelism_config." + entry.key;
     const auto is = [&](const auto& known) { return cat(kMeshPrefix, known.name) == entry.key; };
-    const auto known =
-        std::find_if(std::begin(kMeshWithoutMeaning), std::end(kMeshWithoutMeaning), is);
-    if (known != std::end(kMeshWithoutMeaning)) return name(entry, shown, *known);
-    if (!std::any_of(std::begin(kMesh), std::end(kMesh), is))
+    const auto known = std::find_if(std::begin(kIgnoredMeshKeys), std::end(kIgnoredMeshKeys), is);
+    if (known != std::end(kIgnoredMeshKeys)) return name(entry, shown, *known);
+    if (!std::any_of(std::begin(kMeshKeys), std::end(kMeshKeys), is))
       problems_.error(entry.at, cat(shown, ": unknown key"));
   }
 
@@ -323,30 +326,30 @@ class Translator {
       problems_.error(
           type->at,
           "distributed_type FSDP: an fsdp_config is not read; ftrun shards with ZeRO instead",
-          cat("write what it stands for: ", fsdp_as_zero()));
-    else if (type_ == "MEGATRON_LM" && !text_of_megatron().empty())
+          cat("write what it stands for: ", fsdp_as_ftrun_keys()));
+    else if (type_ == "MEGATRON_LM" && !megatron_as_ftrun_keys().empty())
       problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
-                      cat("write what it stands for: ", text_of_megatron()));
+                      cat("write what it stands for: ", megatron_as_ftrun_keys()));
     else
       problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such back end"),
                       "write a config with model.path, data.train and DeepSpeed's keys");
   }
 
-  std::string of_fsdp(const char* key) const {
+  std::string fsdp_value(const char* key) const {
     const ConfigNode* fsdp = root_.find("fsdp_config");
     return fsdp == nullptr ? "" : text_of(fsdp->find(key));
   }
 
   // Describes FSDP settings as ftrun's keys: "zero_optimization: {stage: 3}; bf16: {enabled: true};
   // parallel: {data: 8}"
-  std::string fsdp_as_zero() const {
-    const std::string strategy = of_fsdp("fsdp_sharding_strategy");
+  std::string fsdp_as_ftrun_keys() const {
+    const std::string strategy = fsdp_value("fsdp_sharding_strategy");
     const bool hybrid = strategy.starts_with("HYBRID") || strategy == "4" || strategy == "5";
-    const bool keeps = among({"SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"}, strategy) ||
-                       of_fsdp("fsdp_reshard_after_forward") == "false";
-    const int stage = among({"NO_SHARD", "3"}, strategy) ? 0 : keeps ? 2 : 3;
+    const bool keeps = contains({"SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"}, strategy) ||
+                       fsdp_value("fsdp_reshard_after_forward") == "false";
+    const int stage = contains({"NO_SHARD", "3"}, strategy) ? 0 : keeps ? 2 : 3;
     std::vector<std::string> zero{cat("stage: ", stage)};
-    if (of_fsdp("fsdp_offload_params") == "true" && stage > 0) {
+    if (fsdp_value("fsdp_offload_params") == "true" && stage > 0) {
       if (stage == 3) zero.emplace_back("offload_param: {device: cpu}");
       zero.emplace_back("offload_optimizer: {device: cpu}");
     }
@@ -354,38 +357,40 @@ class Translator {
     const std::string precision = text_of(root_.find("mixed_precision"));
     if (precision == "bf16" || precision == "fp16")
       lines.push_back(precision + ": {enabled: true}");
-    if (of_fsdp("fsdp_activation_checkpointing") == "true") lines.emplace_back("recompute: full");
-    if (of_fsdp("fsdp_auto_wrap_policy") == "NO_WRAP")
+    if (fsdp_value("fsdp_activation_checkpointing") == "true")
+      lines.emplace_back("recompute: full");
+    if (fsdp_value("fsdp_auto_wrap_policy") == "NO_WRAP")
       lines.emplace_back("partition: {unit: model}");
-    if (const std::string mesh = fsdp_mesh(hybrid); !mesh.empty())
+    if (const std::string mesh = fsdp_mesh_text(hybrid); !mesh.empty())
       lines.push_back(cat("parallel: {", mesh, "}"));
     return join(lines, "; ");
   }
 
-  std::string of_megatron(const char* key) const {
+  std::string megatron_value(const char* key) const {
     return text_of(root_.at_path(cat("megatron_lm_config.megatron_lm_", key)));
   }
 
   // Describes Megatron settings as ftrun's keys: "parallel: {data: 2, tensor: 4};
   // zero_optimization: {stage: 1}; recompute: selective"
-  std::string text_of_megatron() const {
+  std::string megatron_as_ftrun_keys() const {
     const ConfigNode* megatron = root_.find("megatron_lm_config");
     if (megatron == nullptr || megatron->entries.empty()) return "";
     ParallelConfig mesh;
     mesh.tensor = degree_of(megatron->find("megatron_lm_tp_degree"));
     mesh.pipeline = degree_of(megatron->find("megatron_lm_pp_degree"));
-    std::vector<std::string> degrees = data_ranks_of(mesh);
-    if (mesh.tensor > 1 && of_megatron("sequence_parallelism") == "false")
+    std::vector<std::string> degrees = degree_texts(mesh);
+    if (mesh.tensor > 1 && megatron_value("sequence_parallelism") == "false")
       degrees.emplace_back("sequence: false");
     std::vector<std::string> lines;
     if (!degrees.empty()) lines.push_back(cat("parallel: {", join(degrees, ", "), "}"));
-    if (of_megatron("use_distributed_optimizer") == "true")
+    if (megatron_value("use_distributed_optimizer") == "true")
       lines.emplace_back("zero_optimization: {stage: 1}");
-    if (of_megatron("recompute_activations") == "true") lines.emplace_back("recompute: selective");
+    if (megatron_value("recompute_activations") == "true")
+      lines.emplace_back("recompute: selective");
     for (const auto& [name, path] :
          {KeyTranslation{"gradient_clipping", "gradient_clipping"},
           KeyTranslation{"num_micro_batches", "gradient_accumulation_steps"}})
-      if (const std::string value = of_megatron(name); !value.empty())
+      if (const std::string value = megatron_value(name); !value.empty())
         lines.push_back(cat(path, ": ", value));
     const std::string precision = text_of(root_.find("mixed_precision"));
     if (precision == "bf16" || precision == "fp16")
@@ -394,7 +399,7 @@ class Translator {
   }
 
   // Lists {"data: 2", "tensor: 4"}: num_processes divided by the other degrees, and these degrees.
-  std::vector<std::string> data_ranks_of(const ParallelConfig& mesh) const {
+  std::vector<std::string> degree_texts(const ParallelConfig& mesh) const {
     std::vector<std::string> parts;
     const ConfigNode* processes = root_.find("num_processes");
     const int64_t inner = model_ranks(mesh), ranks = degree_of(processes);
@@ -405,10 +410,10 @@ class Translator {
     return parts;
   }
 
-  std::string fsdp_mesh(bool hybrid) const {
+  std::string fsdp_mesh_text(bool hybrid) const {
     ParallelConfig mesh;
     mesh.tensor = tensor_degree();
-    std::vector<std::string> parts = data_ranks_of(mesh);
+    std::vector<std::string> parts = degree_texts(mesh);
     const std::string machines = text_of(root_.find("num_machines"));
     if (hybrid) parts.push_back("data_replicate: " + (machines.empty() ? "1" : machines));
     return join(parts, ", ");
@@ -427,7 +432,7 @@ class Translator {
 bool is_accelerate(const ConfigNode& root) {
   return root.is_map() &&
          std::any_of(root.entries.begin(), root.entries.end(),
-                     [](const ConfigEntry& entry) { return among(kSigns, entry.key); });
+                     [](const ConfigEntry& entry) { return contains(kMarkerKeys, entry.key); });
 }
 
 const ConfigNode* accelerate_config_file(const ConfigNode& root) {
@@ -438,7 +443,7 @@ const ConfigNode* accelerate_config_file(const ConfigNode& root) {
 }
 
 ConfigNode from_accelerate(const ConfigNode& root, const ConfigNode& named, Problems& problems) {
-  return Translator(root, named, problems).translate();
+  return AccelerateTranslator(root, named, problems).translate();
 }
 
 }  // namespace ftrun

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-enum class Exclusive {
+enum class Exclusion {
   kAlways,
   kUnlessEqual,  // two names of one value
   kBothTrue,     // two switches
@@ -19,7 +19,7 @@ enum class Exclusive {
 struct KeyPair {
   const char* first;
   const char* second;
-  Exclusive when;
+  Exclusion when;
   /// The value of the second key up to which it counts as not set.
   double second_off = -1e300;
 };
@@ -28,22 +28,22 @@ struct KeyPair {
 /// pair in an earlier source; within one source resolve() refuses the pair. replace_alternatives()
 /// adds the pairs of two names for an axis's degree.
 constexpr KeyPair kAlternatives[] = {
-    {"train.steps", "train.epochs", Exclusive::kAlways},
-    {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},
-    {"train.weight_decay", "optimizer.params.weight_decay", Exclusive::kUnlessEqual},
-    {"train.warmup_steps", "scheduler.params.warmup_num_steps", Exclusive::kUnlessEqual},
-    {"parallel.data_replicate", "zero_optimization.mics_shard_size", Exclusive::kAlways, 0},
-    {"fp16.enabled", "bf16.enabled", Exclusive::kBothTrue},
+    {"train.steps", "train.epochs", Exclusion::kAlways},
+    {"train.learning_rate", "optimizer.params.lr", Exclusion::kUnlessEqual},
+    {"train.weight_decay", "optimizer.params.weight_decay", Exclusion::kUnlessEqual},
+    {"train.warmup_steps", "scheduler.params.warmup_num_steps", Exclusion::kUnlessEqual},
+    {"parallel.data_replicate", "zero_optimization.mics_shard_size", Exclusion::kAlways, 0},
+    {"fp16.enabled", "bf16.enabled", Exclusion::kBothTrue},
 };
 
 bool excludes(const KeyPair& pair, const ConfigNode& a, const ConfigNode& b) {
   if (b.kind == ConfigNodeKind::kInt && b.number <= pair.second_off) return false;
   switch (pair.when) {
-    case Exclusive::kAlways:
+    case Exclusion::kAlways:
       return true;
-    case Exclusive::kUnlessEqual:
+    case Exclusion::kUnlessEqual:
       return a.text != b.text && (a.number != b.number || a.number == 0);
-    case Exclusive::kBothTrue:
+    case Exclusion::kBothTrue:
       return a.boolean && b.boolean;
   }
   return false;
@@ -73,7 +73,7 @@ void replace_alternatives(ConfigNode& base, const ConfigNode& over, Problems& pr
   std::vector<KeyPair> pairs(std::begin(kAlternatives), std::end(kAlternatives));
   for (const AxisKeys* axis : kAxes)
     if (axis->deepspeed_key.value != nullptr)
-      pairs.push_back({axis->key.value, axis->deepspeed_key.value, Exclusive::kUnlessEqual, 1});
+      pairs.push_back({axis->key.value, axis->deepspeed_key.value, Exclusion::kUnlessEqual, 1});
   for (const KeyPair& pair : pairs)
     for (const bool second_is_later : {false, true})
       replace(pair, second_is_later, base, over, problems);

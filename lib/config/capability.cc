@@ -124,24 +124,24 @@ std::string unsupported_part(const std::string& path) {
   return "";
 }
 
-bool only_emulated_on_gpus(const std::string& path) {
+bool is_only_emulated_on_gpus(const std::string& path) {
   return std::any_of(emulated().begin(), emulated().end(),
                      [&](const UnsupportedFeature& row) { return path == row.key; });
 }
 
-std::vector<std::string> only_emulated_on_gpus(const Config& config) {
+std::vector<std::string> features_only_emulated_on_gpus(const Config& config) {
   std::vector<std::string> features;
   for (const UnsupportedFeature& row : emulated())
     if (row.wanted(config)) features.push_back(row.feature(config));
   return features;
 }
 
-std::vector<NotYet> unsupported_requests(const Config& config) {
-  std::vector<NotYet> missing;
+std::vector<UnsupportedRequest> unsupported_requests(const Config& config) {
+  std::vector<UnsupportedRequest> missing;
   for (const UnsupportedFeature& row : refused())
     if (row.wanted(config))
       missing.push_back({row.feature(config), row.key, request_position(config.origins, row.key)});
-  const auto& foreign = config.origins.foreign;
+  const auto& foreign = config.origins.unsupported;
   missing.insert(missing.end(), foreign.begin(), foreign.end());
   return missing;
 }

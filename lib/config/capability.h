@@ -8,13 +8,13 @@
 namespace ftrun {
 
 /// Lists every valid request of a resolved config that this build cannot fulfill.
-std::vector<NotYet> unsupported_requests(const Config& config);
+std::vector<UnsupportedRequest> unsupported_requests(const Config& config);
 
 /// Lists, as texts of a notice, features that the config requests on GPUs and that have run only on
 /// emulated GPUs.
-std::vector<std::string> only_emulated_on_gpus(const Config& config);
+std::vector<std::string> features_only_emulated_on_gpus(const Config& config);
 /// Returns whether a key requests such a feature.
-bool only_emulated_on_gpus(const std::string& path);
+bool is_only_emulated_on_gpus(const std::string& path);
 
 /// Returns the position where a key's request is written: a degree of `parallel` may have been set
 /// by another key.

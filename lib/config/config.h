@@ -207,7 +207,7 @@ struct EnumNames<QuantizationType> {
 /// stored; PackedFormat defines the terms.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
-  /// Says whether the scales of nf4 are quantized, too.
+  /// Says whether the scales of nf4 are quantized as well.
   bool double_quantization = true;
   int64_t block = 64;
   bool operator==(const QuantizationConfig&) const = default;
@@ -389,9 +389,9 @@ struct Origin {
 struct Origins {
   std::map<std::string, Origin> keys;
   /// Features of DeepSpeed that the config enables and that ftrun does not have.
-  std::vector<NotYet> foreign;
+  std::vector<UnsupportedRequest> unsupported;
   /// Says whether some source could not be read; a missing key then means nothing.
-  bool partial = false;
+  bool is_incomplete = false;
   const Origin* find(const std::string& path) const;
   /// Returns whether the key was written, and not as "auto".
   bool is_written(const std::string& path) const;

@@ -209,7 +209,7 @@ bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weigh
   for (const ConfigEntry& entry : item.entries)
     if (entry.key != "path" && entry.key != "weight") {
       problems.error(entry.at, cat("data.train: unknown key \"", entry.key, "\" of a data set"),
-                     "it has path and weight");
+                     "write only path and weight");
       return false;
     }
   const ConfigNode* weight = item.find("weight");
@@ -291,7 +291,7 @@ SchemaTree desugar(SourceTree source, Problems& problems) {
   expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
-  desugar_adapter(root, source.adapter_of_peft, problems);
+  desugar_adapter(root, source.has_peft_adapter, problems);
   if (const std::optional<ConfigNode>& folder = source.adapter_folder)
     root.find("adapter")->entries.push_back({"path", folder->at, *folder, ""});
   desugar_quantization(root, problems);

@@ -13,7 +13,7 @@ struct SourceTree {
   /// The root node of the source's sections.
   ConfigNode root;
   /// Says whether the adapter section was read from a PEFT file.
-  bool adapter_of_peft = false;
+  bool has_peft_adapter = false;
   /// The folder of the adapter that training continues from, if the source gives it in place of the
   /// adapter section.
   std::optional<ConfigNode> adapter_folder = std::nullopt;

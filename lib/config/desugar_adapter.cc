@@ -65,7 +65,7 @@ void expand_peft_file(ConfigNode& adapter, Problems& problems) {
     adapter.entries.push_back({"type", adapter.at, ConfigNode::of_text(adapter.at, "lora"), ""});
 }
 
-void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& problems) {
+void refuse_other_arithmetic(ConfigNode& adapter, bool is_peft_file, Problems& problems) {
   // PEFT sets this field by the class of each module, regardless of the file.
   adapter.erase("fan_in_fan_out");
   for (const std::string_view key : kOtherArithmetic) {
@@ -75,7 +75,7 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
       problems.error(entry->at,
                      cat("adapter.", key, ": ", value_text(entry->value),
                          ": not supported; ignoring it would train a different adapter"),
-                     of_peft
+                     is_peft_file
                          ? "continue with an adapter that was made without it, or have PEFT merge "
                            "this one (merge_and_unload) and train on that model"
                          : "remove it");
@@ -186,11 +186,11 @@ void desugar_quantization(ConfigNode& root, Problems& problems) {
   quantization->erase("llm_int8_skip_modules");
 }
 
-void desugar_adapter(ConfigNode& root, bool of_peft, Problems& problems) {
+void desugar_adapter(ConfigNode& root, bool is_peft_file, Problems& problems) {
   ConfigNode* adapter = root.find("adapter");
   if (adapter == nullptr || !adapter->is_map()) return;
-  if (of_peft) expand_peft_file(*adapter, problems);
-  refuse_other_arithmetic(*adapter, of_peft, problems);
+  if (is_peft_file) expand_peft_file(*adapter, problems);
+  refuse_other_arithmetic(*adapter, is_peft_file, problems);
   refuse_other_beginnings(*adapter, problems);
   split_modules(*adapter, "target_modules", "target_pattern");
   split_modules(*adapter, "exclude_modules", "exclude_pattern");

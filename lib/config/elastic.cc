@@ -102,7 +102,7 @@ ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
   return best;
 }
 
-int64_t lone_elastic_batch(const ElasticityConfig& e, int64_t data_ranks) {
+int64_t elastic_batch_for_ranks(const ElasticityConfig& e, int64_t data_ranks) {
   int64_t best = 0;
   for (const int64_t micro : e.micro_batch_sizes) {
     int64_t unit = 0;
@@ -122,14 +122,14 @@ int64_t elastic_micro_batch(const ElasticityConfig& e, int64_t train_batch, int6
   return best;
 }
 
-int64_t fewest_ranks(const Config& config) {
+int64_t min_remaining_ranks(const Config& config) {
   const int64_t own = config.elastic.min_ranks;
   return config.elasticity.enabled ? std::max(own, config.elasticity.min_gpus) : own;
 }
 
-std::vector<BatchShare> smaller_shares(const Config& config) {
+std::vector<BatchShare> shares_of_fewer_ranks(const Config& config) {
   std::vector<BatchShare> out;
-  const int64_t fewest = fewest_ranks(config), inner = model_ranks(config.parallel);
+  const int64_t fewest = min_remaining_ranks(config), inner = model_ranks(config.parallel);
   for (int64_t data = config.parallel.data - 1; fewest > 0 && data > 0 && data * inner >= fewest;
        --data)
     if (const int64_t micro = micro_batch_of(config, data); micro > 0)

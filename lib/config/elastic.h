@@ -30,7 +30,7 @@ int64_t largest_micro_batch(const ElasticityConfig& elasticity);
 
 /// Returns the largest batch (the smallest without prefer_larger_batch) that suits exactly this
 /// number of data-parallel ranks; 0 = not even one micro-batch for each rank fits.
-int64_t lone_elastic_batch(const ElasticityConfig& elasticity, int64_t data_ranks);
+int64_t elastic_batch_for_ranks(const ElasticityConfig& elasticity, int64_t data_ranks);
 
 /// BatchShare describes how data-parallel ranks share the batch of an optimizer step:
 /// train_batch_size = micro_batch × accumulation × data_ranks.
@@ -43,13 +43,13 @@ struct BatchShare {
 
 /// Returns how many ranks must remain if some keep failing: the larger of elastic.min_ranks and, if
 /// elasticity is enabled, elasticity.min_gpus; 0: all of them.
-int64_t fewest_ranks(const Config& config);
+int64_t min_remaining_ranks(const Config& config);
 
 /// Lists the ways in which fewer data-parallel ranks may divide the batch of a resolved config,
-/// most ranks first, down to fewest_ranks(). If elasticity is enabled, its micro-batches are used.
-/// The tensor, pipeline and context degrees stay the same, and no micro-batch grows unless
+/// most ranks first, down to min_remaining_ranks(). If elasticity is enabled, its micro-batches are
+/// used. The tensor, pipeline and context degrees stay the same, and no micro-batch grows unless
 /// elasticity lists it. The list is empty if the config allows no fewer ranks.
-std::vector<BatchShare> smaller_shares(const Config& config);
+std::vector<BatchShare> shares_of_fewer_ranks(const Config& config);
 
 /// Returns the micro-batch of a rank: the largest one that divides its share; 0 = none does.
 int64_t elastic_micro_batch(const ElasticityConfig& elasticity, int64_t train_batch,

@@ -36,7 +36,7 @@ std::vector<std::string> metric_names(const DataConfig& data) {
   return names;
 }
 
-bool more_is_better(const EvaluationMetric& metric) {
+bool larger_is_better(const EvaluationMetric& metric) {
   return metric.kind == MetricKind::kAccuracy;
 }
 

@@ -38,6 +38,6 @@ std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::s
 std::vector<std::string> metric_names(const DataConfig& data);
 
 /// Returns whether a larger value of the metric is better.
-bool more_is_better(const EvaluationMetric& metric);
+bool larger_is_better(const EvaluationMetric& metric);
 
 }  // namespace ftrun

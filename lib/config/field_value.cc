@@ -25,10 +25,10 @@ std::string words_text(const Field& field) {
 
 std::string range_text(const NumberBounds& bounds) {
   if (bounds.min && bounds.max)
-    return cat(" from ", number_text(*bounds.min), bounds.below_max ? " to below " : " to ",
+    return cat(" from ", number_text(*bounds.min), bounds.excludes_max ? " to below " : " to ",
                number_text(*bounds.max));
   if (!bounds.min) return "";
-  return cat(bounds.above_min ? " above " : " of at least ", number_text(*bounds.min));
+  return cat(bounds.excludes_min ? " above " : " of at least ", number_text(*bounds.min));
 }
 
 bool in_range(const Field& field, double value) {
@@ -81,7 +81,7 @@ class Converter {
     problems_.error(
         node.at,
         cat(key_, ": expected ", expected_text(field_), ", found ", value_text(node), more),
-        placeholder ? "this looks like a template: fill it in first" : "");
+        placeholder ? "fill in the template first" : "");
     return std::nullopt;
   }
 
@@ -166,7 +166,7 @@ class Converter {
   std::optional<std::string> as_choice(const ConfigNode& node) {
     if (node.kind != ConfigNodeKind::kText) return refuse(node);
     for (const std::string& choice : field_.choices)
-      if (node.text == choice || (field_.forms.any_case && lower(node.text) == lower(choice)))
+      if (node.text == choice || (field_.forms.ignores_case && lower(node.text) == lower(choice)))
         return choice;
     const std::string text = field_.forms.any_case ? lower(node.text) : node.text;
     for (const auto& [word, choice] : field_.forms.synonyms)

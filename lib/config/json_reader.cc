@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxShown = 8;
 
-struct SyntaxStop {};  // thrown after a fault that makes the rest unreadable
+struct UnreadableJson {};  // thrown after a fault that makes the rest unreadable
 
 class JsonReader {
  public:
@@ -34,7 +34,7 @@ class JsonReader {
       root = read_value(0);
       skip_blank();
       if (!at_end()) stop(cat("found ", describe_next(), " after the end of the config"));
-    } catch (const SyntaxStop&) {
+    } catch (const UnreadableJson&) {
     }
     report_placeholders();
     return root;
@@ -45,7 +45,7 @@ class JsonReader {
   char peek() const { return at_end() ? '\0' : text_[next_]; }
   const Position& here() const { return here_; }
 
-  void advance() { step_over(text_[next_++], here_); }
+  void advance() { advance_position(text_[next_++], here_); }
 
   std::string describe_next() const {
     if (at_end()) return "the end of the file";
@@ -60,7 +60,7 @@ class JsonReader {
   [[noreturn]] void stop_at(const Position& at, const std::string& message,
                             const std::string& remedy = "") {
     problems_.error(at, message, remedy);
-    throw SyntaxStop{};
+    throw UnreadableJson{};
   }
 
   void skip_blank() {
@@ -85,7 +85,7 @@ class JsonReader {
   }
 
   ConfigNode read_value(int depth) {
-    if (depth > kDeepestSection) stop(cat("nested deeper than ", kDeepestSection, " levels"));
+    if (depth > kMaxSectionDepth) stop(cat("nested deeper than ", kMaxSectionDepth, " levels"));
     if (++values_ > kMaxValues)
       stop(cat("holds more than ", kMaxValues, " values: is this a config?"));
     switch (peek()) {
@@ -126,8 +126,8 @@ class JsonReader {
   }
 
   void check_key(const ConfigNode& map, const std::string& key, const Position& at) {
-    if (key.size() > kLongestKey)
-      stop_at(at, cat("this key has ", key.size(), " bytes, at most ", kLongestKey,
+    if (key.size() > kMaxKeyBytes)
+      stop_at(at, cat("this key has ", key.size(), " bytes, at most ", kMaxKeyBytes,
                       " are allowed: is this a config?"));
     if (map.entries.size() == kMaxKeys)
       stop_at(at, cat("this section holds more than ", kMaxKeys, " keys: is this a config?"));

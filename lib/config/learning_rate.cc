@@ -117,15 +117,15 @@ double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
     case SchedulerType::kLinear:
       return falls_to(lowest, 1.0 - p);
     case SchedulerType::kCosine:
-      return falls_to(lowest, cosine_left(0.5, p));
+      return falls_to(lowest, cosine_height(0.5, p));
     case SchedulerType::kCosineWithRestarts:
-      return falls_to(0.0, p >= 1.0 ? 0.0 : cosine_left(0.5, std::fmod(s.num_cycles * p, 1.0)));
+      return falls_to(0.0, p >= 1.0 ? 0.0 : cosine_height(0.5, std::fmod(s.num_cycles * p, 1.0)));
     case SchedulerType::kPolynomial:
       return falls_to(s.lr_end, std::pow(1.0 - p, s.power));
     case SchedulerType::kInverseSqrt:
       return inverse_sqrt(s, lr, steps);
     case SchedulerType::kCosineWithMinLr:
-      return falls_to(lowest, cosine_left(s.num_cycles, p));
+      return falls_to(lowest, cosine_height(s.num_cycles, p));
     case SchedulerType::kWarmupStableDecay:
     case SchedulerType::kWarmupLR:
     case SchedulerType::kWarmupDecayLR:
@@ -156,7 +156,7 @@ double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   };
   if (at < warmup) {
     const double p = real(at) / real(warmup);
-    return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine_left(0.5, p)
+    return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine_height(0.5, p)
                         : s.warmup_type == WarmupShape::kOneMinusSqrt ? 1.0 - std::sqrt(1.0 - p)
                                                                       : p);
   }
@@ -165,7 +165,7 @@ double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   const double p = real(at - warmup - stable) / real(s.num_decay_steps);
   return above_lowest(s.decay_type == DecayShape::kLinear         ? 1.0 - p
                       : s.decay_type == DecayShape::kOneMinusSqrt ? 1.0 - std::sqrt(p)
-                                                                  : cosine_left(s.num_cycles, p));
+                                                                  : cosine_height(s.num_cycles, p));
 }
 
 }  // namespace

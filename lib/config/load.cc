@@ -14,7 +14,7 @@
 #include "base/utf8.h"
 #include "config/accelerate.h"
 #include "config/desugar.h"
-#include "config/frontend.h"
+#include "config/foreign_config.h"
 #include "config/json_reader.h"
 #include "config/limits.h"
 #include "config/reader.h"
@@ -44,7 +44,7 @@ bool looks_like_json(const std::string& name, const std::string& text) {
 
 std::optional<std::string> read_source(const std::string& file, Problems& problems) {
   try {
-    return read_file(file, kMaxConfig);
+    return read_file(file, kMaxConfigBytes);
   } catch (const Error& e) {
     problems.error({file}, e.message(), e.remedy());
   }
@@ -83,7 +83,7 @@ std::string shown_override(const std::string& text) {
 
 Position position_of_byte(const std::string& name, std::string_view text, size_t at) {
   Position position{name, 1, 1};
-  for (const char byte : text.substr(0, at)) step_over(byte, position);
+  for (const char byte : text.substr(0, at)) advance_position(byte, position);
   return position;
 }
 
@@ -120,7 +120,7 @@ class Sources {
     ConfigNode root = parse(name, text, found);
     const bool readable = root.is_map();
     partial_ = partial_ || has_errors(found.all());
-    if (const auto foreign = foreign_front_end(root); foreign && !has_errors(found.all())) {
+    if (const auto foreign = foreign_config_problem(root); foreign && !has_errors(found.all())) {
       problems_.error(foreign->at, foreign->message, foreign->remedy);
       partial_ = true;
       return;
@@ -174,11 +174,11 @@ class Sources {
     const bool blank =
         std::any_of(keys.begin(), keys.end(), [](const auto& k) { return k.empty(); });
     if (equals == std::string::npos || blank) {
-      problems_.error(at, "expected section.key=value", "for example --set train.steps=100");
+      problems_.error(at, "expected section.key=value", "write for example --set train.steps=100");
       return;
     }
-    if (keys.size() > static_cast<size_t>(kDeepestSection)) {
-      problems_.error(at, cat("nested deeper than ", kDeepestSection, " levels"));
+    if (keys.size() > static_cast<size_t>(kMaxSectionDepth)) {
+      problems_.error(at, cat("nested deeper than ", kMaxSectionDepth, " levels"));
       return;
     }
     const std::string given = text.substr(equals + 1);
@@ -200,7 +200,7 @@ class Sources {
 
   LoadResult finish() {
     LoadResult result{read_config(tree_, problems_), {}};
-    result.written.origins.partial = partial_;
+    result.written.origins.is_incomplete = partial_;
     result.problems = problems_.sorted();
     return result;
   }

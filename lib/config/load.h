@@ -18,7 +18,7 @@ struct LoadResult {
 
 /// Reads config files (JSON or YAML; a later file wins key by key) and then overrides of the form
 /// "train.steps=100" (the value as YAML). It never throws for a user's mistake; a file that cannot
-/// be read is reported as a problem, too.
+/// be read is also reported as a problem.
 LoadResult load_config(const std::vector<std::string>& files,
                        const std::vector<std::string>& overrides = {});
 
@@ -39,7 +39,7 @@ LoadResult load_config_text(const std::string& name, const std::string& text,
 
 /// Reads back the config that effective_json() wrote. Keys that are decided again at each start
 /// (device, checkpoint.keep_best.mode) get their defaults if the record says "auto". Missing keys
-/// get their defaults, too; keys that this version does not know are ignored.
+/// also get their defaults; keys that this version does not know are ignored.
 Config recorded_config(const std::string& json);
 
 }  // namespace ftrun

@@ -29,7 +29,7 @@ inline std::string lasting_name(const ModelSection& model) {
   try {
     if (find_model_folder(model.path).commit == model.commit) return model.path;
   } catch (const Error&) {
-    // The path leads to no folder any more.
+    // The path no longer leads to a folder.
   }
   return pinned_name(model);
 }

@@ -25,7 +25,7 @@ Json list_or_null(const std::vector<T>& values) {
   return values.empty() ? Json(nullptr) : Json(values);
 }
 
-/// Writes modules as an expression or as names. all-linear is written as the names of its modules,
+/// Returns modules as an expression or as names. all-linear is written as the names of its modules,
 /// because servers can read these.
 Json modules_json(const std::vector<std::string>& names, const std::string& expression,
                   const PeftModel& model) {
@@ -41,14 +41,14 @@ std::string expression_of(const std::vector<std::string>& names) {
   return cat("(?:.*\\.)?(?:", join(patterns, "|"), ")");
 }
 
-/// Writes exclude_modules, including the parts of the model that do not train.
+/// Returns exclude_modules, including the parts of the model that do not train.
 Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
-  if (model.other_parts.empty())
+  if (model.non_decoder_pattern.empty())
     return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
-  return exclusion_with_other_parts(adapter, model);
+  return exclusion_with_non_decoder(adapter, model);
 }
 
-/// Writes a map from expressions to values; the order is kept, because the first match counts.
+/// Returns a map from expressions to values; the order is kept, because the first match counts.
 template <class T>
 Json pattern_json(const std::vector<std::string>& expressions, const std::vector<T>& values) {
   Json map = Json::object();
@@ -81,14 +81,14 @@ BaseModelName base_model_name(const std::string& path) {
   return {name->repository, name->revision};
 }
 
-std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model) {
+std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftModel& model) {
   const Json own = modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
-  if (own.is_null()) return model.other_parts;
+  if (own.is_null()) return model.non_decoder_pattern;
   const std::string expression =
       own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
   // The expression has these parts already if training continued from an adapter's file.
-  if (expression.find(model.other_parts) != std::string::npos) return expression;
-  return cat("(?:", expression, ")|(?:", model.other_parts, ")");
+  if (expression.find(model.non_decoder_pattern) != std::string::npos) return expression;
+  return cat("(?:", expression, ")|(?:", model.non_decoder_pattern, ")");
 }
 
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {

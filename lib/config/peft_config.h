@@ -33,17 +33,17 @@ struct PeftModel {
   bool transposed = false;
   /// The expression that matches modules of the parts that do not train, which get no adapter; ""
   /// for none.
-  std::string other_parts;
+  std::string non_decoder_pattern;
 };
 
 /// Makes the expression of exclude_modules that matches what the adapter excludes and the parts
-/// that do not train. The model must have such parts (PeftModel::other_parts).
-std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model);
+/// that do not train. The model must have such parts (PeftModel::non_decoder_pattern).
+std::string exclusion_with_non_decoder(const AdapterConfig& adapter, const PeftModel& model);
 
-/// Writes PEFT's adapter_config.json, which desugar_adapter() reads.
+/// Returns the text of PEFT's adapter_config.json, which desugar_adapter() reads.
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
-/// Writes the section as JSON; "none" if nothing is quantized.
+/// Formats the section as JSON; "none" if nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
 /// Reads the quantization from a text of unknown origin; "" and "none" mean that nothing is
 /// quantized. Throws Error(kBadInput) naming `where` for any other text that is invalid.

@@ -20,7 +20,7 @@ std::string to_text(const Problem& problem) {
   return out;
 }
 
-std::string to_text(const NotYet& gap) {
+std::string to_text(const UnsupportedRequest& gap) {
   const std::string place = to_text(gap.at);
   return cat(place.empty() ? "config" : place, ": not supported yet: ", gap.feature, " (", gap.key,
              ")");

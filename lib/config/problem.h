@@ -16,7 +16,7 @@ struct Position {
 };
 
 /// Moves the position `at` past one byte of a text. Columns are characters, as editors count them.
-inline void step_over(char byte, Position& at) {
+inline void advance_position(char byte, Position& at) {
   if (byte == '\n') {
     ++at.line;
     at.column = 1;
@@ -43,8 +43,8 @@ struct Problem {
   Severity severity = Severity::kError;
 };
 
-/// NotYet is a valid request that this build cannot fulfill (exit code 3).
-struct NotYet {
+/// UnsupportedRequest is a valid request that this build cannot fulfill (exit code 3).
+struct UnsupportedRequest {
   /// The name of the feature: "ZeRO stage 2".
   std::string feature;
   /// The key that requests it: "zero_optimization.stage".
@@ -53,7 +53,7 @@ struct NotYet {
 };
 
 /// Formats a gap: "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
-std::string to_text(const NotYet& gap);
+std::string to_text(const UnsupportedRequest& gap);
 
 /// Formats a problem: "cfg.yaml:12:7: error: message" and, if there is one, "\n remedy: ...".
 std::string to_text(const Problem& problem);

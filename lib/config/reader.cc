@@ -142,12 +142,12 @@ class TreeReader {
     if (section.needs_enabled && entry.value.find("enabled") == nullptr)
       problems_.error(entry.at, cat(written, ": needs the key enabled"),
                       "add \"enabled\": true or false");
-    const bool on = section.action == Action::kReject ||
-                    (section.action == Action::kRejectIfOn && is_enabled(entry.value));
+    const bool on = section.treatment == KeyTreatment::kReject ||
+                    (section.treatment == KeyTreatment::kRejectIfOn && is_enabled(entry.value));
     if (on)
-      written_.origins.foreign.push_back(
+      written_.origins.unsupported.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
-    else if (section.action == Action::kNotice)
+    else if (section.treatment == KeyTreatment::kNotice)
       ignore(section.path, entry.at);
   }
 
@@ -165,7 +165,7 @@ class TreeReader {
     if (is_torch_class_section(field.section)) return;
     if (!applies_to_type(field, type_of(field.section)))
       return refuse_parameter(field, entry, written);
-    const bool null_allowed = field.forms.null || field.vocabulary == Vocabulary::kFtrun;
+    const bool null_allowed = field.forms.allows_null || field.vocabulary == Vocabulary::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
       written_.origins.keys[field.path()] = {node.at, true};
@@ -200,7 +200,7 @@ class TreeReader {
     const std::string_view type = field.section == "optimizer" ? name_of(OptimizerType::kTorch)
                                                                : name_of(SchedulerType::kTorch);
     written_.write(field, std::string(type), node.at);
-    written_.origins.foreign.push_back(
+    written_.origins.unsupported.push_back(
         {"the class " + node.text + " of PyTorch", field.path(), node.at});
   }
 
@@ -211,16 +211,16 @@ class TreeReader {
       if (other.section == field.section && applies_to_type(other, type))
         names.push_back(other.name);
     problems_.error(entry.at, cat(written, ": ", type, " has no such parameter"),
-                    cat("its parameters are ", join(names, ", ")));
+                    cat("use one of its parameters: ", join(names, ", ")));
   }
 
   void apply_action(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
-    if (field.action == Action::kImplement) return;
+    if (field.treatment == KeyTreatment::kImplement) return;
     const bool changed = field.type == FieldType::kFree || !is_off(field, value);
-    if (field.action == Action::kNotice) {
+    if (field.treatment == KeyTreatment::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);
-    } else if (changed || field.action == Action::kReject) {
-      written_.origins.foreign.push_back(
+    } else if (changed || field.treatment == KeyTreatment::kReject) {
+      written_.origins.unsupported.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
     }
   }
@@ -236,7 +236,7 @@ class TreeReader {
       const Field* field = schema_.find(path, name);
       if (field == nullptr || applies_to_type(*field, type_of(path))) names.push_back(name);
     }
-    const std::string meant = suggestion(path, entry.key, names);
+    const std::string meant = key_suggestion(path, entry.key, names);
     problems_.error(entry.at, cat(written, ": unknown key", meant),
                     meant.empty() ? known_keys(path, names) : "");
   }
@@ -246,8 +246,8 @@ class TreeReader {
     constexpr size_t kMaxListed = 24;
     if (names.empty()) return "";
     if (section.empty() || names.size() > kMaxListed)
-      return "ftrun schema --markdown lists all keys";
-    return cat("the keys of ", section, " are ", join(names, ", "));
+      return "list all keys with: ftrun schema --markdown";
+    return cat("use one of the keys of ", section, ": ", join(names, ", "));
   }
 
   void ignore(const std::string& path, const Position& at, const std::string& why = "") {

@@ -15,15 +15,15 @@
 
 namespace ftrun {
 
-void Resolving::error(const std::string& path, std::string message, std::string remedy) {
+void ResolveState::error(const std::string& path, std::string message, std::string remedy) {
   problems.error(config.origins.position(path), std::move(message), std::move(remedy));
 }
 
-void Resolving::notice(const std::string& path, std::string message, std::string remedy) {
+void ResolveState::notice(const std::string& path, std::string message, std::string remedy) {
   problems.notice(config.origins.position(path), std::move(message), std::move(remedy));
 }
 
-void Resolving::record(const std::string& path, const std::string& value,
+void ResolveState::record(const std::string& path, const std::string& value,
                        const std::string& reason) {
   decided.insert(path);
   lines.push_back(
@@ -35,7 +35,7 @@ std::string value_text(const Config& config, const std::string& path) {
   return yaml_text(field.load ? effective_value(config, field) : field.default_value);
 }
 
-void resolve_train(Resolving& r) {
+void resolve_train(ResolveState& r) {
   TrainConfig& train = r.config.train;
   if (train.steps != 0 && train.epochs != 0)
     r.error("train.epochs",
@@ -56,7 +56,7 @@ void resolve_train(Resolving& r) {
     train.weight_decay_exempt = as_deepspeed ? DecayExempt::kNone : DecayExempt::kNormsAndBiases;
     r.config.left_auto.erase(exempt);
   }
-  if (!r.context.for_training || r.config.origins.partial) return;
+  if (!r.context.for_training || r.config.origins.is_incomplete) return;
   if (r.config.model.path.empty())
     r.error("model", "model.path is missing: it names the model to train",
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
@@ -69,7 +69,7 @@ void resolve_train(Resolving& r) {
 namespace {
 
 /// Refuses a pattern whose expressions and values, which are two keys, do not have the same number.
-void check_pattern(Resolving& r, const std::string& name, size_t expressions,
+void check_pattern(ResolveState& r, const std::string& name, size_t expressions,
                    const std::string& values_name, size_t values) {
   if (expressions == values) return;
   const std::string path = cat("adapter.", name), values_path = cat("adapter.", values_name);
@@ -80,7 +80,7 @@ void check_pattern(Resolving& r, const std::string& name, size_t expressions,
 
 }  // namespace
 
-void resolve_adapter(Resolving& r) {
+void resolve_adapter(ResolveState& r) {
   AdapterConfig& adapter = r.config.adapter;
   if (r.is_written("adapter") && !r.is_written("adapter.type")) adapter.type = AdapterType::kLora;
   if (adapter.type != AdapterType::kLora) return;
@@ -90,7 +90,7 @@ void resolve_adapter(Resolving& r) {
                 adapter.alpha_pattern_alphas.size());
 }
 
-void resolve_quantization(Resolving& r) {
+void resolve_quantization(ResolveState& r) {
   QuantizationConfig& quantization = r.config.quantization;
   if (r.is_written("quantization") && !r.is_written("quantization.type"))
     r.error("quantization", "quantization has no type", "write type: nf4, or type: int8");
@@ -107,7 +107,7 @@ void resolve_quantization(Resolving& r) {
   quantization = {.type = quantization.type};
 }
 
-void resolve_checkpoint(Resolving& r) {
+void resolve_checkpoint(ResolveState& r) {
   if (r.config.checkpoint.keep_last != 1) return;
   r.config.checkpoint.keep_last = 2;
   r.notice(
@@ -118,7 +118,7 @@ void resolve_checkpoint(Resolving& r) {
 
 /// Resolves the packing. Rows of conversations are packed by documents, because attention from one
 /// chat to the next would train something wrong.
-void resolve_data(Resolving& r) {
+void resolve_data(ResolveState& r) {
   const DataConfig& data = r.config.data;
   if (!data.train_weights.empty() && data.train_weights.size() != data.train.size())
     r.error("data.train_weights",
@@ -130,7 +130,7 @@ void resolve_data(Resolving& r) {
            "data.train holds conversations");
 }
 
-void resolve_device(Resolving& r) {
+void resolve_device(ResolveState& r) {
   if (!r.is_open("device") || r.context.gpus == 0) return;
   const std::string gpus = count_text(r.context.gpus, "GPU");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
@@ -148,7 +148,7 @@ void resolve_device(Resolving& r) {
   r.decide("device", r.config.device, DeviceKind::kCuda, cat("this machine shows ", gpus));
 }
 
-void resolve_remaining(Resolving& r) {
+void resolve_remaining(ResolveState& r) {
   for (const auto& [path, origin] : r.config.origins.keys)
     if (origin.is_auto && r.decided.count(path) == 0)
       r.record(path, value_text(r.config, path), "its default");
@@ -161,7 +161,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   Resolution out;
   out.config = std::move(start);
   Problems problems;
-  Resolving r{out.config, context, problems, out.lines, {}};
+  ResolveState r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
   resolve_train(r);
   resolve_adapter(r);
@@ -179,7 +179,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   resolve_remaining(r);
   check_contradictions(r);
   out.problems = problems.sorted();
-  out.not_yet = unsupported_requests(out.config);
+  out.unsupported = unsupported_requests(out.config);
   return out;
 }
 
@@ -200,7 +200,7 @@ std::set<std::string> list_objections(const Config& resolved) {
   std::set<std::string> all;
   for (const Problem& problem : again.problems)
     if (problem.severity == Severity::kError) all.insert(problem.message);
-  for (const NotYet& gap : again.not_yet) all.insert(gap.feature);
+  for (const UnsupportedRequest& gap : again.unsupported) all.insert(gap.feature);
   return all;
 }
 

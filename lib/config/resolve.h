@@ -47,7 +47,7 @@ struct Resolution {
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;
   /// Valid requests that this build cannot fulfill: exit code 3.
-  std::vector<NotYet> not_yet;
+  std::vector<UnsupportedRequest> unsupported;
   bool ok() const { return !has_errors(problems); }
 };
 
@@ -60,7 +60,7 @@ Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:
 /// warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up". Returns "" for any
 /// other schedule.
-std::string unfinished_rise(const SchedulerConfig& scheduler, int64_t steps);
+std::string unfinished_warmup_text(const SchedulerConfig& scheduler, int64_t steps);
 
 /// Lists the reasons to refuse a resolved config on the ranks for which it was resolved, as if it
 /// had been written like this: keys that contradict each other, and features that cannot run in

@@ -62,19 +62,19 @@ std::string nearest_totals(int64_t total, int64_t unit) {
 
 /// Computes the batch that DeepSpeed derives from the same keys. It counts every rank, although the
 /// ranks of a tensor group read the same sequences.
-BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
+BatchSizes counting_all_ranks(const ResolveState& r, const BatchSizes& given) {
   BatchSizes b = given;
   b.ranks = saturating_product(given.ranks, r.config.parallel.tensor);
   derive(b);
   return b;
 }
 
-bool is_autotp(const Resolving& r) {
+bool is_autotp(const ResolveState& r) {
   const int64_t size = r.config.tensor_parallel.autotp_size;
   return size > 1 && size == r.config.parallel.tensor;
 }
 
-std::string deepspeed_counts(const Resolving& r, const BatchSizes& all) {
+std::string deepspeed_counts(const ResolveState& r, const BatchSizes& all) {
   return cat("with autotp_size ", r.config.tensor_parallel.autotp_size, " DeepSpeed counts all ",
              all.ranks, " ranks");
 }
@@ -83,7 +83,7 @@ std::string all_ranks_product(const BatchSizes& all) {
   return cat("micro ", all.micro, " × accumulation ", all.accumulation, " × ", all.ranks);
 }
 
-void compare_with_deepspeed(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
+void compare_with_deepspeed(ResolveState& r, const BatchSizes& given, const BatchSizes& b) {
   const BatchSizes all = counting_all_ranks(r, given);
   r.notice(
       "tensor_parallel.autotp_size",
@@ -93,7 +93,7 @@ void compare_with_deepspeed(Resolving& r, const BatchSizes& given, const BatchSi
               : cat("it refuses train_batch_size ", all.total)));
 }
 
-std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, int64_t value) {
+std::string contradiction_remedy(const ResolveState& r, const BatchSizes& given, int64_t value) {
   const BatchSizes all = counting_all_ranks(r, given);
   if (!is_autotp(r) || product(all) != all.total)
     return "remove one of the three: it follows from the other two";
@@ -103,7 +103,7 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
 }
 
 /// Reports contradictions; returns whether it found none.
-bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
+bool check_batch_sizes(ResolveState& r, const BatchSizes& given, const BatchSizes& b) {
   const char* blamed = r.is_written(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {
     r.error(blamed, std::move(message), std::move(remedy));
@@ -125,13 +125,12 @@ bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSize
   if (value == b.total) return true;
   const bool all_given = given.total != 0 && given.micro != 0 && given.accumulation != 0;
   const int64_t unit = saturating_product(given.micro != 0 ? b.micro : b.accumulation, b.ranks);
-  return refuse(
-      cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
-      all_given ? contradiction_remedy(r, given, value) : nearest_totals(b.total, unit));
+  return refuse(cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
+                all_given ? contradiction_remedy(r, given, value) : nearest_totals(b.total, unit));
 }
 
 /// Records what was decided for batch keys that are "auto".
-void record_decisions(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
+void record_decisions(ResolveState& r, const BatchSizes& given, const BatchSizes& b) {
   if (given.micro == 0 && r.is_auto(kMicro))
     r.record(kMicro, std::to_string(b.micro),
              given.total != 0 ? cat("train_batch_size ", b.total, " / accumulation ",
@@ -148,14 +147,14 @@ void record_decisions(Resolving& r, const BatchSizes& given, const BatchSizes& b
 
 }  // namespace
 
-void resolve_batch(Resolving& r) {
+void resolve_batch(ResolveState& r) {
   Config& c = r.config;
   if (c.elasticity.enabled) return resolve_elasticity(r);
   BatchSizes b{c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
                c.parallel.data};
   const BatchSizes given = b;
   if (b.total == 0 && b.micro == 0) {
-    if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.partial) {
+    if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.is_incomplete) {
       r.problems.error(
           c.origins.position(kAccumulation), "no batch size is given",
           "write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
@@ -166,7 +165,7 @@ void resolve_batch(Resolving& r) {
   }
   const BatchSizes asked = b;  // includes a micro-batch that was "auto"
   derive(b);
-  if (has_no_contradiction(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
+  if (check_batch_sizes(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
   record_decisions(r, given, b);
   c.train_batch_size = b.total;
   c.train_micro_batch_size_per_gpu = b.micro;

@@ -15,12 +15,12 @@ namespace {
 
 /// Formats the position of the other key of a contradicting pair: " (bf16.enabled at
 /// cfg.yaml:3:17)".
-std::string other_position_text(const Resolving& r, const std::string& path) {
+std::string other_position_text(const ResolveState& r, const std::string& path) {
   const std::string place = to_text(r.config.origins.position(path));
   return place.empty() ? "" : cat(" (", path, " at ", place, ")");
 }
 
-void check_loss_scale(Resolving& r) {
+void check_loss_scale(ResolveState& r) {
   const Fp16Config& f = r.config.fp16;
   if (!f.enabled || f.loss_scale != 0) return;
   if (f.loss_scale_window <= 0)
@@ -44,7 +44,7 @@ void check_loss_scale(Resolving& r) {
                                         " is above the first scale, 2^", f.initial_scale_power));
 }
 
-void check_param_dtype(Resolving& r) {
+void check_param_dtype(ResolveState& r) {
   const ConfigDtype mode = training_dtype(r.config), wanted = r.config.data_types.param_dtype;
   if (wanted == ConfigDtype::kModel || wanted == mode) return;
   r.error(
@@ -55,7 +55,7 @@ void check_param_dtype(Resolving& r) {
           : cat("remove it, or write ", name_of(wanted), ".enabled: true"));
 }
 
-void check_gradient_dtypes(Resolving& r) {
+void check_gradient_dtypes(ResolveState& r) {
   const ConfigDtype mode = training_dtype(r.config), sum = gradient_dtype(r.config),
                     sent = communication_dtype(r.config);
   if (sum != mode && sum != ConfigDtype::kFp32)
@@ -74,7 +74,7 @@ void check_gradient_dtypes(Resolving& r) {
             cat("use ", name_of(mode), " or fp32"));
 }
 
-void check_bf16_states(Resolving& r) {
+void check_bf16_states(ResolveState& r) {
   const Config& c = r.config;
   const std::string master = "bf16.bf16_master_weights_and_grads";
   const std::string moments = "bf16.bf16_optimizer_states";
@@ -100,7 +100,7 @@ void check_bf16_states(Resolving& r) {
                           "DeepSpeed allows this only together with bf16 master weights"));
 }
 
-void check_precision(Resolving& r) {
+void check_precision(ResolveState& r) {
   const Config& c = r.config;
   if (c.fp16.enabled && c.bf16.enabled)
     return r.error(
@@ -113,7 +113,7 @@ void check_precision(Resolving& r) {
   check_bf16_states(r);
 }
 
-void check_reduction(Resolving& r) {
+void check_reduction(ResolveState& r) {
   const ReductionConfig& reduction = r.config.reduction;
   const ZeroConfig& zero = r.config.zero;
   if (reduction.gradient_allreduce_op == AllreduceOp::kSum && zero.stage == 3)
@@ -136,7 +136,7 @@ void check_reduction(Resolving& r) {
             "remove it: the mean is the same");
 }
 
-void check_zero(Resolving& r) {
+void check_zero(ResolveState& r) {
   const ZeroConfig& z = r.config.zero;
   if ((z.stage == 1 || z.stage == 2) && z.allgather_bucket_size % 2 != 0)
     r.error("zero_optimization.allgather_bucket_size",
@@ -156,7 +156,7 @@ void check_zero(Resolving& r) {
                  ": DeepSpeed refuses the two together, ftrun shards each stage's parameters"));
 }
 
-void check_offload(Resolving& r) {
+void check_offload(ResolveState& r) {
   const ZeroConfig& z = r.config.zero;
   const std::string optimizer = "zero_optimization.offload_optimizer";
   if (z.offload_param.device != OffloadDevice::kNone && z.stage != 3)
@@ -172,7 +172,7 @@ void check_offload(Resolving& r) {
             "offload_optimizer");
 }
 
-void check_nvme(Resolving& r) {
+void check_nvme(ResolveState& r) {
   const ZeroConfig& z = r.config.zero;
   const bool used = z.offload_param.device == OffloadDevice::kNvme ||
                     z.offload_optimizer.device == OffloadDevice::kNvme;
@@ -203,7 +203,7 @@ bool configures_recompute(const Config& config) {
   return false;
 }
 
-void check_recompute(Resolving& r) {
+void check_recompute(ResolveState& r) {
   const RecomputeConfig& recompute = r.config.recompute;
   const bool off = recompute.policy == RecomputeLevel::kNone;
   const Origins& origins = r.config.origins;
@@ -222,7 +222,7 @@ void check_recompute(Resolving& r) {
              "write recompute: full to use it");
 }
 
-void check_backend(Resolving& r) {
+void check_backend(ResolveState& r) {
   if (r.config.comm.backend == BackendChoice::kNccl && r.config.device != DeviceKind::kCuda)
     r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on CPUs",
             "remove it: auto uses shared memory within a machine and gloo between machines");
@@ -231,7 +231,7 @@ void check_backend(Resolving& r) {
             "remove it: auto uses nccl between GPUs");
 }
 
-void check_elastic(Resolving& r) {
+void check_elastic(ResolveState& r) {
   const int64_t fewest = r.config.elastic.min_ranks;
   if (fewest > r.context.world_size)
     r.notice("elastic.min_ranks",
@@ -242,7 +242,7 @@ void check_elastic(Resolving& r) {
 /// Refuses paths such as "~/runs" and "$HOME/runs", which would be folders of these names in the
 /// working directory. They are accepted if they exist; for data, whose name may be a prefix, if
 /// their folder exists.
-void check_path(Resolving& r, const std::string& key, const std::string& path) {
+void check_path(ResolveState& r, const std::string& key, const std::string& path) {
   const bool home = path == "~" || path.starts_with("~/");
   const bool variable = path.size() > 1 && path[0] == '$' &&
                         (path[1] == '{' || std::isalpha(static_cast<unsigned char>(path[1])) != 0);
@@ -257,7 +257,7 @@ void check_path(Resolving& r, const std::string& key, const std::string& path) {
               home ? "" : cat(", or give it on the command line: --set ", key, "=\"", path, "\"")));
 }
 
-void check_paths(Resolving& r) {
+void check_paths(ResolveState& r) {
   const Config& config = r.config;
   check_path(r, "output_dir", config.output_dir);
   check_path(r, "model.path", config.model.path);
@@ -270,7 +270,7 @@ void check_paths(Resolving& r) {
   for (const std::string& path : config.data.validation) check_path(r, "data.validation", path);
 }
 
-void check_optimizer(Resolving& r) {
+void check_optimizer(ResolveState& r) {
   const OptimizerConfig& optimizer = r.config.optimizer;
   const auto fault_of = optimizer_of(optimizer.type).fault;
   const std::optional<OptimizerFault> fault =
@@ -280,7 +280,7 @@ void check_optimizer(Resolving& r) {
 
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run
 /// has lost is left out without an error.
-void check_trace(Resolving& r) {
+void check_trace(ResolveState& r) {
   constexpr size_t kMaxSteps = 32;
   const Config& c = r.config;
   const TraceConfig& trace = c.train.trace;
@@ -309,7 +309,7 @@ void check_trace(Resolving& r) {
 
 }  // namespace
 
-void check_contradictions(Resolving& r) {
+void check_contradictions(ResolveState& r) {
   check_precision(r);
   check_reduction(r);
   check_zero(r);

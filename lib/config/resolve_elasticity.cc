@@ -16,12 +16,12 @@ namespace {
 
 constexpr size_t kMaxMicroBatches = 64;
 
-bool refuse(Resolving& r, const std::string& path, std::string message, std::string remedy) {
+bool refuse(ResolveState& r, const std::string& path, std::string message, std::string remedy) {
   r.error(path, std::move(message), std::move(remedy));
   return false;
 }
 
-bool has_needed_keys(Resolving& r) {
+bool check_needed_keys(ResolveState& r) {
   bool all = true;
   for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
     if (!r.is_written(cat("elasticity.", key)))
@@ -39,7 +39,7 @@ std::string degrees_text(const ParallelConfig& mesh, int64_t ranks) {
 
 /// Sets the section's model_parallel_size to the number of ranks that hold one model; refuses a
 /// written value that differs.
-bool match_model_ranks(Resolving& r) {
+bool check_model_ranks(ResolveState& r) {
   ElasticityConfig& e = r.config.elasticity;
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t ranks = std::max<int64_t>(1, model_ranks(mesh));
@@ -52,7 +52,7 @@ bool match_model_ranks(Resolving& r) {
   return true;
 }
 
-bool check_version(Resolving& r) {
+bool check_version(ResolveState& r) {
   const ElasticityConfig& e = r.config.elasticity;
   if (e.version != 0.1 && e.version != 0.2)
     return refuse(r, "elasticity.version",
@@ -72,7 +72,7 @@ bool check_version(Resolving& r) {
   return true;
 }
 
-bool check_limits(Resolving& r) {
+bool check_limits(ResolveState& r) {
   const ElasticityConfig& e = r.config.elasticity;
   if (e.min_gpus > e.max_gpus)
     return refuse(r, "elasticity.min_gpus",
@@ -106,13 +106,13 @@ std::string rank_counts_text(const std::vector<int64_t>& numbers) {
 
 /// Computes the batch for a number of ranks that the chosen batch does not suit: version 0.2
 /// chooses a separate batch, version 0.1 refuses the number.
-int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
+int64_t batch_for_unlisted_ranks(ResolveState& r, const ElasticBatch& chosen) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
   const std::string what = cat("elasticity: ", count_text(ranks, "data-parallel rank"));
   const std::string fits =
       chosen.train_batch == 0 ? "" : cat(" (it suits ", rank_counts_text(chosen.data_ranks), ")");
-  const int64_t lone = e.version == 0.2 ? lone_elastic_batch(e, ranks) : 0;
+  const int64_t lone = e.version == 0.2 ? elastic_batch_for_ranks(e, ranks) : 0;
   const std::string degrees = model_degrees(r.config.parallel);
   if (lone == 0)
     r.error("elasticity.enabled",
@@ -134,7 +134,7 @@ struct ChosenBatch {
 
 /// Compares the written batch keys with elasticity's choice: equal values are redundant, other
 /// values contradict it.
-void compare_written(Resolving& r, const ChosenBatch& choice) {
+void compare_written(ResolveState& r, const ChosenBatch& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {
     return r.is_written(key) && written != chosen;
@@ -154,12 +154,12 @@ void compare_written(Resolving& r, const ChosenBatch& choice) {
             "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
 }
 
-std::optional<ChosenBatch> choose(Resolving& r) {
+std::optional<ChosenBatch> choose(ResolveState& r) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
   const ElasticBatch chosen = choose_elastic_batch(e);
   const bool inside = std::binary_search(chosen.data_ranks.begin(), chosen.data_ranks.end(), ranks);
-  const int64_t total = inside ? chosen.train_batch : batch_outside(r, chosen);
+  const int64_t total = inside ? chosen.train_batch : batch_for_unlisted_ranks(r, chosen);
   if (total == 0) return std::nullopt;
   const int64_t micro = elastic_micro_batch(e, total, ranks);
   r.lines.push_back(cat("elastic: train_batch_size = ", total, ", micro-batch ", micro,
@@ -173,13 +173,13 @@ std::optional<ChosenBatch> choose(Resolving& r) {
 
 }  // namespace
 
-void resolve_elasticity(Resolving& r) {
+void resolve_elasticity(ResolveState& r) {
   Config& c = r.config;
   for (const char* key :
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
     r.decided.insert(key);
   const bool sound =
-      has_needed_keys(r) && match_model_ranks(r) && check_version(r) && check_limits(r);
+      check_needed_keys(r) && check_model_ranks(r) && check_version(r) && check_limits(r);
   if (!sound) return;
   const std::optional<ChosenBatch> choice = choose(r);
   if (!choice) return;

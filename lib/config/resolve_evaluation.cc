@@ -17,7 +17,7 @@ bool is_set_name(std::string_view name) {
   return !name.empty() && name.size() <= 40 && name.find_first_not_of(kAllowed) == name.npos;
 }
 
-void check_set_names(Resolving& r) {
+void check_set_names(ResolveState& r) {
   const DataConfig& data = r.config.data;
   if (!data.validation_names.empty() && data.validation_names.size() != data.validation.size())
     r.error("data.validation_names",
@@ -32,7 +32,7 @@ void check_set_names(Resolving& r) {
               "use up to 40 letters, digits, _ and -; train is the training data's name");
 }
 
-void check_metric(Resolving& r, const std::string& key, const std::string& metric) {
+void check_metric(ResolveState& r, const std::string& key, const std::string& metric) {
   if (metric.empty() || evaluation_metric(r.config.data, metric)) return;
   const std::vector<std::string> names = metric_names(r.config.data);
   r.error(key, cat(key, ": there is no metric ", '"', metric, '"'),
@@ -42,7 +42,7 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
 }
 
 /// Checks that the run has evaluations between the first and the last step, if keys depend on them.
-void check_interval(Resolving& r) {
+void check_interval(ResolveState& r) {
   const Config& c = r.config;
   if (c.train.evaluation.every > 0 || c.train.evaluation.every_minutes > 0) return;
   constexpr const char* kNone =
@@ -61,14 +61,14 @@ void check_interval(Resolving& r) {
 
 }  // namespace
 
-void resolve_best_mode(Resolving& r) {
+void resolve_best_mode(ResolveState& r) {
   if (!r.is_open("checkpoint.keep_best.mode")) return;
   KeepBestConfig& best = r.config.checkpoint.keep_best;
   const auto metric = evaluation_metric(r.config.data, best.metric);
-  best.mode = metric && more_is_better(*metric) ? BestMode::kMax : BestMode::kMin;
+  best.mode = metric && larger_is_better(*metric) ? BestMode::kMax : BestMode::kMin;
 }
 
-void check_evaluation(Resolving& r) {
+void check_evaluation(ResolveState& r) {
   const Config& c = r.config;
   check_set_names(r);
   check_metric(r, "checkpoint.keep_best.metric", c.checkpoint.keep_best.metric);

@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 
 /// Merges the two keys of an axis's degree; DeepSpeed's key counts as not set at 0 and 1.
-void join_names(Resolving& r, const AxisKeys& axis) {
+void merge_degree_keys(ResolveState& r, const AxisKeys& axis) {
   if (axis.deepspeed_key.value == nullptr) return;
   const std::string first = axis.key.value, second = axis.deepspeed_key.value;
   int64_t& degree = axis.degree_in(r.config.parallel);
@@ -34,7 +34,7 @@ std::string nearest_worlds(int64_t world_size, int64_t unit) {
 }
 
 /// Returns a description of where the degrees are written.
-std::string place_of_degrees(const Resolving& r) {
+std::string place_of_degrees(const ResolveState& r) {
   if (r.config.origins.find("parallel") == nullptr)
     for (const AxisKeys* axis : kAxes)
       if (axis->deepspeed_key.value != nullptr && axis->deepspeed_degree.value(r.config) > 1)
@@ -42,16 +42,16 @@ std::string place_of_degrees(const Resolving& r) {
   return "parallel";
 }
 
-std::string suggest_degrees(const Resolving& r) {
+std::string suggest_degrees(const ResolveState& r) {
   std::string text;
   for (const AxisKeys* axis : kAxes)
     if (axis->suggest_degrees.value != nullptr) text += axis->suggest_degrees.value(r);
   return text;
 }
 
-/// Divides the ranks by the model-parallel degrees. Reports ranks that cannot be divided and
-/// returns false.
-bool divide_world(Resolving& r, int64_t inner) {
+/// Checks that the model-parallel degrees divide the ranks; if they do not, reports it and returns
+/// false.
+bool check_world_size(ResolveState& r, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world_size = r.context.world_size;
   if (inner != 0 && inner <= world_size && world_size % inner == 0) return true;
@@ -66,7 +66,7 @@ bool divide_world(Resolving& r, int64_t inner) {
   return false;
 }
 
-void compare_data(Resolving& r, int64_t data, int64_t inner) {
+void check_data_degree(ResolveState& r, int64_t data, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world_size = r.context.world_size;
   const std::string degrees = model_degrees(mesh);
@@ -85,16 +85,16 @@ void compare_data(Resolving& r, int64_t data, int64_t inner) {
 
 }  // namespace
 
-void resolve_mesh(Resolving& r) {
+void resolve_mesh(ResolveState& r) {
   ParallelConfig& mesh = r.config.parallel;
-  for (const AxisKeys* axis : kAxes) join_names(r, *axis);
+  for (const AxisKeys* axis : kAxes) merge_degree_keys(r, *axis);
   const int64_t inner = model_ranks(mesh);
-  if (!divide_world(r, inner)) {
+  if (!check_world_size(r, inner)) {
     mesh.data = mesh.data == 0 ? 1 : mesh.data;
     return;
   }
   const int64_t data = r.context.world_size / inner;
-  compare_data(r, data, inner);
+  check_data_degree(r, data, inner);
   mesh.data = data;
   for (const AxisKeys* axis : kAxes)
     if (axis->check.value != nullptr) axis->check.value(r);

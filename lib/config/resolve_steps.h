@@ -27,8 +27,8 @@ std::string decision_text(T value) {
   }
 }
 
-/// Resolving is the state that the steps of resolve() share.
-struct Resolving {
+/// ResolveState is the state that the steps of resolve() share.
+struct ResolveState {
   /// The config under construction: written values, and the defaults of keys that no step has
   /// decided.
   Config& config;
@@ -62,57 +62,57 @@ struct Resolving {
 // check_contradictions(), and resolve_elasticity() within resolve_batch().
 
 // resolve_mesh.cc
-void resolve_mesh(Resolving& r);
+void resolve_mesh(ResolveState& r);
 
 // resolve.cc
-void resolve_train(Resolving& r);
+void resolve_train(ResolveState& r);
 /// Sets the type of a section without a type to the only type that exists, and compares the lengths
 /// of the lists that are one pattern.
-void resolve_adapter(Resolving& r);
+void resolve_adapter(ResolveState& r);
 /// Requires a type, and a block size that the kernels support.
-void resolve_quantization(Resolving& r);
+void resolve_quantization(ResolveState& r);
 /// Raises keep_last to two checkpoints at least.
-void resolve_checkpoint(Resolving& r);
+void resolve_checkpoint(ResolveState& r);
 
 // resolve_evaluation.cc
 /// Decides whether a larger value of keep_best's metric is better.
-void resolve_best_mode(Resolving& r);
+void resolve_best_mode(ResolveState& r);
 /// Checks the names of the validation sets, and the keys that keep checkpoints, stop and export by
 /// metrics on them.
-void check_evaluation(Resolving& r);
+void check_evaluation(ResolveState& r);
 
 // resolve.cc
-void resolve_data(Resolving& r);
+void resolve_data(ResolveState& r);
 
 // resolve_training.cc
-void resolve_precision(Resolving& r);
+void resolve_precision(ResolveState& r);
 
 // resolve_batch.cc
-void resolve_batch(Resolving& r);
+void resolve_batch(ResolveState& r);
 
 // resolve_elasticity.cc
 /// Chooses the batch instead of resolve_batch() if elasticity is enabled.
-void resolve_elasticity(Resolving& r);
+void resolve_elasticity(ResolveState& r);
 
 // axes/pipeline/keys.cc
 /// Resolves the number of parts of a stage by the schedule, and reports what keeps the pipeline
 /// from running as written.
-void resolve_pipeline(Resolving& r);
+void resolve_pipeline(ResolveState& r);
 
 // resolve_training.cc
-void resolve_optimizer(Resolving& r);
-void resolve_scheduler(Resolving& r);
-void resolve_zero(Resolving& r);
+void resolve_optimizer(ResolveState& r);
+void resolve_scheduler(ResolveState& r);
+void resolve_zero(ResolveState& r);
 
 // resolve.cc
 /// Chooses GPUs for device: auto, if there are GPUs that can run the config.
-void resolve_device(Resolving& r);
+void resolve_device(ResolveState& r);
 /// Reports each "auto" key that no step has decided, with the default that it has already. Changes
 /// no value.
-void resolve_remaining(Resolving& r);
+void resolve_remaining(ResolveState& r);
 
 // resolve_checks.cc
-void check_contradictions(Resolving& r);
+void check_contradictions(ResolveState& r);
 
 /// Formats the value of a key, by the schema.
 std::string value_text(const Config& config, const std::string& path);

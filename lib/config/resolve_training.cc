@@ -14,7 +14,7 @@ namespace {
 
 /// Refuses a key of optimizer or scheduler and its counterpart in train if both are written with
 /// different values.
-void refuse_unequal(Resolving& r, const std::string& path, double value, const std::string& own,
+void refuse_unequal(ResolveState& r, const std::string& path, double value, const std::string& own,
                     double own_value) {
   if (r.is_written(path) && r.is_written(own) && value != own_value)
     r.error(path,
@@ -22,11 +22,11 @@ void refuse_unequal(Resolving& r, const std::string& path, double value, const s
             cat("keep one of the two, or write \"auto\" for ", path));
 }
 
-int64_t steps_of_run(const Resolving& r) {
+int64_t steps_of_run(const ResolveState& r) {
   return r.config.train.steps != 0 ? r.config.train.steps : r.context.total_steps.value_or(0);
 }
 
-void default_rate(Resolving& r) {
+void decide_learning_rate(ResolveState& r) {
   OptimizerConfig& o = r.config.optimizer;
   const std::string path = "optimizer.params.lr";
   if (r.is_written(path)) return;
@@ -40,8 +40,8 @@ void default_rate(Resolving& r) {
 }
 
 /// Sets parameters that the config leaves out to the optimizer's own defaults, except those that
-/// train has, too.
-void default_parameters(Resolving& r) {
+/// train also has.
+void default_parameters(ResolveState& r) {
   OptimizerConfig& o = r.config.optimizer;
   const Optimizer& optimizer = optimizer_of(o.type);
   for (const OptimizerParameter& parameter : optimizer.parameters) {
@@ -54,7 +54,7 @@ void default_parameters(Resolving& r) {
 
 }  // namespace
 
-void resolve_precision(Resolving& r) {
+void resolve_precision(ResolveState& r) {
   Config& c = r.config;
   const bool bf16_auto = r.is_auto("bf16.enabled"), fp16_auto = r.is_auto("fp16.enabled");
   if (bf16_auto)
@@ -71,13 +71,13 @@ void resolve_precision(Resolving& r) {
   }
 }
 
-void resolve_optimizer(Resolving& r) {
+void resolve_optimizer(ResolveState& r) {
   OptimizerConfig& o = r.config.optimizer;
   TrainConfig& train = r.config.train;
   refuse_unequal(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
   refuse_unequal(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
                  train.weight_decay);
-  default_rate(r);
+  decide_learning_rate(r);
   const std::string decay = "optimizer.params.weight_decay";
   if (r.is_auto(decay))
     r.decide(decay, o.weight_decay, train.weight_decay, "train.weight_decay");
@@ -99,7 +99,7 @@ namespace {
 
 /// Decides the number of warm-up steps. DeepSpeed's types need a warm-up: they begin at the lowest
 /// rate, and with a warm-up of one step their first two steps have that rate.
-void resolve_warmup(Resolving& r) {
+void resolve_warmup(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   TrainConfig& train = r.config.train;
   const std::string path = "scheduler.params.warmup_num_steps";
@@ -119,14 +119,13 @@ void resolve_warmup(Resolving& r) {
                              : 1000;
   }
   if (needs_warmup && s.warmup_num_steps == 0)
-    r.error(
-        path, cat(path, ": expected a whole number of at least 1, found 0"),
-        cat("for no warm-up write scheduler: {type: ", name_of(traits_of(s.type).without_warmup),
-            "}; a ", name_of(s.type), " begins with one"));
+    r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
+            cat("write scheduler: {type: ", name_of(traits_of(s.type).without_warmup),
+                "} for no warm-up; a ", name_of(s.type), " begins with one"));
   train.warmup_steps = s.warmup_num_steps;
 }
 
-void resolve_rates(Resolving& r) {
+void resolve_rates(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   const std::string path = "scheduler.params.warmup_max_lr";
   if (r.is_auto(path)) {
@@ -138,7 +137,7 @@ void resolve_rates(Resolving& r) {
   }
 }
 
-void resolve_total(Resolving& r) {
+void resolve_total(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   const std::string path = "scheduler.params.total_num_steps";
   if (s.total_num_steps != 0) return;
@@ -151,7 +150,7 @@ void resolve_total(Resolving& r) {
 
 /// Reports a decaying schedule that is shorter than the run, because usually both have the same
 /// length.
-void report_decay(Resolving& r) {
+void report_decay(ResolveState& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
   if (s.total_num_steps < steps)
@@ -162,16 +161,16 @@ void report_decay(Resolving& r) {
              "remove total_num_steps for a schedule as long as the run");
 }
 
-void report_rise(Resolving& r) {
+void report_rise(ResolveState& r) {
   const SchedulerConfig& s = r.config.scheduler;
-  const std::string text = steps_of_run(r) == 0 ? "" : unfinished_rise(s, steps_of_run(r));
+  const std::string text = steps_of_run(r) == 0 ? "" : unfinished_warmup_text(s, steps_of_run(r));
   if (text.empty()) return;
   for (const char* path : {"scheduler.params.warmup_num_steps",
                            "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
     if (r.is_written(path)) return r.notice(path, text);
 }
 
-void resolve_cycle(Resolving& r) {
+void resolve_cycle(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
     if (r.config.origins.find(std::string("scheduler.params.") + key) == nullptr)
@@ -183,7 +182,7 @@ void resolve_cycle(Resolving& r) {
     s.cycle_second_stair_count = s.cycle_first_stair_count;
 }
 
-void resolve_min_lr(Resolving& r) {
+void resolve_min_lr(ResolveState& r) {
   const bool as_share = r.is_written("scheduler.params.min_lr_rate"),
              as_rate = r.is_written("scheduler.params.min_lr");
   if (!as_share && !as_rate)
@@ -195,7 +194,7 @@ void resolve_min_lr(Resolving& r) {
             "scheduler.params.min_lr_rate and min_lr exclude each other", "keep one of the two");
 }
 
-void resolve_polynomial(Resolving& r) {
+void resolve_polynomial(ResolveState& r) {
   const double lr = r.config.optimizer.lr, end = r.config.scheduler.lr_end;
   if (end < lr) return;
   r.error(r.is_written("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
@@ -204,7 +203,7 @@ void resolve_polynomial(Resolving& r) {
           "set a smaller lr_end, or constant as the type");
 }
 
-void resolve_stable_decay(Resolving& r) {
+void resolve_stable_decay(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (!r.is_written("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
   if (s.warmup_type == WarmupShape::kLog)
@@ -218,7 +217,7 @@ void resolve_stable_decay(Resolving& r) {
 }
 
 /// Decides the last step of warmup_stable_decay: the sum of its three parts if all are written.
-void resolve_total_of_parts(Resolving& r) {
+void resolve_total_of_parts(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (s.num_stable_steps >= 0) {
     s.total_num_steps = s.warmup_num_steps + s.num_stable_steps + s.num_decay_steps;
@@ -233,7 +232,7 @@ void resolve_total_of_parts(Resolving& r) {
 }
 
 /// Resolves the keys that some types have in addition to warm-up and total steps.
-void resolve_keys_of_type(Resolving& r) {
+void resolve_keys_of_type(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   switch (s.type) {
     case SchedulerType::kWarmupLR:
@@ -262,7 +261,7 @@ void resolve_keys_of_type(Resolving& r) {
 }
 
 /// Decides the last step of a schedule that has an end.
-void resolve_end(Resolving& r) {
+void resolve_end(ResolveState& r) {
   if (r.config.scheduler.type == SchedulerType::kWarmupStableDecay)
     resolve_total_of_parts(r);
   else
@@ -271,7 +270,7 @@ void resolve_end(Resolving& r) {
 }
 
 /// Checks the warm-up's type: DeepSpeed's types accept only log and linear.
-void check_warmup_type(Resolving& r) {
+void check_warmup_type(ResolveState& r) {
   const SchedulerConfig& s = r.config.scheduler;
   if (is_of_transformers(s.type) || s.warmup_type == WarmupShape::kLog ||
       s.warmup_type == WarmupShape::kLinear)
@@ -281,7 +280,7 @@ void check_warmup_type(Resolving& r) {
               ", found ", name_of(s.warmup_type)));
 }
 
-void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_t hidden,
+void resolve_bucket(ResolveState& r, const std::string& key, int64_t& value, int64_t hidden,
                     int64_t from_hidden, const char* formula) {
   const std::string path = "zero_optimization." + key;
   if (!r.is_auto(path)) return;
@@ -295,7 +294,7 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
 
 }  // namespace
 
-std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
+std::string unfinished_warmup_text(const SchedulerConfig& s, int64_t steps) {
   if (traits_of(s.type).warms_up && s.warmup_num_steps > steps)
     return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps,
                " steps: training ends inside the warm-up");
@@ -305,7 +304,7 @@ std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
   return "";
 }
 
-void resolve_scheduler(Resolving& r) {
+void resolve_scheduler(ResolveState& r) {
   SchedulerConfig& s = r.config.scheduler;
   const bool written = r.config.origins.find("scheduler") != nullptr;
   if (written && !is_of_transformers(s.type) &&
@@ -322,7 +321,7 @@ void resolve_scheduler(Resolving& r) {
                           " steps of warm-up (no scheduler section)"));
 }
 
-void resolve_zero(Resolving& r) {
+void resolve_zero(ResolveState& r) {
   ZeroConfig& z = r.config.zero;
   const int64_t hidden = r.context.hidden_size.value_or(0);
   resolve_bucket(r, "reduce_bucket_size", z.reduce_bucket_size, hidden, hidden * hidden, "hidden²");

@@ -34,8 +34,8 @@ enum class FieldType {
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// Action describes how ftrun treats a key that DeepSpeed has.
-enum class Action {
+/// KeyTreatment describes how ftrun treats a key that DeepSpeed has.
+enum class KeyTreatment {
   kImplement,
   kNotice,      // checked, then ignored; reported if it differs from the default
   kReject,      // a feature ftrun does not have
@@ -68,21 +68,21 @@ struct NumberWord {
 /// NumberBounds holds the smallest and the largest value of a number; nothing if there is no bound.
 struct NumberBounds {
   std::optional<double> min, max;
-  bool above_min = false;  // min itself is not allowed
-  bool below_max = false;  // nor is max
+  bool excludes_min = false;  // min itself is not allowed
+  bool excludes_max = false;  // nor is max
 
   bool contain(double value) const {
-    if (max && (below_max ? value >= *max : value > *max)) return false;
-    return !min || (above_min ? value > *min : value >= *min);
+    if (max && (excludes_max ? value >= *max : value > *max)) return false;
+    return !min || (excludes_min ? value > *min : value >= *min);
   }
 };
 
-/// OtherForms says what a config may write instead of a value of the key's type.
-struct OtherForms {
-  bool null = false;      // null = not written
-  bool any_case = false;  // choices in upper case, too
-  bool named = false;     // a map of names to lists (config/desugar.cc)
-  bool weighted = false;  // a list of {path, weight} (config/desugar.cc)
+/// AlternativeForms says what a config may write instead of a value of the key's type.
+struct AlternativeForms {
+  bool allows_null = false;         // null = not written
+  bool ignores_case = false;        // choices in upper case as well
+  bool allows_named_lists = false;  // a map of names to lists (config/desugar.cc)
+  bool allows_weights = false;      // a list of {path, weight} (config/desugar.cc)
   /// Words that mean whole numbers, in any case.
   std::vector<NumberWord> words;
   /// Synonyms of a choice (kChoice): other words in lower case, compared as the choices are, each
@@ -97,11 +97,11 @@ struct Field {
   FieldType type = FieldType::kBool;
   std::vector<std::string> choices;
   NumberBounds bounds;
-  OtherForms forms;
+  AlternativeForms forms;
   std::string doc;
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
-  Action action = Action::kImplement;
+  KeyTreatment treatment = KeyTreatment::kImplement;
   /// The reason why a key with kNotice has no effect, if its doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
@@ -127,31 +127,33 @@ struct Field {
   Field& range(double low, double high) { return bounds.min = low, bounds.max = high, *this; }
   Field& at_least(double low) { return bounds.min = low, *this; }
   Field& from_to_below(double low, double high) {
-    return bounds.below_max = true, range(low, high);
+    return bounds.excludes_max = true, range(low, high);
   }
-  Field& greater_than(double low) { return bounds.min = low, bounds.above_min = true, *this; }
+  Field& greater_than(double low) { return bounds.min = low, bounds.excludes_min = true, *this; }
   Field& in_unit(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
-  Field& notice(const char* reason = "") { return why = reason, action = Action::kNotice, *this; }
-  Field& honored() { return action = Action::kImplement, *this; }
-  Field& reject() { return action = Action::kReject, *this; }
-  Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
+  Field& notice(const char* reason = "") {
+    return why = reason, treatment = KeyTreatment::kNotice, *this;
+  }
+  Field& implemented() { return treatment = KeyTreatment::kImplement, *this; }
+  Field& reject() { return treatment = KeyTreatment::kReject, *this; }
+  Field& reject_if_on() { return treatment = KeyTreatment::kRejectIfOn, *this; }
   Field& reject_above(double off) { return largest_off_value = off, reject_if_on(); }
   Field& or_auto();
-  Field& or_null() { return forms.null = true, *this; }
-  Field& unset_is_zero() { return zero_means_unset = forms.null = true, *this; }
+  Field& or_null() { return forms.allows_null = true, *this; }
+  Field& unset_is_zero() { return zero_means_unset = forms.allows_null = true, *this; }
   Field& word(const char* text, int64_t value) {
     return forms.words.push_back({text, value, ""}), *this;
   }
   Field& refused_word(const char* text, const char* remedy) {
     return forms.words.push_back({text, 0, remedy}), *this;
   }
-  Field& or_weighted() { return forms.weighted = true, *this; }
-  Field& or_named() { return forms.named = true, *this; }
+  Field& or_weighted() { return forms.allows_weights = true, *this; }
+  Field& or_named() { return forms.allows_named_lists = true, *this; }
   Field& synonym(const char* word, const char* choice) {
     return forms.synonyms.emplace_back(word, choice), *this;
   }
-  Field& in_any_case() { return forms.any_case = true, *this; }
+  Field& in_any_case() { return forms.ignores_case = true, *this; }
   Field& for_types(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
   Field& may_change() { return on_resume = OnResume::kMayChange, *this; }
@@ -163,7 +165,7 @@ struct Section {
   std::string path;
   std::string doc;
   Vocabulary vocabulary = Vocabulary::kFtrun;
-  Action action = Action::kImplement;
+  KeyTreatment treatment = KeyTreatment::kImplement;
   bool nullable = false;
   /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognized
   /// but not read.

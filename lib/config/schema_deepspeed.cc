@@ -302,19 +302,19 @@ void declare_zero(Schema& s) {
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
                  .vocabulary = kDs,
-                 .action = Action::kReject,
+                 .treatment = KeyTreatment::kReject,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.zenflow",
                  .doc = "ZenFlow: other numbers.",
                  .vocabulary = kDs,
-                 .action = Action::kReject,
+                 .treatment = KeyTreatment::kReject,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.leaf_module",
                  .doc = "Modules gathered as one.",
                  .vocabulary = kDs,
-                 .action = Action::kNotice,
+                 .treatment = KeyTreatment::kNotice,
                  .nullable = true,
                  .free_form = true});
 

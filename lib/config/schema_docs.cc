@@ -85,9 +85,10 @@ std::string type_text(const Field& field) {
     case FieldType::kChoice:
       return join(field.choices, ", ");
     case FieldType::kTextList:
-      if (field.forms.named) return "text, list of texts, or {NAME: text or list of texts}";
-      return field.forms.weighted ? "text, or list of texts or of {path, weight}"
-                                  : "text or list of texts";
+      if (field.forms.allows_named_lists)
+        return "text, list of texts, or {NAME: text or list of texts}";
+      return field.forms.allows_weights ? "text, or list of texts or of {path, weight}"
+                                        : "text or list of texts";
     case FieldType::kIntList:
       return "list of whole numbers";
     case FieldType::kNumberPair:
@@ -103,10 +104,10 @@ std::string type_text(const Field& field) {
 std::string range_column(const Field& field) {
   const NumberBounds& bounds = field.bounds;
   if (bounds.min && bounds.max)
-    return cat(number_text(*bounds.min), bounds.below_max ? " to below " : " to ",
+    return cat(number_text(*bounds.min), bounds.excludes_max ? " to below " : " to ",
                number_text(*bounds.max));
   if (!bounds.min) return "";
-  return cat(bounds.above_min ? "> " : "≥ ", number_text(*bounds.min));
+  return cat(bounds.excludes_min ? "> " : "≥ ", number_text(*bounds.min));
 }
 
 std::string default_text(const Field& field) {
@@ -116,11 +117,11 @@ std::string default_text(const Field& field) {
   return text == "[]" || text == "\"\"" ? "none" : text;
 }
 
-const char* action_text(Action action) {
-  switch (action) {
-    case Action::kImplement:
+const char* treatment_text(KeyTreatment treatment) {
+  switch (treatment) {
+    case KeyTreatment::kImplement:
       return "yes";
-    case Action::kNotice:
+    case KeyTreatment::kNotice:
       return "ignored";
     default:
       return "refused";
@@ -129,8 +130,9 @@ const char* action_text(Action action) {
 
 std::string does_text(const Field& field) {
   const std::string not_yet = unsupported_part(field.path());
-  const std::string does = not_yet.empty() ? action_text(field.action) : cat("not yet: ", not_yet);
-  return only_emulated_on_gpus(field.path()) ? does + "; GPUs: emulated" : does;
+  const std::string does =
+      not_yet.empty() ? treatment_text(field.treatment) : cat("not yet: ", not_yet);
+  return is_only_emulated_on_gpus(field.path()) ? does + "; GPUs: emulated" : does;
 }
 
 std::string cell(std::string text) {
@@ -162,9 +164,9 @@ std::string table(const std::string& section, Vocabulary vocabulary, bool any_vo
 }
 
 std::string section_chapter(const Section& section) {
-  const char* does = section.action == Action::kNotice ? " *Ignored.*"
-                     : section.free_form               ? " *Refused when on.*"
-                                                       : "";
+  const char* does = section.treatment == KeyTreatment::kNotice ? " *Ignored.*"
+                     : section.free_form                        ? " *Refused when on.*"
+                                                                : "";
   const std::string plain =
       section.plain_key.empty() ? "" : cat(" A plain value is its `", section.plain_key, "`.");
   return cat("### `", section.path, "`\n\n", section.doc, plain, does, "\n\n",
@@ -195,8 +197,8 @@ Json value_json(const FieldValue& value) {
 Json number_schema(const Field& field, const char* type) {
   Json out{{"type", type}};
   const NumberBounds& bounds = field.bounds;
-  if (bounds.min) out[bounds.above_min ? "exclusiveMinimum" : "minimum"] = *bounds.min;
-  if (bounds.max) out[bounds.below_max ? "exclusiveMaximum" : "maximum"] = *bounds.max;
+  if (bounds.min) out[bounds.excludes_min ? "exclusiveMinimum" : "minimum"] = *bounds.min;
+  if (bounds.max) out[bounds.excludes_max ? "exclusiveMaximum" : "maximum"] = *bounds.max;
   return out;
 }
 
@@ -219,7 +221,7 @@ std::string any_case_pattern(const std::vector<std::string>& names) {
 
 Json choice_schema(const Field& field) {
   const Json names{{"type", "string"}, {"enum", field.choices}};
-  if (!field.forms.any_case) return names;
+  if (!field.forms.ignores_case) return names;
   const Json spelled{{"type", "string"}, {"pattern", any_case_pattern(field.choices)}};
   return {{"anyOf", Json::array({names, spelled})}};
 }
@@ -255,9 +257,9 @@ Json type_schema(const Field& field) {
     case FieldType::kChoice:
       return choice_schema(field);
     case FieldType::kTextList:
-      if (field.forms.named) return named_schema();
+      if (field.forms.allows_named_lists) return named_schema();
       return {{"type", {"string", "array"}},
-              {"items", field.forms.weighted ? weighted_schema() : Json{{"type", "string"}}}};
+              {"items", field.forms.allows_weights ? weighted_schema() : Json{{"type", "string"}}}};
     case FieldType::kIntList:
       return {{"type", "array"}, {"items", number_schema(field, "integer")}};
     case FieldType::kNumberPair:
@@ -279,14 +281,14 @@ Json field_schema(const Field& field) {
   Json type = type_schema(field);
   const bool open = field.type == FieldType::kFree || field.type == FieldType::kText;
   Json out;
-  if (open && !field.forms.null) {
+  if (open && !field.forms.allows_null) {
     out = type;
   } else {
     Json choices = Json::array({type});
     if (!field.forms.words.empty())
       choices.push_back({{"type", "string"}, {"pattern", any_case_pattern(accepted_words(field))}});
     if (!open) choices.push_back({{"const", "auto"}});
-    if (field.forms.null || field.vocabulary == Vocabulary::kFtrun)
+    if (field.forms.allows_null || field.vocabulary == Vocabulary::kFtrun)
       choices.push_back({{"type", "null"}});
     out["anyOf"] = choices;
   }
@@ -342,9 +344,9 @@ std::string surface_line(const Field& field) {
       field.unit,
       field.type == FieldType::kFree ? "" : yaml_text(field.default_value),
       field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
-      action_text(field.action),
+      treatment_text(field.treatment),
       join(field.aliases, ","),
-      field.forms.null ? "null" : "",
+      field.forms.allows_null ? "null" : "",
       join(field.types, ",")};
   return join(parts, "\t") + "\n";
 }
@@ -371,7 +373,7 @@ std::string config_surface() {
   std::string out;
   for (const Field& field : Schema::get().fields()) out += surface_line(field);
   for (const Section& section : Schema::get().sections())
-    out += cat("section\t", section.path, "\t", action_text(section.action),
+    out += cat("section\t", section.path, "\t", treatment_text(section.treatment),
                section.free_form ? "\tfree" : "", section.nullable ? "\tnull" : "", "\n");
   for (const LegacyKey& key : Schema::get().legacy())
     out += cat("legacy\t", key.section.empty() ? "" : key.section + ".", key.name, "\n");

@@ -4,13 +4,13 @@
 
 namespace ftrun {
 
-/// Writes docs/config.md: every key with type, default, unit and meaning.
+/// Returns the text of docs/config.md: every key with type, default, unit and meaning.
 std::string config_markdown();
 
-/// Writes a JSON Schema (draft-07) of the config, for editors: `ftrun schema`.
+/// Returns a JSON Schema (draft-07) of the config, for editors: `ftrun schema`.
 std::string config_json_schema();
 
-/// Lists all keys, one per line: path, type, range, default, action. A test compares it with a
+/// Lists all keys, one per line: path, type, range, default, treatment. A test compares it with a
 /// recorded list.
 std::string config_surface();
 

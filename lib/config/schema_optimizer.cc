@@ -48,7 +48,7 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
       *std::visit([&](auto member) { return &params.key(parameter.name, member, parameter.doc); },
                   parameter.member);
   field.bounds = {
-      .min = parameter.least, .max = parameter.bound, .below_max = parameter.bound.has_value()};
+      .min = parameter.least, .max = parameter.bound, .excludes_max = parameter.bound.has_value()};
   field.default_text = defaults_by_type(parameter);
   if (std::string_view(parameter.name) == parameters::kLr.name)
     field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
@@ -144,7 +144,7 @@ void declare_optimizer(Schema& s) {
   params
       .checked_only<double>("max_grad_norm", 0.0,
                             "Another name of gradient_clipping, as is max_grad_norm at top level.")
-      .honored();
+      .implemented();
   declare_foreign_parameters(params);
 }
 

@@ -4,7 +4,8 @@ namespace ftrun {
 namespace {
 
 SectionRows ignored(Schema& s, const char* path, const char* doc) {
-  return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .action = Action::kNotice});
+  return section(s,
+                 {.path = path, .doc = doc, .vocabulary = kDs, .treatment = KeyTreatment::kNotice});
 }
 
 void declare_activation_checkpointing(Schema& s) {
@@ -208,35 +209,39 @@ void declare_elasticity(Schema& s) {
 }
 
 void declare_foreign_features(Schema& s) {
-  const auto feature = [&](const char* path, const char* doc, Action action, bool needs_enabled) {
+  const auto feature = [&](const char* path, const char* doc, KeyTreatment treatment,
+                           bool needs_enabled) {
     s.add_section({.path = path,
                    .doc = doc,
                    .vocabulary = kDs,
-                   .action = action,
+                   .treatment = treatment,
                    .nullable = true,
                    .free_form = true,
                    .needs_enabled = needs_enabled});
   };
-  feature("amp", "apex's mixed precision; use bf16 or fp16.", Action::kRejectIfOn, true);
-  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", Action::kRejectIfOn, false);
-  feature("expert_parallel", "DeepSpeed's AutoEP.", Action::kRejectIfOn, false);
-  feature("hybrid_engine", "Training and generation in turns (RLHF).", Action::kRejectIfOn, false);
-  feature("autotuning", "DeepSpeed's autotuner.", Action::kRejectIfOn, false);
-  feature("curriculum_learning", "Sequence length by curriculum.", Action::kRejectIfOn, true);
-  feature("data_efficiency", "Data sampling and random layer-token drop.", Action::kRejectIfOn,
+  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeyTreatment::kRejectIfOn, true);
+  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", KeyTreatment::kRejectIfOn,
           false);
-  feature("compression_training", "Quantization, pruning, layer reduction.", Action::kRejectIfOn,
+  feature("expert_parallel", "DeepSpeed's AutoEP.", KeyTreatment::kRejectIfOn, false);
+  feature("hybrid_engine", "Training and generation in turns (RLHF).", KeyTreatment::kRejectIfOn,
           false);
-  feature("progressive_layer_drop", "Layers dropped in training.", Action::kRejectIfOn, true);
-  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).", Action::kRejectIfOn, false);
-  feature("quantize_training", "Quantized training (MoQ).", Action::kRejectIfOn, false);
-  feature("sparse_attention", "Block-sparse attention.", Action::kReject, false);
-  feature("nebula", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
-  feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
-  feature("weight_quantization", "Quantized weights of DeepSpeed's inference.", Action::kNotice,
+  feature("autotuning", "DeepSpeed's autotuner.", KeyTreatment::kRejectIfOn, false);
+  feature("curriculum_learning", "Sequence length by curriculum.", KeyTreatment::kRejectIfOn, true);
+  feature("data_efficiency", "Data sampling and random layer-token drop.",
+          KeyTreatment::kRejectIfOn, false);
+  feature("compression_training", "Quantization, pruning, layer reduction.",
+          KeyTreatment::kRejectIfOn, false);
+  feature("progressive_layer_drop", "Layers dropped in training.", KeyTreatment::kRejectIfOn, true);
+  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).", KeyTreatment::kRejectIfOn,
           false);
-  feature("inference", "DeepSpeed's inference.", Action::kNotice, false);
-  feature("msamp", "MS-AMP, as Hugging Face's launcher writes it.", Action::kNotice, false);
+  feature("quantize_training", "Quantized training (MoQ).", KeyTreatment::kRejectIfOn, false);
+  feature("sparse_attention", "Block-sparse attention.", KeyTreatment::kReject, false);
+  feature("nebula", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
+  feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
+  feature("weight_quantization", "Quantized weights of DeepSpeed's inference.",
+          KeyTreatment::kNotice, false);
+  feature("inference", "DeepSpeed's inference.", KeyTreatment::kNotice, false);
+  feature("msamp", "MS-AMP, as Hugging Face's launcher writes it.", KeyTreatment::kNotice, false);
 }
 
 // The reason why keys about splits have no effect: the model's family determines how a matrix is

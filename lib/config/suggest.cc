@@ -106,8 +106,8 @@ std::string find_similar_elsewhere(const std::string& section, const std::string
 
 }  // namespace
 
-std::string suggestion(const std::string& section, const std::string& key,
-                       const std::vector<std::string>& candidates) {
+std::string key_suggestion(const std::string& section, const std::string& key,
+                           const std::vector<std::string>& candidates) {
   const Schema& schema = Schema::get();
   std::string near = nearest(key, candidates);
   if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(near);

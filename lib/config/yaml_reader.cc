@@ -16,7 +16,7 @@ namespace {
 
 // The limit of text, in which an alias counts as often as it is used: a few lines could otherwise
 // expand to millions of values or gigabytes of text.
-constexpr size_t kMaxYamlText = 2 * static_cast<size_t>(kMaxConfig);
+constexpr size_t kMaxYamlText = 2 * static_cast<size_t>(kMaxConfigBytes);
 
 /// Computes continuation[i]: the number of bytes before byte i that do not begin a UTF-8 character.
 std::vector<int> count_continuations(const std::string& text) {
@@ -32,8 +32,8 @@ class YamlReader {
 
   ConfigNode node_of(const YAML::Node& yaml, int depth) {
     const Position at = position_of(yaml.Mark());
-    if (depth > kDeepestSection)
-      throw Error(ExitCode::kUsage, cat("nested deeper than ", kDeepestSection, " levels"));
+    if (depth > kMaxSectionDepth)
+      throw Error(ExitCode::kUsage, cat("nested deeper than ", kMaxSectionDepth, " levels"));
     if (++nodes_ > kMaxValues)
       throw Error(ExitCode::kUsage,
                   cat("holds more than ", kMaxValues, " values, with those that aliases repeat"));
@@ -119,10 +119,10 @@ class YamlReader {
   }
 
   void add(ConfigNode& map, ConfigEntry entry) {
-    if (entry.key.size() > kLongestKey)
+    if (entry.key.size() > kMaxKeyBytes)
       throw Error(ExitCode::kUsage,
                   cat("the key in line ", entry.at.line, " has ", entry.key.size(),
-                      " bytes, at most ", kLongestKey, " are allowed: is this a config?"));
+                      " bytes, at most ", kMaxKeyBytes, " are allowed: is this a config?"));
     for (const ConfigEntry& known : map.entries)
       if (known.key == entry.key) {
         problems_.error(
@@ -143,7 +143,7 @@ class YamlReader {
 
 /// Returns the remedy for a syntax error. yaml-cpp reports tabs as "end of map not found", one line
 /// late.
-std::string tab_hint(const std::string& text) {
+std::string tab_remedy(const std::string& text) {
   return text.find("\n\t") != std::string::npos ? "indent with spaces: YAML allows no tabs there"
                                                 : "look at this line and the one above it";
 }
@@ -204,7 +204,7 @@ ConfigNode read_yaml(const std::string& file, const std::string& text, Problems&
   } catch (const YAML::Exception& e) {
     const Position at = e.mark.is_null() ? Position{file, 1, 1}
                                          : Position{file, e.mark.line + 1, e.mark.column + 1};
-    problems.error(at, cat("not valid YAML: ", e.msg), tab_hint(text));
+    problems.error(at, cat("not valid YAML: ", e.msg), tab_remedy(text));
   } catch (const Error& e) {
     problems.error({file, 1, 1}, e.message());
   }

@@ -35,7 +35,7 @@ class BinaryFile : public TokenFile {
   BinaryFile(MappedFile file, BinaryLayout layout);
 
   /// Cuts the stream into documents after each token equal to `id`; tokens after the last such
-  /// token are a document, too.
+  /// token are also a document.
   void cut_documents_after(int32_t id);
 
   std::string format() const override { return layout_.format; }

@@ -33,7 +33,7 @@ void check_first_line(const std::string& path) {
   const std::string problem = parse_jsonl_line(line->text, ids, labels);
   if (!problem.empty())
     throw Error(ExitCode::kBadInput, cat(path, ":", line->number, ": ", problem),
-                "expected one object a line, such as {\"input_ids\": [1, 2, 3]}");
+                "write one object a line, such as {\"input_ids\": [1, 2, 3]}");
 }
 
 void check_file(const std::string& path, const TokenFileOptions& options,

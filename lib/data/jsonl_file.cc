@@ -25,7 +25,7 @@ std::string remedy_for(std::string_view line) {
   for (const char* key : {"\"messages\"", "\"prompt\"", "\"text\"", "\"conversations\""})
     if (line.find(key) != std::string_view::npos)
       return "turn text or chats into tokens with scripts/prepare_data.py";
-  return "expected one object a line, such as {\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}";
+  return "write one object a line, such as {\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}";
 }
 
 }  // namespace
@@ -86,8 +86,8 @@ std::vector<std::string> JsonlFile::notes() const {
 }
 
 int64_t JsonlFile::document_of(int64_t token) const {
-  // The last document that begins at or before the token holds it: empty documents begin there,
-  // too.
+  // The last document that begins at or before the token holds it: empty documents also begin
+  // there.
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
   return after - starts_.begin() - 1;
 }

@@ -103,8 +103,8 @@ void SequenceSet::refuse_unusable() const {
               cat(data_.name(), ": none of its ", data_.tokens(),
                   " tokens counts in the loss: there is nothing to train on"),
               data_.all_trained()
-                  ? "documents need at least two tokens each; write the data again"
-                  : "every label is masked; write the data again and mask only the prompts");
+                  ? "write the data again with documents of at least two tokens each"
+                  : "write the data again and mask only the prompts: now every label is masked");
 }
 
 int64_t SequenceSet::epoch_sequences(int64_t global_batch, bool drop_last) const {

@@ -306,7 +306,7 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
-      if (ideal > 0) points[rated_kind(bench->graph(), op)].emplace_back(ideal, seconds / ideal);
+      if (ideal > 0) points[slowdown_key(bench->graph(), op)].emplace_back(ideal, seconds / ideal);
     });
 }
 
@@ -353,7 +353,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
     for (const auto& [ideal, factor] : measured) all.push_back(factor);
     rates.slowdowns[kind] = curve_through(std::move(measured));
   }
-  rates.slowdown = median(std::move(all));
+  rates.default_slowdown = median(std::move(all));
   return rates;
 }
 
@@ -458,7 +458,7 @@ class Child {
   int from_ = -1;
 };
 
-/// Measures the rates of one rank while `ranks` - 1 other processes compute, too.
+/// Measures the rates of one rank while `ranks` - 1 other processes also compute.
 Rates measure_beside_others(int ranks, int cores, bool quick) {
   const int threads = std::max(1, cores / ranks);
   std::vector<std::unique_ptr<Child>> others;
@@ -467,7 +467,7 @@ Rates measure_beside_others(int ranks, int cores, bool quick) {
   Child measuring([&] {
     Machine machine{.name = "measured"};
     machine.rates.push_back(measure_rates(ranks, threads, quick));
-    return machine_text(machine);
+    return machine_yaml(machine);
   });
   const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
   for (const auto& other : others) other->require_running();
@@ -491,7 +491,7 @@ std::string measure_exchanges_as(int rank, int ranks, int cores, int port, int l
                                          .cores = cores,
                                          .threads = std::max(1, cores / ranks),
                                          .compute = [&] { layer.run_attention(); }});
-  return machine_text(machine);
+  return machine_yaml(machine);
 }
 
 /// Measures the collectives of `ranks` ranks on `cores` cores.
@@ -564,7 +564,7 @@ Machine bench_machine(const BenchRequest& request) {
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
-    // Runs of two and four ranks are common on machines with fewer cores, too.
+    // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.say(cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
       keep_faster(machine.exchanges, measure_exchanges_of(ranks, machine.devices));
@@ -583,8 +583,8 @@ Machine bench_machine(const BenchRequest& request) {
   // Plans use the node's link for numbers of ranks that were not measured, and for sends.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
     const auto& points = pair->second.points();
-    machine.node.latency = points.front().second;
-    machine.node.bandwidth = points.back().first / 2 / points.back().second;
+    machine.node_link.latency = points.front().second;
+    machine.node_link.bandwidth = points.back().first / 2 / points.back().second;
   }
   return machine;
 }

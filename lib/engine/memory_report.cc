@@ -19,14 +19,14 @@ auto over_shared_memory(const TrainingSetup& setup) {
   };
 }
 
-/// An upper bound of the bytes that each thread of a training process needs in addition to the plan
+/// An upper bound on the bytes that each thread of a training process needs in addition to the plan
 /// and attention's tiles: its stack, and the heap of records and libraries (docs/memory_peaks.md).
 constexpr int64_t kHeapOfThread = 896 << 10;
-/// Upper bounds of memory that cannot be counted: that of the process, and that of the threads that
+/// Upper bounds on memory that cannot be counted: that of the process, and that of the threads that
 /// run the lanes of each group.
 constexpr int64_t kHeapOfProcess = 512 << 10, kHeapOfGroup = 128 << 10;
 
-/// Returns an upper bound of the memory that a process needs in addition to the plan and its peers'
+/// Returns an upper bound on the memory that a process needs in addition to the plan and its peers'
 /// memory while it trains on CPUs.
 int64_t working_bytes(const TrainingSetup& setup) {
   const int64_t of_thread = kHeapOfThread + attention_tile_bytes(setup.model_config().head_size);

@@ -29,7 +29,7 @@ struct MemoryReport {
   int64_t baseline_bytes = 0;
   /// The maximum number of bytes of peers' memory that are mapped while a collective runs.
   int64_t peers = 0;
-  /// An upper bound of the further memory of a process that trains: the heap of the loader and of
+  /// An upper bound on the further memory of a process that trains: the heap of the loader and of
   /// records, the kernels' buffers of each thread, the communicators' buffers, and the memory of an
   /// export (tests/bench/memory_bench.py).
   int64_t working = 0;
@@ -47,7 +47,7 @@ struct MemoryReport {
   int64_t predicted() const { return planned_in_main_memory() + baseline_bytes + peers + working; }
 };
 
-/// Compares predicted and measured memory. `around_steps` is an upper bound of the bytes that the
+/// Compares predicted and measured memory. `around_steps` is an upper bound on the bytes that the
 /// run allocates in addition to its setup: for batches, checkpoints and the export. `measured` is
 /// the peak.
 MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured);
@@ -57,9 +57,9 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int
 /// the whole process follow below.
 std::string memory_text(const MemoryReport& report);
 
-/// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
-/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "working",
-/// "predicted", "measured".
+/// Returns the report for run.json: "predicted", "allocated" and "touched" with
+/// "device_parameters", "device_temporary", "device_total", ...; "process" with "fixed", "peers",
+/// "working", "predicted", "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
 /// MemoryFigure is the bytes in use of a part of a rank's memory, by its name in metrics.jsonl.

@@ -63,7 +63,7 @@ class ModelState {
   /// elements. State on disk is read through `sectors`, if given, as in slices().
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
                Communicator& group, std::span<float> out, std::span<std::byte> sectors = {}) const;
-  /// Returns an upper bound of the bytes that collect() allocates to receive `elements` elements:
+  /// Returns an upper bound on the bytes that collect() allocates to receive `elements` elements:
   /// for parts of tensors that ranks divide, and for stored numbers that are not fp32.
   int64_t collect_bytes(int64_t elements) const;
 

@@ -25,7 +25,7 @@ constexpr const char* kRemedy =
     "check the memory, CPUs and GPUs of these machines (dmesg, nvidia-smi -q); --resume auto "
     "continues from the last checkpoint";
 
-/// Writes "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
+/// Returns the text "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> names;
   for (const int rank : ranks) names.push_back(std::to_string(rank));

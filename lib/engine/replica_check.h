@@ -45,7 +45,7 @@ class ReplicaCheck {
     /// A hash that identifies the parts of the model in the set.
     std::string key;
     std::vector<StatePart> parts;
-    /// The index in shared_ if another rank holds the set, too; otherwise -1.
+    /// The index in shared_ if another rank also holds the set; otherwise -1.
     int64_t shared = -1;
   };
   /// SharedSet is a set that several ranks hold.

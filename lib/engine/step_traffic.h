@@ -52,15 +52,15 @@ class StepTraffic {
   TrafficSums sums_;
 };
 
-/// Writes the sums as text for an exchange between ranks, and reads them back.
+/// Convert the sums to a text for an exchange between ranks, and back.
 std::string encode_traffic(const TrafficSums& sums);
 TrafficSums decode_traffic(const std::string& text);
 
 /// Makes a table with predicted and observed bytes of each kind of traffic; "" when nothing moved.
 std::string traffic_text(const TrafficSums& sums, int ranks);
 
-/// Writes the sums for run.json: "communication" with "program" and "transport" (absent when it was
-/// not seen), "disk_read" and "disk_written" with "program" and "disk", "steps" with "counted".
+/// Returns the sums for run.json: "communication" with "program" and "transport" (absent when it
+/// was not seen), "disk_read" and "disk_written" with "program" and "disk", "steps" with "counted".
 std::map<std::string, std::map<std::string, int64_t>> traffic_record(const TrafficSums& sums);
 
 }  // namespace ftrun

@@ -22,8 +22,8 @@ struct Pass {
 };
 
 /// OpWork describes the work of an operation as passes, each of which begins when the previous one
-/// ends. A parameter's gradient counts as written once, although a list that adds to it reads it,
-/// too.
+/// ends. A parameter's gradient counts as written once, although a list that adds to it also reads
+/// it.
 class OpWork {
  public:
   /// The maximum number of passes of an operation: the head has one for the bias, the logits, the

@@ -63,7 +63,7 @@ struct OpSpec {
   /// Returns the cheaper operation that computes the other results when backward has result 0;
   /// null: the operation itself is run again.
   Op (*from_first_result)(const Op&) = nullptr;
-  /// The first result that is a gradient of a parameter; all later ones are, too, and the last of
+  /// The first result that is a gradient of a parameter; so are all later ones, and the last of
   /// them are left out where their parameters are frozen. -1: there are none.
   int parameter_gradient = -1;
   /// The result whose form depends on the device, so that results of devices cannot be compared;

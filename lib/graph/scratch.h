@@ -28,7 +28,7 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 enum class SavedFor : uint8_t {
   kBackward,    // all of them
   kInputGrad,   // those that `weight_grad` does not read
-  kWeightGrad,  // those that `weight_grad` reads, even if `input_grad` reads them, too
+  kWeightGrad,  // those that `weight_grad` reads, even if `input_grad` also reads them
 };
 
 /// Places the values that forward leaves for backward in one buffer; 64-byte aligned.

@@ -12,7 +12,7 @@ namespace ftrun {
 /// computes such a gradient together with others that are needed (the vocabulary's cross-entropy of
 /// tensor ranks), the gradient becomes a temporary value that nothing reads. `for_layer_before`:
 /// the previous layer needs the gradient with respect to this layer's input. If it does not, that
-/// gradient is removed, too, and if no parameter of this layer trains either, the backward lists
+/// gradient is also removed, and if no parameter of this layer trains either, the backward lists
 /// are empty.
 LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
                              bool for_layer_before);

@@ -99,7 +99,7 @@ PeftModel peft_model(const std::string& base, const std::string& family,
           .embedding = std::string(last_part(names.embedding)),
           .head = std::string(last_part(names.head)),
           .transposed = names.transposed,
-          .other_parts = std::string(multimodal.empty() ? "" : kOtherPartsPattern)};
+          .non_decoder_pattern = std::string(multimodal.empty() ? "" : kNonDecoderPattern)};
 }
 
 void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
@@ -130,11 +130,11 @@ ExportOptions export_options(const Config& config, const ModelConfig& model) {
     return options;
   }
   options.dtype = exported_dtype(wanted, model);
-  keep_other_parts(options, model);
+  keep_non_decoder_parts(options, model);
   return options;
 }
 
-void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
+void keep_non_decoder_parts(ExportOptions& options, const ModelConfig& model) {
   if (model.multimodal.empty()) return;
   options.decoder_key = kTextConfig;
   const ModelFolder source(options.source_folder);

@@ -41,7 +41,7 @@ std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter
 
 /// Makes an export of a multimodal model keep the tensors of its other parts from the source
 /// folder. Throws Error(kBadInput) if these cannot be read.
-void keep_other_parts(ExportOptions& options, const ModelConfig& model);
+void keep_non_decoder_parts(ExportOptions& options, const ModelConfig& model);
 
 /// Returns the options of the export at the end of a run.
 ExportOptions export_options(const Config& config, const ModelConfig& model);

@@ -40,8 +40,8 @@ std::string conversion_notice(const std::string& folder, const StateConversion& 
 /// Returns whether a checkpoint was imported from another program's checkpoint, which has no
 /// config, seed or data of ftrun.
 bool is_imported(const CheckpointMeta& saved);
-/// Writes a notice for a run that resumes from an imported checkpoint: the checkpoint's source, and
-/// what it does not record.
+/// Returns a notice for a run that resumes from an imported checkpoint: the checkpoint's source,
+/// and what it does not record.
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
 
 /// Returns the manifest of the run that saved a checkpoint, as far as the checkpoint records it:

@@ -1,6 +1,6 @@
 #include "inputs/sequence_options.h"
 
-#include "axes/tensor/place.h"
+#include "axes/tensor/tensor_config.h"
 
 namespace ftrun {
 

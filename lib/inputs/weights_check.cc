@@ -29,9 +29,8 @@ void require_tied(const ModelDescription& model, const ModelFolder& folder) {
   throw Error(ExitCode::kBadInput,
               cat(folder.path(), ": config.json ties ", head, " to ", embedding,
                   ", and the weights hold both with other values"),
-              cat("\"tie_word_embeddings\": false in config.json trains both; to train one for "
-                  "both, remove ",
-                  head, " from the weights"));
+              cat("set \"tie_word_embeddings\": false in config.json to train both, or remove ",
+                  head, " from the weights to train one for both"));
 }
 
 /// Describes the remedy for weights that have `problems`.
@@ -42,7 +41,7 @@ std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
   const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
   const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
   if (!model.tied && lacks_end && problems.size() == 1)
-    return "\"tie_word_embeddings\": true in config.json, if the model uses one matrix for "
+    return "set \"tie_word_embeddings\": true in config.json, if the model uses one matrix for "
            "embedding and head; else fetch the weights again";
   return "use the config.json and the weights of the same model";
 }

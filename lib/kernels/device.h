@@ -198,7 +198,7 @@ struct AttentionOptions {
 /// (cuDNN counts only if the config chooses it).
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention = {});
 
-/// Returns the number of GPUs that this process sees; 0 without a driver. Loads the library, too;
+/// Returns the number of GPUs that this process sees; 0 without a driver. Also loads the library;
 /// throws the same errors.
 int count_cuda_devices();
 

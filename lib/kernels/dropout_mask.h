@@ -12,8 +12,8 @@ namespace ftrun {
 // The functions of this header choose the elements that dropout sets to 0. Nothing is drawn in
 // sequence and nothing is stored: an element's bits are a function of the step's key (dropout_key),
 // the layer, the dropout's number in the layer, the token's position in the step's global batch and
-// the column of the whole row. So backward computes the same mask again, a repeated step has it,
-// too, and it is the same for every distribution of tokens, columns and layers over ranks and
+// the column of the whole row. So backward computes the same mask again, a repeated step has the
+// same one, and it is the same for every distribution of tokens, columns and layers over ranks and
 // micro-batches.
 //
 // The first four of these inputs give each row a 64-bit key by splitmix64, which takes a handful of

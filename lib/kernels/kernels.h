@@ -38,7 +38,7 @@ struct KernelContext {
 /// (products of bf16 without widening treat subnormals as 0) and every result is rounded once (a
 /// 16-bit gradient of the head's matrix once for each chunk of tokens); gradients of parameters are
 /// F32, BF16 or F16, as their values in the graph are. Graphs with F64 activations run at reference
-/// precision, for tests; their rstd and lse are F64, too.
+/// precision, for tests; their rstd and lse are also F64.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 

@@ -12,15 +12,15 @@ double exchange_seconds_lower_bound(const Machine& machine, std::string_view kin
   const auto seconds_over = [&](const Link& link) {
     if (link.bandwidth == 0) return 0.0;
     Machine bare;
-    bare.node = {0, link.bandwidth};
+    bare.node_link = {0, link.bandwidth};
     return exchange_seconds(bare, kind, bytes, ranks, ranks);
   };
   // A ring enters a node through the links of one rank up to those of all devices of the node. The
   // smaller of the two times is the lower bound.
-  const double across =
-      std::min(seconds_over(machine.cluster), seconds_over(link_across(machine, machine.devices)));
+  const double across = std::min(seconds_over(machine.cluster_link),
+                                 seconds_over(link_between_nodes(machine, machine.devices)));
   if (crossing == Crossing::kAll) return across;
-  double seconds = seconds_over(machine.node);
+  double seconds = seconds_over(machine.node_link);
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end()) {
     double best = 0;

@@ -35,9 +35,10 @@ const Rates& Machine::rates_of(int ranks) const {
   return rates.back();
 }
 
-double slowed(const Rates& rates, const std::string& kind, double ideal) {
+double seconds_with_slowdown(const Rates& rates, const std::string& kind, double ideal) {
   const auto found = rates.slowdowns.find(kind);
-  return ideal * (found == rates.slowdowns.end() ? rates.slowdown : found->second.at(ideal));
+  return ideal *
+         (found == rates.slowdowns.end() ? rates.default_slowdown : found->second.at(ideal));
 }
 
 namespace {
@@ -61,36 +62,36 @@ double ring_seconds(const Link& link, double near_latency, std::string_view kind
 
 }  // namespace
 
-Link link_across(const Machine& machine, int on_node) {
-  Link link = machine.cluster;
-  link.bandwidth *= on_node;
-  if (machine.node.bandwidth > 0 && on_node > 1)
-    link.bandwidth = std::min(link.bandwidth, machine.node.bandwidth);
+Link link_between_nodes(const Machine& machine, int ranks_on_node) {
+  Link link = machine.cluster_link;
+  link.bandwidth *= ranks_on_node;
+  if (machine.node_link.bandwidth > 0 && ranks_on_node > 1)
+    link.bandwidth = std::min(link.bandwidth, machine.node_link.bandwidth);
   return link;
 }
 
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
-                        int on_node) {
+                        int ranks_on_node) {
   if (ranks < 2) return 0;
-  if (on_node < ranks) {
-    if (machine.cluster.bandwidth == 0)
+  if (ranks_on_node < ranks) {
+    if (machine.cluster_link.bandwidth == 0)
       throw Error(ExitCode::kUsage,
                   cat("the machine ", machine.name,
                       " has no links.cluster, over which ranks of several nodes exchange"),
                   "add it to the machine file, or plan for one node");
-    const auto nodes = static_cast<int>(divide_up(ranks, on_node));
-    return ring_seconds(link_across(machine, on_node), machine.node.latency, kind, bytes, ranks,
-                        nodes - 1);
+    const auto nodes = static_cast<int>(divide_up(ranks, ranks_on_node));
+    return ring_seconds(link_between_nodes(machine, ranks_on_node), machine.node_link.latency, kind,
+                        bytes, ranks, nodes - 1);
   }
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end())
     return seconds_at(found->second, bytes);
-  if (machine.node.bandwidth == 0)
+  if (machine.node_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name,
                     " has no links.node, over which the ranks of a node exchange"),
                 "add it to the machine file, or plan for one rank");
-  return ring_seconds(machine.node, 0, kind, bytes, ranks, ranks - 1);
+  return ring_seconds(machine.node_link, 0, kind, bytes, ranks, ranks - 1);
 }
 
 }  // namespace ftrun

@@ -42,7 +42,7 @@ struct Rates {
   /// rates, as a function of the seconds that it would take at the rates.
   std::map<std::string, Curve> slowdowns;
   /// The factor of kinds without a curve.
-  double slowdown = 1;
+  double default_slowdown = 1;
 
   bool operator==(const Rates&) const = default;
 };
@@ -69,7 +69,7 @@ struct Machine {
   std::vector<Rates> rates;
   /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a
   /// bandwidth of 0: there is no such link.
-  Link node, cluster, host;
+  Link node_link, cluster_link, host_link;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory_bandwidth = 0;
   /// Bytes of main memory of a node, in addition to its GPUs' memory; 0: not known.
@@ -84,7 +84,7 @@ struct Machine {
   /// The price of a device for an hour.
   Price price;
   /// The CPU that was measured, and when; "" where the machine was not measured.
-  std::string cpu_model, measured;
+  std::string cpu_model, measured_on;
 
   /// Returns the rates for the smallest measured number of ranks that is at least `ranks`, or for
   /// the largest number if all are smaller.
@@ -94,20 +94,20 @@ struct Machine {
 
 /// Computes the seconds of work that would take `ideal` seconds at the rates. `kind` includes a
 /// dtype where it has one ("linear fp32").
-double slowed(const Rates& rates, const std::string& kind, double ideal);
+double seconds_with_slowdown(const Rates& rates, const std::string& kind, double ideal);
 
 /// Computes the seconds of a collective ("all_reduce", "all_gather", "reduce_scatter",
-/// "all_to_all", "send") among `ranks` ranks, `on_node` or more of them on each node that has any.
-/// `bytes` is the whole result; for a reduce-scatter the whole input; for an all-to-all the data of
-/// one rank. The time is the one measured on the node if there is one, else that of a ring (Thakur
-/// et al. 2005, "Optimization of Collective Communication Operations in MPICH"). A ring over
-/// several nodes enters each node through the links of all its ranks there, as NCCL's do.
+/// "all_to_all", "send") among `ranks` ranks, `ranks_on_node` or more of them on each node that has
+/// any. `bytes` is the whole result; for a reduce-scatter the whole input; for an all-to-all the
+/// data of one rank. The time is the one measured on the node if there is one, else that of a ring
+/// (Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH"). A ring
+/// over several nodes enters each node through the links of all its ranks there, as NCCL's do.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
-                        int on_node);
+                        int ranks_on_node);
 
-/// Returns the link that each rank of a ring uses if the ring has `on_node` ranks on each of
+/// Returns the link that each rank of a ring uses if the ring has `ranks_on_node` ranks on each of
 /// several nodes. The link has the latency of a hop between nodes, and the bandwidth of the node's
-/// link or of `on_node` links of the cluster, whichever is less.
-Link link_across(const Machine& machine, int on_node);
+/// link or of `ranks_on_node` links of the cluster, whichever is less.
+Link link_between_nodes(const Machine& machine, int ranks_on_node);
 
 }  // namespace ftrun

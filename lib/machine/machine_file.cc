@@ -27,8 +27,8 @@ namespace {
 
 constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// MachineSection is a map of a machine file. It records which keys are read; finish() reports the
-/// others.
+/// MachineSection is a map of a machine file. It records which keys are read;
+/// report_unknown_keys() reports the others.
 class MachineSection {
  public:
   MachineSection(const ConfigNode& node, std::string name, Problems& problems)
@@ -39,19 +39,19 @@ class MachineSection {
   MachineSection& operator=(const MachineSection&) = delete;
 
   /// Reports the keys that were not read. Every reader of a section calls it last.
-  void finish() {
-    std::vector<std::string> known(asked_.begin(), asked_.end());
+  void report_unknown_keys() {
+    std::vector<std::string> known(known_keys_.begin(), known_keys_.end());
     for (const ConfigEntry& entry : node_.entries)
-      if (!asked_.contains(entry.key))
+      if (!known_keys_.contains(entry.key))
         problem(entry.at,
                 cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
-                cat("known here: ", join(known, ", ")));
+                cat("use one of the keys ", join(known, ", ")));
   }
   /// Accepts a key that only people read.
-  void allow(const std::string& key) { asked_.insert(key); }
+  void allow(const std::string& key) { known_keys_.insert(key); }
 
   const ConfigNode* find(const std::string& key) {
-    asked_.insert(key);
+    known_keys_.insert(key);
     return node_.find(key);
   }
   /// Reads a quantity; 0 where the key is absent, which is a problem if it is `required`.
@@ -70,19 +70,19 @@ class MachineSection {
     return found.value_or(0);
   }
   /// Reads a whole number above 0.
-  int count(const std::string& key, int otherwise) {
+  int count(const std::string& key, int default_value) {
     const ConfigNode* const value = find(key);
-    if (value == nullptr) return otherwise;
+    if (value == nullptr) return default_value;
     if (value->kind == ConfigNodeKind::kInt && value->integer > 0 && value->integer <= (1 << 20))
       return static_cast<int>(value->integer);
     problem(value->at,
             cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
-    return otherwise;
+    return default_value;
   }
   /// Reads a number above 0.
-  double factor(const std::string& key, double otherwise) {
+  double factor(const std::string& key, double default_value) {
     const ConfigNode* const value = find(key);
-    return value == nullptr ? otherwise : factor_of(key, *value);
+    return value == nullptr ? default_value : factor_of(key, *value);
   }
   double factor_of(const std::string& key, const ConfigNode& value) {
     if (value.kind == ConfigNodeKind::kInt || value.kind == ConfigNodeKind::kFloat)
@@ -92,9 +92,9 @@ class MachineSection {
             "");
     return 1;
   }
-  std::string text(const std::string& key, const std::string& otherwise = "") {
+  std::string text(const std::string& key, const std::string& default_value = "") {
     const ConfigNode* const value = find(key);
-    return value == nullptr ? otherwise : value->text;
+    return value == nullptr ? default_value : value->text;
   }
   /// Lists the entries of a map whose keys the author of the file chooses.
   std::vector<const ConfigEntry*> entries(const std::string& key) {
@@ -115,7 +115,7 @@ class MachineSection {
   const ConfigNode& node_;
   std::string name_;
   Problems& problems_;
-  std::set<std::string> asked_;
+  std::set<std::string> known_keys_;
 };
 
 /// Reads a curve such as {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
@@ -154,14 +154,14 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
           section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
   if (rates.matmul_flops.empty()) section.problem(node.at, "rates.products is missing", "");
-  rates.slowdown = section.factor("otherwise", 1);
+  rates.default_slowdown = section.factor("otherwise", 1);
   for (const ConfigEntry* entry : section.entries("slowdown")) {
     const Curve curve =
         curve_of(section, *entry, QuantityUnit::kSeconds,
                  [&](const ConfigNode& value) { return section.factor_of("slowdown", value); });
     if (!curve.empty()) rates.slowdowns[entry->key] = curve;
   }
-  section.finish();
+  section.report_unknown_keys();
   return rates;
 }
 
@@ -171,7 +171,7 @@ Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
   MachineSection section(*node, cat("links.", key), links.problems());
   const Link link{section.quantity("latency", QuantityUnit::kSeconds, true),
                   section.quantity("bandwidth", unit, true)};
-  section.finish();
+  section.report_unknown_keys();
   return link;
 }
 
@@ -179,10 +179,10 @@ void read_links(MachineSection& top, Machine& machine) {
   const ConfigNode* const node = top.find("links");
   if (node == nullptr) return;
   MachineSection links(*node, "links", top.problems());
-  machine.node = link_of(links, "node", QuantityUnit::kByteRate);
-  machine.cluster = link_of(links, "cluster", QuantityUnit::kNetworkRate);
-  machine.host = link_of(links, "host", QuantityUnit::kByteRate);
-  links.finish();
+  machine.node_link = link_of(links, "node", QuantityUnit::kByteRate);
+  machine.cluster_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
+  machine.host_link = link_of(links, "host", QuantityUnit::kByteRate);
+  links.report_unknown_keys();
 }
 
 void read_rates(MachineSection& top, const ConfigNode& root, Machine& machine) {
@@ -201,9 +201,10 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   MachineSection top(root, "", problems);
   machine.name = top.text("machine");
   if (machine.name.empty()) top.problem(root.at, "machine, its name, is missing", "");
-  const std::string device = top.text("device", "processor");
-  if (device != "processor" && device != "gpu")
-    top.problem(top.find("device")->at, cat("device: expected processor or gpu, not ", device), "");
+  const std::string device = top.text("device", "cpu");
+  // Older files say processor.
+  if (device != "cpu" && device != "processor" && device != "gpu")
+    top.problem(top.find("device")->at, cat("device: expected cpu or gpu, not ", device), "");
   machine.has_gpus = device == "gpu";
   machine.devices = top.count("devices", 1);
   machine.memory_capacity = top.quantity("memory", QuantityUnit::kBytes);
@@ -219,7 +220,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     MachineSection section(*disk, "disk", problems);
     machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
     machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
-    section.finish();
+    section.report_unknown_keys();
   }
   machine.min_op_seconds = top.quantity("launch", QuantityUnit::kSeconds);
   machine.host_memory_bandwidth = top.quantity("host_memory", QuantityUnit::kByteRate);
@@ -238,9 +239,9 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     machine.price = found.value_or(Price());
   }
   machine.cpu_model = top.text("processor");
-  machine.measured = top.text("measured");
+  machine.measured_on = top.text("measured");
   top.allow("sources");  // only people read it
-  top.finish();
+  top.report_unknown_keys();
   return machine;
 }
 
@@ -251,13 +252,13 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
   for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
   top.allow("sources");  // only people read it
-  top.finish();
+  top.report_unknown_keys();
   return stack;
 }
 
 /// Parses a file's text with `read`. Throws Error(kUsage) with all problems and the remedy.
 template <class Read>
-auto read_described(const std::string& path, const std::string& text, const Read& read,
+auto parse_or_throw(const std::string& path, const std::string& text, const Read& read,
                     const char* remedy) {
   Problems problems;
   const ConfigNode root = read_yaml(path, text, problems);
@@ -287,7 +288,7 @@ std::string rates_text(const Rates& rates) {
       cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
           "\n    memory: ", quantity_text(rates.memory_bandwidth, QuantityUnit::kByteRate),
           "\n    products: {", join(products, ", "),
-          "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
+          "}\n    otherwise: ", format_number("%.5g", rates.default_slowdown), "\n");
   if (!rates.slowdowns.empty()) text += "    slowdown:\n";
   for (const auto& [kind, curve] : rates.slowdowns)
     text += cat("      ", kind, ": ",
@@ -324,8 +325,8 @@ std::string read_named(const std::string& name, std::string_view what,
 }  // namespace
 
 Machine parse_machine(const std::string& path, const std::string& text) {
-  return read_described(path, text, machine_of,
-                        "ftrun bench machine writes such a file; docs/plan.md has its keys");
+  return parse_or_throw(path, text, machine_of,
+                        "write such a file with ftrun bench machine; docs/plan.md has its keys");
 }
 
 Machine read_machine_file(const std::string& path) {
@@ -333,7 +334,7 @@ Machine read_machine_file(const std::string& path) {
 }
 
 SoftwareStack parse_stack(const std::string& path, const std::string& text) {
-  return read_described(path, text, stack_of, "docs/plan.md has the keys of such a file");
+  return parse_or_throw(path, text, stack_of, "see docs/plan.md for the keys of such a file");
 }
 
 SoftwareStack read_stack_file(const std::string& path) {
@@ -351,24 +352,25 @@ std::string own_machine_path() {
   return home.empty() ? "" : home + "/.cache/ftrun/machine.yaml";
 }
 
-std::optional<Machine> own_machine(const std::string& path) {
+std::optional<Machine> read_own_machine(const std::string& path) {
   std::error_code none;
   if (path.empty() || !std::filesystem::exists(path, none)) return std::nullopt;
   return read_machine_file(path);
 }
 
-std::string machine_text(const Machine& machine) {
-  std::string text = cat("machine: ", yaml_text(machine.name),
-                         "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
-                         "\ndevices: ", machine.devices, "\n");
+std::string machine_yaml(const Machine& machine) {
+  std::string text =
+      cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "cpu",
+          "\ndevices: ", machine.devices, "\n");
   if (!machine.cpu_model.empty()) text += cat("processor: ", yaml_text(machine.cpu_model), "\n");
-  if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
+  if (!machine.measured_on.empty()) text += cat("measured: ", yaml_text(machine.measured_on), "\n");
   if (machine.memory_capacity > 0)
     text += cat("memory: ", quantity_text(machine.memory_capacity, QuantityUnit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
-  const std::string links = link_text("node", machine.node) +
-                            link_text("cluster", machine.cluster) + link_text("host", machine.host);
+  const std::string links = link_text("node", machine.node_link) +
+                            link_text("cluster", machine.cluster_link) +
+                            link_text("host", machine.host_link);
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.exchanges.empty()) text += "exchange:\n";
   for (const auto& [kind, curve] : machine.exchanges)
@@ -387,7 +389,7 @@ std::string machine_text(const Machine& machine) {
   if (machine.host_memory_capacity > 0)
     text += cat("host_memory_capacity: ",
                 quantity_text(machine.host_memory_capacity, QuantityUnit::kBytes), "\n");
-  if (machine.price.an_hour > 0) text += cat("price: ", price_text(machine.price), "\n");
+  if (machine.price.per_hour > 0) text += cat("price: ", price_text(machine.price), "\n");
   if (machine.min_op_seconds > 0)
     text += cat("launch: ", quantity_text(machine.min_op_seconds, QuantityUnit::kSeconds), "\n");
   return text;

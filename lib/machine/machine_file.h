@@ -29,9 +29,9 @@ std::string own_machine_path();
 
 /// Reads the machine file at `path`, which is own_machine_path(). Returns nothing if there is no
 /// such file. Throws Error(kUsage, kBadInput) for a file that cannot be read.
-std::optional<Machine> own_machine(const std::string& path);
+std::optional<Machine> read_own_machine(const std::string& path);
 
-/// Writes the text that parse_machine() reads back as this machine, to five digits.
-std::string machine_text(const Machine& machine);
+/// Returns the text that parse_machine() reads back as this machine, to five digits.
+std::string machine_yaml(const Machine& machine);
 
 }  // namespace ftrun

@@ -22,7 +22,7 @@ double product_rate(const Rates& rates, DType dtype) {
 
 }  // namespace
 
-std::string rated_kind(const LayerGraph& graph, const Op& op) {
+std::string slowdown_key(const LayerGraph& graph, const Op& op) {
   return cat(op_name(op.kind), " ", precision_name(graph.dtypes.compute));
 }
 
@@ -44,7 +44,8 @@ double list_seconds(const Machine& machine, const Rates& rates, const LayerGraph
     // the second one costs nothing more.
     if (machine.has_gpus && i > 0 && is_gpu_pair(list, i - 1)) continue;
     const double ideal = ideal_seconds(rates, graph, list[i]);
-    seconds += std::max(slowed(rates, rated_kind(graph, list[i]), ideal), machine.min_op_seconds);
+    seconds += std::max(seconds_with_slowdown(rates, slowdown_key(graph, list[i]), ideal),
+                        machine.min_op_seconds);
   }
   return seconds;
 }

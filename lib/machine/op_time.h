@@ -10,7 +10,7 @@ namespace ftrun {
 struct LayerGraph;
 
 /// Names an operation's kind as machine files do: "linear bf16".
-std::string rated_kind(const LayerGraph& graph, const Op& op);
+std::string slowdown_key(const LayerGraph& graph, const Op& op);
 
 /// Computes the seconds of an operation's passes (graph/cost.h) at the rates without slowdowns: a
 /// pass takes as long as its arithmetic or its bytes, whichever is longer. Throws Error(kUsage)

@@ -33,7 +33,7 @@ std::optional<Price> parse_price(std::string_view text, std::string& why) {
 }
 
 std::string price_text(const Price& price) {
-  return cat(format_number("%.5g", price.an_hour),
+  return cat(format_number("%.5g", price.per_hour),
              price.currency.empty() ? "" : cat(" ", price.currency, "/h"));
 }
 

@@ -8,7 +8,7 @@ namespace ftrun {
 
 /// A Price is the price of one device for an hour; 0: not known.
 struct Price {
-  double an_hour = 0;
+  double per_hour = 0;
   /// Three letters ("USD"); "" where none was given.
   std::string currency;
 
@@ -19,10 +19,10 @@ struct Price {
 /// such a unit; `why` then says so.
 std::optional<Price> parse_price(std::string_view text, std::string& why);
 
-/// Writes a price as parse_price() reads it, in five digits.
+/// Formats a price as parse_price() reads it, in five digits.
 std::string price_text(const Price& price);
 
-/// Writes an amount of money in a price's currency: "1234 USD".
+/// Formats an amount of money in a price's currency: "1234 USD".
 std::string money_text(double amount, const Price& price);
 
 }  // namespace ftrun

@@ -10,25 +10,25 @@
 namespace ftrun {
 namespace {
 
-struct Suffix {
+struct UnitFactor {
   std::string_view text;
   double factor;
 };
 
-constexpr Suffix kSeconds[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
-constexpr Suffix kBytes[] = {{"TB", 1e12},    {"GB", 1e9},     {"MB", 1e6},
-                             {"KB", 1e3},     {"B", 1},        {"TiB", 0x1p40},
-                             {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}};
-constexpr Suffix kByteRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},     {"MB/s", 1e6},
-                                 {"KB/s", 1e3},     {"B/s", 1},        {"TiB/s", 0x1p40},
-                                 {"GiB/s", 0x1p30}, {"MiB/s", 0x1p20}, {"KiB/s", 0x1p10}};
-constexpr Suffix kNetworkRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},    {"MB/s", 1e6},
-                                    {"KB/s", 1e3},     {"B/s", 1},       {"Tb/s", 1e12 / 8},
-                                    {"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}};
-constexpr Suffix kFlopRates[] = {
+constexpr UnitFactor kSeconds[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+constexpr UnitFactor kBytes[] = {{"TB", 1e12},    {"GB", 1e9},     {"MB", 1e6},
+                                 {"KB", 1e3},     {"B", 1},        {"TiB", 0x1p40},
+                                 {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}};
+constexpr UnitFactor kByteRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},     {"MB/s", 1e6},
+                                     {"KB/s", 1e3},     {"B/s", 1},        {"TiB/s", 0x1p40},
+                                     {"GiB/s", 0x1p30}, {"MiB/s", 0x1p20}, {"KiB/s", 0x1p10}};
+constexpr UnitFactor kNetworkRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},    {"MB/s", 1e6},
+                                        {"KB/s", 1e3},     {"B/s", 1},       {"Tb/s", 1e12 / 8},
+                                        {"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}};
+constexpr UnitFactor kFlopRates[] = {
     {"PFLOP/s", 1e15}, {"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"MFLOP/s", 1e6}, {"FLOP/s", 1}};
 
-std::span<const Suffix> suffixes_of(QuantityUnit unit) {
+std::span<const UnitFactor> units_of(QuantityUnit unit) {
   switch (unit) {
     case QuantityUnit::kSeconds:
       return kSeconds;
@@ -61,15 +61,15 @@ std::pair<double, double> bounds_of(QuantityUnit unit) {
   bug("unknown quantity unit");
 }
 
-const Suffix* find_suffix(std::span<const Suffix> suffixes, std::string_view text) {
-  for (const Suffix& suffix : suffixes)
-    if (suffix.text == text) return &suffix;
+const UnitFactor* find_unit(std::span<const UnitFactor> units, std::string_view text) {
+  for (const UnitFactor& one : units)
+    if (one.text == text) return &one;
   return nullptr;
 }
 
-std::string choices(std::span<const Suffix> suffixes) {
+std::string unit_list(std::span<const UnitFactor> units) {
   std::vector<std::string> names;
-  for (const Suffix& suffix : suffixes) names.emplace_back(suffix.text);
+  for (const UnitFactor& one : units) names.emplace_back(one.text);
   return join(names, ", ");
 }
 
@@ -82,36 +82,36 @@ std::pair<double, std::string_view> number_and_unit(std::string_view text) {
 }
 
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why) {
-  const std::span<const Suffix> suffixes = suffixes_of(unit);
+  const std::span<const UnitFactor> units = units_of(unit);
   const auto [number, written] = number_and_unit(text);
   if (!(number > 0)) {
-    why = cat("\"", text, "\" is not a number above 0 with one of the units ", choices(suffixes));
+    why = cat("\"", text, "\" is not a number above 0 with one of the units ", unit_list(units));
     return std::nullopt;
   }
-  if (const Suffix* suffix = find_suffix(suffixes, written)) {
-    const double value = number * suffix->factor;
+  if (const UnitFactor* one = find_unit(units, written)) {
+    const double value = number * one->factor;
     const auto [lowest, highest] = bounds_of(unit);
     if (value >= lowest && value <= highest) return value;
     why = cat("\"", text, "\" is too small or too large for a machine");
     return std::nullopt;
   }
   if (written.empty())
-    why = cat("\"", text, "\" has no unit; it is one of ", choices(suffixes));
-  else if (unit == QuantityUnit::kByteRate && find_suffix(kNetworkRates, written) != nullptr)
+    why = cat("\"", text, "\" has no unit; it is one of ", unit_list(units));
+  else if (unit == QuantityUnit::kByteRate && find_unit(kNetworkRates, written) != nullptr)
     why = cat("\"", text, "\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
   else
-    why = cat("\"", text, "\": the unit is one of ", choices(suffixes));
+    why = cat("\"", text, "\": the unit is one of ", unit_list(units));
   return std::nullopt;
 }
 
 std::string quantity_text(double value, QuantityUnit unit) {
-  const Suffix* smallest = nullptr;
-  const Suffix* best = nullptr;
-  for (const Suffix& suffix : suffixes_of(unit)) {
-    const bool is_decimal = suffix.text.find_first_of("ib") == std::string_view::npos;
+  const UnitFactor* smallest = nullptr;
+  const UnitFactor* best = nullptr;
+  for (const UnitFactor& one : units_of(unit)) {
+    const bool is_decimal = one.text.find_first_of("ib") == std::string_view::npos;
     if (!is_decimal) continue;
-    if (smallest == nullptr || suffix.factor < smallest->factor) smallest = &suffix;
-    if (suffix.factor <= value && (best == nullptr || suffix.factor > best->factor)) best = &suffix;
+    if (smallest == nullptr || one.factor < smallest->factor) smallest = &one;
+    if (one.factor <= value && (best == nullptr || one.factor > best->factor)) best = &one;
   }
   if (best == nullptr) best = smallest;
   return cat(format_number("%.5g", value / best->factor), " ", best->text);

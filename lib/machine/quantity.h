@@ -22,7 +22,8 @@ std::pair<double, std::string_view> number_and_unit(std::string_view text);
 /// the text is not a positive number with a unit of that kind; `why` then says so.
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why);
 
-/// Writes a quantity with the largest unit that leaves at least 1 before the point, in five digits.
+/// Formats a quantity with the largest unit that leaves at least 1 before the point, in five
+/// digits.
 std::string quantity_text(double value, QuantityUnit unit);
 
 }  // namespace ftrun

@@ -41,7 +41,7 @@ const Curve* small_work_curve(const Rates& rates, std::string_view kind, DType d
 Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
   Rates changed = rates;
   changed.slowdowns.clear();
-  changed.slowdown = 1 / stack.memory;
+  changed.default_slowdown = 1 / stack.memory;
   for (int k = 0; k < kOpKinds; ++k)
     for (const auto& [dtype, rate] : rates.matmul_flops) {
       double SoftwareStack::*const share = share_of(static_cast<OpKind>(k));
@@ -63,8 +63,8 @@ Machine with_stack(const Machine& machine, const SoftwareStack& stack) {
   Machine changed = machine;
   changed.name = cat(machine.name, " with ", stack.name);
   for (Rates& rates : changed.rates) rates = with_stack(rates, stack);
-  changed.node.bandwidth *= stack.node;
-  changed.cluster.bandwidth *= stack.cluster;
+  changed.node_link.bandwidth *= stack.node;
+  changed.cluster_link.bandwidth *= stack.cluster;
   return changed;
 }
 

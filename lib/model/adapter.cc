@@ -151,8 +151,8 @@ class ModuleChoice {
                                "\": no module with an adapter has a path that ends so"));
   }
 
-  /// Finds the number of the first pattern that matches. Later patterns that match are marked as
-  /// used, too, because they would count without the first one.
+  /// Finds the number of the first pattern that matches. Later patterns that match are also marked
+  /// as used, because they would count without the first one.
   template <class T>
   std::optional<T> first_match(const std::vector<NumberOfModules<T>>& all,
                                const std::string& module) {
@@ -237,7 +237,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     throw Error(
         ExitCode::kUsage,
         cat("adapter: it does not fit the model\n  ", join(choice.problems, "\n  ")),
-        cat("target_modules takes names of modules (", join(adapted_by_default(names), ", "),
+        cat("write target_modules as names of modules (", join(adapted_by_default(names), ", "),
             ", ...), all-linear, or one regular expression of whole paths"));
   return adapter;
 }

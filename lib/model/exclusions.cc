@@ -51,14 +51,14 @@ std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions optio
 /// options are refused), and modules of other parts (none if the folder's tensors are unknown).
 struct ModuleChoices {
   std::optional<Adapter> adapter;
-  std::vector<OtherPartChoice> of_other_parts;
+  std::vector<NonDecoderTarget> non_decoder;
   bool operator==(const ModuleChoices&) const = default;
 };
 
 ModuleChoices choices_of(const ModelConfig& config, const LoraOptions& options,
                          const StoredShapes* stored) {
   ModuleChoices choices{.adapter = find_adapter(config, options)};
-  if (stored != nullptr) choices.of_other_parts = find_other_part_choices(options, *stored);
+  if (stored != nullptr) choices.non_decoder = find_non_decoder_targets(options, *stored);
   return choices;
 }
 
@@ -94,7 +94,7 @@ std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
                                                       const LoraOptions& options,
                                                       const StoredShapes* stored) {
   const std::string& pattern = options.exclude_pattern;
-  if (pattern.find(kOtherPartsPattern) != std::string::npos) return {};
+  if (pattern.find(kNonDecoderPattern) != std::string::npos) return {};
   if (is_broken(pattern) || is_broken(options.target_pattern)) return {};
   std::vector<std::string> entries = options.exclude_modules;
   if (!pattern.empty()) entries = {pattern};
@@ -105,7 +105,8 @@ std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
   if (entries.empty()) return {};
   std::vector<std::string> modules = decoder_modules(config);
   if (stored != nullptr)
-    for (const OtherModule& module : list_other_modules(*stored)) modules.push_back(module.name);
+    for (const NonDecoderModule& module : list_non_decoder_modules(*stored))
+      modules.push_back(module.name);
   const std::vector<std::string> holders = holding_modules(modules);
   std::vector<UselessExclusion> useless;
   for (const std::string& entry : entries) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/adapter.h"
-#include "model/other_parts.h"
+#include "model/non_decoder_modules.h"
 
 namespace ftrun {
 
@@ -31,7 +31,7 @@ struct UselessExclusion {
 /// `stored` holds the tensors of the model's folder; null if they cannot be read. In that case an
 /// entry of a multimodal model that names nothing in the decoder may name a module of another part,
 /// so it is not reported. Neither is the expression of exported adapters that names the other parts
-/// (kOtherPartsPattern). Returns nothing for options with a broken expression, which make_adapter()
+/// (kNonDecoderPattern). Returns nothing for options with a broken expression, which make_adapter()
 /// refuses.
 std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
                                                       const LoraOptions& options,

@@ -70,7 +70,8 @@ const Family& require_family(const std::string& model_type, const std::string& w
     throw Error(
         ExitCode::kUnsupported,
         cat(where, ": ", prefix, "model_type ", found_text(model_type), " is not supported yet"),
-        cat("supported families: ", family_names(), ", and the decoders of ", multimodal_names()));
+        cat("use a model of a supported family: ", family_names(), ", or a decoder of ",
+            multimodal_names()));
   }
   return *family;
 }

@@ -84,7 +84,7 @@ struct ModelConfig {
   bool rounds_embedding_scale = false;
   /// The factor of attention's scores; none: 1 / sqrt(head_size).
   std::optional<double> attention_scale;
-  /// The bounds of attention's scores and of logits; 0: none.
+  /// The bounds on attention's scores and on logits; 0: none.
   double attention_softcap = 0;
   double logit_softcap = 0;
   /// The keys of config.json that request dropout in training.

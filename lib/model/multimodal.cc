@@ -17,13 +17,13 @@ constexpr std::array<MultimodalClass, 2> kClasses{{
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral"},
 }};
 
-/// kOtherParts lists how the names of the other parts' tensors begin, as transformers 4 and 5 write
-/// them.
-constexpr std::array<std::string_view, 4> kOtherParts{"vision_tower.", "multi_modal_projector.",
-                                                      "model.vision_tower.",
-                                                      "model.multi_modal_projector."};
+/// kNonDecoderPrefixes lists how the names of the other parts' tensors begin, as transformers 4 and
+/// 5 write them.
+constexpr std::array<std::string_view, 4> kNonDecoderPrefixes{
+    "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+    "model.multi_modal_projector."};
 
-/// The keys outside text_config in a multimodal config.json that apply to the decoder, too.
+/// The keys outside text_config in a multimodal config.json that also apply to the decoder.
 constexpr std::array<const char*, 7> kOuterKeys{
     "dtype",        "torch_dtype",         "bos_token_id",       "eos_token_id",
     "pad_token_id", "tie_word_embeddings", "quantization_config"};
@@ -79,12 +79,12 @@ std::string name_in_multimodal_model(std::string_view name, std::string_view roo
 }
 
 bool is_outside_decoder(std::string_view stored) {
-  return std::any_of(kOtherParts.begin(), kOtherParts.end(),
+  return std::any_of(kNonDecoderPrefixes.begin(), kNonDecoderPrefixes.end(),
                      [&](std::string_view begin) { return stored.starts_with(begin); });
 }
 
-bool uses_in_memory_names(std::string_view of_other_part) {
-  return of_other_part.starts_with("model.");
+bool uses_in_memory_names(std::string_view tensor) {
+  return tensor.starts_with("model.");
 }
 
 }  // namespace ftrun

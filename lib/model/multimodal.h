@@ -44,12 +44,12 @@ std::string name_in_multimodal_model(std::string_view name, std::string_view roo
 /// The expression that excludes the other parts of a multimodal model from PEFT's adapters, because
 /// their modules have the same names as the decoder's; files of adapters hold it as
 /// exclude_modules.
-inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_modal_projector).*";
+inline constexpr std::string_view kNonDecoderPattern = ".*(vision_tower|multi_modal_projector).*";
 
 /// Returns whether a stored tensor belongs to another part than the decoder.
 bool is_outside_decoder(std::string_view stored);
 /// Returns whether files use the model's names in memory, as some files of transformers 5 do. It is
 /// decided by the name of a tensor of another part ("model.vision_tower.patch_conv.weight").
-bool uses_in_memory_names(std::string_view of_other_part);
+bool uses_in_memory_names(std::string_view tensor);
 
 }  // namespace ftrun

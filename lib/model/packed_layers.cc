@@ -88,7 +88,7 @@ PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, Pac
         cat("quantization: the model's matrices cannot be packed so",
             split.degree > 1 ? cat(" on ", split.degree, " tensor-parallel ranks") : "", "\n  ",
             join(problems, "\n  ")),
-        cat(others.empty() ? "" : cat("what fits: ", join(others, ", "), "; or "),
+        cat(others.empty() ? "" : cat("use ", join(others, " or "), "; or "),
             split.degree > 1 ? "use another parallel.tensor, or " : "", "remove quantization"));
   }
   for (const Weight& weight : weights)

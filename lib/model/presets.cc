@@ -87,7 +87,7 @@ const ModelPreset& find_preset(std::string_view name) {
   throw Error(ExitCode::kUsage,
               cat("\"", name, "\" is neither a config.json, nor a folder that holds one, nor a ",
                   "known model", did_you_mean(nearest(std::string(name), names))),
-              cat("known models: ", join(names, ", "), "; --params 7B makes one of any size"));
+              cat("name one of ", join(names, ", "), "; or give --params 7B for one of any size"));
 }
 
 ModelConfig preset_config(const ModelPreset& preset, const std::string& name) {

@@ -168,7 +168,7 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
         return is_lora_name(tensor.name) && !trained.contains(tensor.name);
       });
   const TensorNames& names = tensor_names(model.family);
-  std::string remedy = cat("names of parameters are those of the model's files (",
+  std::string remedy = cat("use names of parameters as in the model's files (",
                            names.in_block(0, names.linear_layer(Projection::kQ)), ".weight)");
   // Choices are checked only if their names are right.
   const auto look_for = [&](const char* its_remedy, auto&& find) {

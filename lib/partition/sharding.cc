@@ -6,17 +6,17 @@ Sharding::Sharding(const Partition& partition,
                    const std::function<MemberIndex(const Unit&)>& place_of, bool cut_small) {
   for (const Unit& unit : partition.units) {
     const MemberIndex place = place_of(unit);
-    UnitShare cut{false, unit.padded, unit.padded, 0, {0, unit.padded}};
+    UnitShare share{false, unit.padded, unit.padded, 0, {0, unit.padded}};
     const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
     const bool pays = !unit.small || (cut_small && before_last < unit.padded);
     if (place.count > 1 && pays) {
-      cut.cut = true;
-      cut.held = shard_size(unit, place.count);
-      cut.whole = place.count * cut.held;
-      cut.begin = place.index * cut.held;
-      cut.own = shard_range(unit, place.index, place.count);
+      share.is_cut = true;
+      share.held = shard_size(unit, place.count);
+      share.whole = place.count * share.held;
+      share.begin = place.index * share.held;
+      share.own = shard_range(unit, place.index, place.count);
     }
-    units_.push_back(cut);
+    units_.push_back(share);
   }
 }
 

@@ -33,7 +33,8 @@ class Sharding {
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);
 
-  bool cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].cut; }
+  /// Returns whether the unit is cut into shards; if not, every rank holds all of it.
+  bool is_cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].is_cut; }
   /// Returns how many elements of the unit a rank holds: its shard, or all of it.
   int64_t held_elements(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
   /// Returns the number of elements of a whole copy of the unit.
@@ -45,7 +46,7 @@ class Sharding {
 
  private:
   struct UnitShare {
-    bool cut = false;
+    bool is_cut = false;
     int64_t held = 0;
     int64_t whole = 0;
     int64_t begin = 0;

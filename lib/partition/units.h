@@ -101,7 +101,7 @@ struct SmallTensors {
 /// another without gaps, so that the graph sees them as one matrix. Small tensors get their own
 /// units, separate from the large ones of their layer, at every ZeRO stage, so that all stages sum
 /// the gradient norm in the same order. `coded` selects the tensors whose optimizer states are
-/// codes, none when empty; their matrices have their own units, too.
+/// codes, none when empty; their matrices also have their own units.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
                       SmallTensors small = {},

@@ -21,7 +21,7 @@ struct GpuOverhead {
 /// Lists the overheads of a rank's GPU; empty for ranks that compute on CPUs.
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan);
 int64_t total_bytes(const std::vector<GpuOverhead>& overheads);
-/// Writes all overheads in one line; "" where there are none.
+/// Formats all overheads in one line; "" where there are none.
 std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads);
 
 }  // namespace ftrun

@@ -39,7 +39,7 @@ LaneClocks known_done(const Program& program);
 /// compute instruction that waits for it, directly or indirectly, so its buffers are in use for all
 /// that time. A result buffer is in use until the end of the program.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
-/// Does the same where known_done() of the program is at hand.
+/// Does the same with the result `known` of known_done() for the program.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known);
 
 }  // namespace ftrun

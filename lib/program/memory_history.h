@@ -18,7 +18,8 @@ int64_t sum_of(const CategoryBytes& bytes);
 /// Lists the bytes of the arenas of a tier that are in use at each position of the program's
 /// instruction list, and after its end (buffer_lifetimes()).
 std::vector<CategoryBytes> arena_history(const Program& program, Tier tier);
-/// Does the same with the lifetimes of the program's buffers at hand, to read several tiers.
+/// Does the same with `lifetimes`, the result of buffer_lifetimes(), so that callers that read
+/// several tiers compute it once.
 std::vector<CategoryBytes> arena_history(const Program& program,
                                          const std::vector<StorageRequest>& lifetimes, Tier tier);
 

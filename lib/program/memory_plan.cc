@@ -151,7 +151,7 @@ const Range& peer_range(const Instr& instr, size_t i) {
   return in_place ? instr.writes[i] : instr.reads[i];
 }
 
-/// MappedBytes computes an upper bound of the bytes of peers' memory that a rank has mapped.
+/// MappedBytes computes an upper bound on the bytes of peers' memory that a rank has mapped.
 class MappedBytes {
  public:
   explicit MappedBytes(const Program& program) : program_(program) {
@@ -162,7 +162,7 @@ class MappedBytes {
     }
   }
 
-  /// Returns an upper bound of the bytes that call i of a collective has mapped at one time: one
+  /// Returns an upper bound on the bytes that call i of a collective has mapped at one time: one
   /// peer's part for an all-gather, the message for a receive, a block of one peer for shifts and
   /// all-to-alls, and this rank's part of each peer's buffer for reductions.
   int64_t of_call(const Instr& instr, size_t i, int ranks) const {
@@ -184,7 +184,7 @@ class MappedBytes {
   }
 
  private:
-  /// Returns an upper bound of the bytes that are mapped to read `part` bytes of a peer's memory:
+  /// Returns an upper bound on the bytes that are mapped to read `part` bytes of a peer's memory:
   /// at most kShmMappedBytes, and all of each block that the part may touch. A block is a huge page
   /// or the bytes that the kernel maps around a read (kShmReadAround). All collectives read the
   /// same shared memory, so a small part may lie in a huge page that a larger collective has
@@ -260,7 +260,7 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
   return largest;
 }
 
-/// Returns an upper bound of the bytes that call i of a collective fills in each half of a rank's
+/// Returns an upper bound on the bytes that call i of a collective fills in each half of a rank's
 /// staging area.
 int64_t staged_by_call(const Program& program, const Instr& instr, size_t i, int ranks) {
   // A message that peers cannot read is copied, not staged.

@@ -32,7 +32,7 @@ struct TierPlan {
   }
 };
 
-/// Writes the categories that have bytes: "activations 1.43 GiB, buckets 229.50 MiB".
+/// Formats the categories that have bytes: "activations 1.43 GiB, buckets 229.50 MiB".
 std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes);
 
 /// MemoryPlan lists what one rank allocates for its programs.
@@ -80,7 +80,7 @@ int64_t model_state_bytes(const MemoryPlan& plan);
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 
-/// Returns an upper bound of the bytes of staging areas that a rank has mapped, over all groups. It
+/// Returns an upper bound on the bytes of staging areas that a rank has mapped, over all groups. It
 /// does not include the first kShmStagedBytes of each half of each rank's area. Collectives fill
 /// more than these if they are larger and peers cannot read their buffers.
 int64_t staged_peer_bytes(const std::vector<const Program*>& programs,

@@ -353,7 +353,7 @@ std::string_view category_name(Category category);
 /// Names an instruction in messages and traces: "backward layer 3 mb 0".
 std::string instr_label(const Instr& instr);
 
-/// Writes the whole program as `ftrun plan --program` prints it: a line for each instruction, the
+/// Formats the whole program as `ftrun plan --program` prints it: a line for each instruction, the
 /// buffers, and the memory.
 std::string program_text(const Program& program);
 

@@ -124,7 +124,7 @@ class StatePieces {
     const MemberIndex place = placement_.spec(id).place;
     const Sharding& cut = placement_.sharding();
     const UnitRange part =
-        cut.cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
+        cut.is_cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
     return split(part, options_.replica, options_.replicas);
   }
 

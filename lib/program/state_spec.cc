@@ -164,7 +164,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.place = unit_place(options, unit);
     spec.gathered = options.stage == 3 && !unit.small &&
                     (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.cuts.parameters = cut.cut(unit.id) && options.stage == 3;
+    spec.cuts.parameters = cut.is_cut(unit.id) && options.stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.formats.compute = {model.dtypes.compute};
     if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};
@@ -184,7 +184,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
       // stage would wait for the first stage's term of the gradient in every micro-batch.
       spec.reduces_micro_batches =
           !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
-      spec.cuts.optimizer = cut.cut(unit.id);
+      spec.cuts.optimizer = cut.is_cut(unit.id);
       spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
       spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
       spec.shares = shares_of(unit, model, options, groups);

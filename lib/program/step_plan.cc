@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "axes/pipeline/plan.h"
-#include "axes/tensor/place.h"
+#include "axes/pipeline/pipeline_config.h"
 #include "axes/tensor/split.h"
+#include "axes/tensor/tensor_config.h"
 #include "base/round_up.h"
 #include "model/families.h"
 #include "model/tensors.h"

@@ -208,7 +208,7 @@ class Formula {
     if (state_.stage == 0) return true;
     // Replicas all-reduce whole gradients if there is one shard: each replica has the whole state.
     if (shards() == 1) return terms.replicas;
-    return !cut_.cut(unit) && terms.small_units;
+    return !cut_.is_cut(unit) && terms.small_units;
   }
 
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
@@ -345,7 +345,7 @@ std::string line(const std::string& what, int64_t bytes) {
   return cat(text, number, " B\n");
 }
 
-/// Writes "3 x 2480 elements x 1/2".
+/// Returns the text "3 x 2480 elements x 1/2".
 std::string formula_text(const TrafficTheory& theory) {
   if (theory.ranks == 1) return cat(theory.parameters, " elements, whole on one rank");
   const bool within_nodes = theory.secondary_shards > 1;

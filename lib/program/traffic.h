@@ -74,10 +74,10 @@ struct TrafficTheory {
 TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
                               const Partition& partition, const StepOptions& options);
 
-/// Writes a table of the collectives, and below it the theory and the deviations, which add up to
+/// Returns a table of the collectives, and below it the theory and the deviations, which add up to
 /// the total of the table.
 std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory);
-/// Writes only the table, for programs that do not train.
+/// Returns only the table, for programs that do not train.
 std::string traffic_text(const Traffic& traffic);
 
 }  // namespace ftrun

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "axes/tensor/place.h"
+#include "axes/tensor/tensor_config.h"
 #include "base/error.h"
 #include "model/families.h"
 #include "model/trained.h"

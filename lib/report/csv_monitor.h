@@ -45,7 +45,7 @@ class CsvMonitor {
   std::map<std::string, AppendFile> files_;
 };
 
-/// Writes a double in the form of Python's repr(): "1.0", "1e-05", "0.0001", "nan".
+/// Formats a double in the form of Python's repr(): "1.0", "1e-05", "0.0001", "nan".
 std::string python_float_text(double value);
 
 }  // namespace ftrun

@@ -16,7 +16,7 @@ int64_t in_thousandths(double value) {
   return static_cast<int64_t>(std::llround(value * 1e3));
 }
 
-/// Writes ", with 2 ranks (left: ranks 1, 3)".
+/// Returns the text ", with 2 ranks (left: ranks 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
   if (start.dropped.empty()) return "";
   return cat(", with ", count_text(start.count, "rank"), " (left: ", rank_list(start.dropped), ")");

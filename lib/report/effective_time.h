@@ -27,8 +27,8 @@ void record_first_start(RunManifest& manifest, double unix_seconds);
 EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
                                     double unix_seconds);
 
-/// Writes "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that
-/// counted)".
+/// Returns the text "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps
+/// that counted)".
 std::string effective_time_text(const EffectiveTime& time);
 
 /// Describes the last `count` restarts, a line each: when, why, from which step to which, and with

@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Writes JSON to be embedded in a <script> element. Characters are escaped so that no text in the
+/// Formats JSON to be embedded in a <script> element. Characters are escaped so that no text in the
 /// JSON can end the element or begin another.
 std::string escape_json(const nlohmann::ordered_json& json) {
   std::string out;

@@ -59,7 +59,7 @@ void MetricsWriter::append(const std::string& lines, int64_t step) {
     log_warning(cat(file_.path(),
                     ": was removed or replaced while this run writes it, and is written again; the "
                     "lines up to step ",
-                    last_step_, " are not in it any more"));
+                    last_step_, " are no longer in it"));
   file_.append(lines);
   last_step_ = step;
 }

@@ -42,7 +42,7 @@ std::string loss_text(double loss) {
                                                       : format_number("%.4e", loss);
 }
 
-/// Writes "validation loss 3.7125 (perplexity 40.96, accuracy 31.2 %)".
+/// Returns the text "validation loss 3.7125 (perplexity 40.96, accuracy 31.2 %)".
 std::string evaluation_text(const EvaluationResult& evaluation) {
   if (!evaluation.has_value()) return cat(evaluation.set, " has no token that counts");
   std::string text = cat(evaluation.set, " loss ", loss_text(evaluation.loss), " (perplexity ",

@@ -29,13 +29,13 @@ struct ProgressStyle {
   bool unicode = false;
 };
 
-/// Writes the line for a terminal, without line end:
+/// Returns the line for a terminal, without line end:
 ///   step 12/60 [####----------------] 20%  loss 3.2145  1234 tokens/s  4m 05s left
 /// On a narrow terminal its parts are dropped in this order: bar, validation, percent, tokens/s,
 /// time left, loss.
 std::string live_progress_text(const ProgressState& state, const ProgressStyle& style);
 
-/// Writes the line for a log file or pipe, without line end:
+/// Returns the line for a log file or pipe, without line end:
 ///   step 12/60  loss 3.2145  grad_norm 1.2500  lr 1e-05  1234 tokens/s  0.41 s/step  4m 05s left
 std::string plain_progress_text(const ProgressState& state);
 

@@ -50,7 +50,8 @@ std::string read_lock_text(int fd) {
   return {buffer.data(), size > 0 ? static_cast<size_t>(size) : 0};
 }
 
-/// Writes " (kill 4242)", or " (kill 4242 on HOST)" if the process runs on another machine.
+/// Returns the text " (kill 4242)", or " (kill 4242 on HOST)" if the process runs on another
+/// machine.
 std::string how_to_stop(const std::string& pid, const std::string& host) {
   if (pid.empty()) return "";
   return cat(" (kill ", pid, host == read_machine().hostname ? "" : cat(" on ", host), ")");
@@ -248,7 +249,7 @@ void RunFolder::require_still_owned() const {
     throw Error(ExitCode::kEnvironment,
                 cat("output_dir ", paths_.root(),
                     ": was removed while this run wrote into it, and another run has it now"),
-                "nothing more is written there; start this run again with another output_dir");
+                "start this run again with another output_dir; nothing more is written there");
 }
 
 RunFolder::~RunFolder() {

@@ -177,7 +177,7 @@ std::vector<std::string> RunFollower::arguments() const {
   return words;
 }
 
-/// Writes the command with which a user can send the run by hand.
+/// Returns the command with which a user can send the run by hand.
 std::string RunFollower::manual_command() const {
   return cat(kScript, " ", join(arguments(), " "));
 }

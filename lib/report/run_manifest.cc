@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kFormat = 1;
 constexpr int64_t kMaxRunManifest = int64_t{16} << 20;  // bytes
 constexpr const char* kDamaged =
-    "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
+    "restore this file, which ftrun wrote, from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
 
 /// Returns `config` as run.json stores it: a JSON object if it is one, else a string. Secrets are

@@ -79,7 +79,7 @@ struct RunManifest {
   std::string attention;
   uint64_t seed = 0;
   /// The degree of each axis by its name in the config: {"data", 2}, {"tensor", 1}, and "pipeline"
-  /// if it is more than 1 (topology_of() in config/topology.h).
+  /// if it is more than 1 (recorded_degrees() in config/recorded_degrees.h).
   std::vector<std::pair<std::string, int64_t>> topology;
   /// The effective config: a JSON object as text (differences are then reported key by key) or
   /// other text. Secrets are hidden before it is written.
@@ -125,7 +125,7 @@ struct RunManifest {
   std::map<std::string, std::map<std::string, int64_t>> time;
 };
 
-/// Writes the text of run.json: an object with "format": 1 and the fields above. Secrets are
+/// Returns the text of run.json: an object with "format": 1 and the fields above. Secrets are
 /// hidden.
 std::string manifest_text(const RunManifest& manifest);
 

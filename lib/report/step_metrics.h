@@ -76,13 +76,14 @@ struct StepMetrics {
   std::vector<NamedBytes> memory;
 };
 
-/// Writes the step without its evaluations, as one JSON object without a line end. Numbers have
+/// Formats the step without its evaluations, as one JSON object without a line end. Numbers have
 /// enough digits to be read back as the same double; values that are not finite are written as the
 /// strings "NaN", "Infinity" and "-Infinity".
 std::string metrics_line(const StepMetrics& metrics);
-/// Writes {"step": 20, "evaluation": "validation", "loss": ...}, with numbers as in metrics_line().
+/// Returns the text {"step": 20, "evaluation": "validation", "loss": ...}, with numbers as in
+/// metrics_line().
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation);
-/// Writes all lines of a step, each with its line end.
+/// Returns all lines of a step, each with its line end.
 std::string metrics_lines(const StepMetrics& metrics);
 
 /// Parses one line of metrics_lines(). The line of an evaluation gives a step that has only that

@@ -14,7 +14,7 @@ struct TextSample {
   std::string answer;
 };
 
-/// Writes one line of samples.jsonl, without a line end: {"step": 20, "prompt": "...", "answer":
+/// Returns one line of samples.jsonl, without a line end: {"step": 20, "prompt": "...", "answer":
 /// "..."}. Bytes that are not UTF-8 are replaced.
 std::string text_sample_line(int64_t step, const TextSample& sample);
 

@@ -34,7 +34,7 @@ int64_t step_of(const Json& event) {
                                                                    : 0;
 }
 
-/// Writes the events that were measured before `first_step`; each step is shown as a separate
+/// Formats the events that were measured before `first_step`; each step is shown as a separate
 /// process.
 std::string kept_events(const Json& events, int64_t first_step) {
   std::map<std::string, int64_t> processes;

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// Writes a time, `seconds` since 1970, in UTC: "2026-03-01T12:00:00Z".
+/// Formats a time, `seconds` since 1970, in UTC: "2026-03-01T12:00:00Z".
 std::string utc_text(int64_t seconds);
 /// Returns the current time, as utc_text() writes it.
 std::string utc_now();

@@ -19,7 +19,7 @@
 #include "machine/op_time.h"
 #include "program/training_model.h"
 #include "search/enumerate.h"
-#include "search/rank_place.h"
+#include "search/node_ranks.h"
 
 namespace ftrun {
 namespace {
@@ -33,7 +33,7 @@ constexpr double kSlack = 1e-9;
 
 const Rates& rates_for(const SearchTask& task, const Layout& layout) {
   return task.machine.rates_of(
-      task.machine.has_gpus ? 1 : static_cast<int>(ranks_of_node(layout, task.nodes)));
+      task.machine.has_gpus ? 1 : static_cast<int>(ranks_per_node(layout, task.nodes)));
 }
 
 /// Sums the seconds of the operations in a list that kernels compute. The list is cut at each
@@ -53,8 +53,8 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
 }
 
 /// Sums the seconds of the collectives of tensor-parallel ranks in an operation list.
-double list_exchange(const SearchTask& task, const LayerGraph& graph, const std::vector<Op>& list,
-                     Crossing crossing) {
+double exchange_seconds_of_list(const SearchTask& task, const LayerGraph& graph,
+                                const std::vector<Op>& list, Crossing crossing) {
   double seconds = 0;
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
@@ -72,7 +72,7 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
 
 double least_slowdown(const Rates& rates, const std::string& kind) {
   const auto found = rates.slowdowns.find(kind);
-  if (found == rates.slowdowns.end()) return rates.slowdown;
+  if (found == rates.slowdowns.end()) return rates.default_slowdown;
   double least = found->second.points().front().second;
   for (const auto& [x, y] : found->second.points()) least = std::min(least, y);
   return least;
@@ -80,7 +80,7 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
 
 /// Calls `each` with the number of each layer of a pipeline stage.
 template <class Each>
-void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each& each) {
+void for_each_layer(const PipelineLayout& cut, int stage, int32_t layers, const Each& each) {
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
     const LayerRange range = cut.layers(cut.part_of(stage, chunk), layers);
     for (int32_t l = range.first; l < range.end; ++l) each(static_cast<size_t>(l));
@@ -88,7 +88,7 @@ void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each
 }
 
 /// Returns whether weight gradients are computed by separate operation lists.
-bool runs_apart(const Layout& layout) {
+bool splits_backward(const Layout& layout) {
   return layout.pipeline > 1 && traits_of(layout.schedule).splits_backward;
 }
 
@@ -105,7 +105,7 @@ int64_t sampled_micro_batches(const Layout& layout) {
 
 }  // namespace
 
-Bounds::GraphCost& Bounds::GraphCost::operator+=(const GraphCost& other) {
+BoundCalculator::GraphCost& BoundCalculator::GraphCost::operator+=(const GraphCost& other) {
   forward += other.forward;
   backward += other.backward;
   backward_split += other.backward_split;
@@ -117,7 +117,7 @@ Bounds::GraphCost& Bounds::GraphCost::operator+=(const GraphCost& other) {
   return *this;
 }
 
-Bounds::GraphCost Bounds::GraphCost::operator-(const GraphCost& other) const {
+BoundCalculator::GraphCost BoundCalculator::GraphCost::operator-(const GraphCost& other) const {
   return {forward - other.forward,
           backward - other.backward,
           backward_split - other.backward_split,
@@ -128,7 +128,8 @@ Bounds::GraphCost Bounds::GraphCost::operator-(const GraphCost& other) const {
           deferred - other.deferred};
 }
 
-Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout) const {
+BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
+                                                    const Layout& layout) const {
   const Rates& rates = rates_for(task_, layout);
   const Crossing crossing = crossing_of(layout.tensor, 1, layout, task_.nodes);
   const auto kernels = [&](const std::vector<Op>& list) {
@@ -138,8 +139,8 @@ Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout)
   cost.forward = kernels(graph.forward);
   cost.backward = kernels(graph.backward);
   cost.backward_split = kernels(graph.input_grad) + kernels(graph.weight_grad);
-  cost.exchange = list_exchange(task_, graph, graph.forward, crossing) +
-                  list_exchange(task_, graph, graph.backward, crossing);
+  cost.exchange = exchange_seconds_of_list(task_, graph, graph.forward, crossing) +
+                  exchange_seconds_of_list(task_, graph, graph.backward, crossing);
   cost.saved = plan_saved(graph).bytes;
   cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
   cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
@@ -147,11 +148,11 @@ Bounds::GraphCost Bounds::cost_of(const LayerGraph& graph, const Layout& layout)
   return cost;
 }
 
-Bounds::ModelCostsKey Bounds::model_costs_key(const Layout& layout) {
+BoundCalculator::ModelCostsKey BoundCalculator::model_costs_key(const Layout& layout) {
   return {layout.tensor, layout.micro_batch, layout.recompute, layout.ranks()};
 }
 
-Bounds::ModelCosts Bounds::make_model_costs(const Layout& layout) const {
+BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layout) const {
   ModelCosts costs;
   try {
     const std::variant<Config, std::string> tried = try_layout(task_, layout);
@@ -168,20 +169,20 @@ Bounds::ModelCosts Bounds::make_model_costs(const Layout& layout) const {
     }
     const auto by = pipeline_partition(config.pipeline.partition);
     require(by.has_value(), "pipeline.partition was checked");
-    costs.weights = layer_weights(costs.model, *by);
-    costs.whole_weights = whole_weights(costs.weights);
+    costs.layer_weights = layer_weights(costs.model, *by);
+    costs.whole_layer_weights = whole_weights(costs.layer_weights);
   } catch (const Error& error) {
     costs.failure = error;
   }
   return costs;
 }
 
-void Bounds::add_missing(const Layout& layout, Models& models) const {
+void BoundCalculator::add_missing_model(const Layout& layout, MissingModels& models) const {
   const ModelCostsKey key = model_costs_key(layout);
   if (!model_costs_.contains(key)) models.try_emplace(key, layout);
 }
 
-void Bounds::prepare(const Models& models) {
+void BoundCalculator::compute_costs(const MissingModels& models) {
   const std::vector<std::pair<ModelCostsKey, Layout>> wanted(models.begin(), models.end());
   std::vector<ModelCosts> made(wanted.size());
   run_in_parallel(wanted.size(), [&](size_t i) { made[i] = make_model_costs(wanted[i].second); });
@@ -189,7 +190,7 @@ void Bounds::prepare(const Models& models) {
     model_costs_.emplace(wanted[i].first, std::move(made[i]));
 }
 
-const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
+const BoundCalculator::ModelCosts& BoundCalculator::model_costs_of(const Layout& layout) {
   const ModelCostsKey key = model_costs_key(layout);
   auto found = model_costs_.find(key);
   if (found == model_costs_.end())
@@ -200,14 +201,15 @@ const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
 }
 
 /// Cuts the model into pipeline stages in the same way as pipeline_layout().
-Bounds::PipelineCut& Bounds::cut_of(const ModelCosts& costs, const Layout& layout) {
+BoundCalculator::PipelineCut& BoundCalculator::cut_of(const ModelCosts& costs,
+                                                      const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
       stages == 1 ? ChunkPlacement::kLoop : traits_of(layout.schedule).placement;
   std::vector<int64_t> blocks;
   if (stages > 1) {
-    std::vector<int64_t>& known = blocks_[{costs.whole_weights, stages * chunks}];
-    if (known.empty()) known = balanced_blocks(costs.weights, stages * chunks);
+    std::vector<int64_t>& known = blocks_[{costs.whole_layer_weights, stages * chunks}];
+    if (known.empty()) known = balanced_blocks(costs.layer_weights, stages * chunks);
     blocks = known;
   }
   PipelineCut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
@@ -220,10 +222,10 @@ Bounds::PipelineCut& Bounds::cut_of(const ModelCosts& costs, const Layout& layou
 /// all layers before the stage's first layer, and computes all its actions one after another. If
 /// backward is one list, the earlier layers still have to compute the backward pass of the last
 /// micro-batch after it.
-double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
-                               const Layout& layout) const {
+double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
+                                        const Layout& layout) const {
   const auto layers = static_cast<int32_t>(costs.model.layers.size());
-  const bool apart = runs_apart(layout);
+  const bool is_split = splits_backward(layout);
   double largest = 0;
   for (int stage = 0; stage < cut.stages(); ++stage) {
     GraphCost cost;
@@ -238,25 +240,25 @@ double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cu
     if (cut.stages() > 1) {
       const GraphCost& before =
           costs.prefix_costs[static_cast<size_t>(cut.layers(first_part, layers).first)];
-      around = before.forward + (apart ? 0 : before.backward);
+      around = before.forward + (is_split ? 0 : before.backward);
     }
-    const double one = cost.forward + (apart ? cost.backward_split : cost.backward);
+    const double one = cost.forward + (is_split ? cost.backward_split : cost.backward);
     const auto times = static_cast<double>(layout.accumulation);
     largest = std::max(largest, std::max(around + times * one, times * cost.exchange));
   }
   return largest;
 }
 
-const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& costs,
-                                                            PipelineCut& cut,
-                                                            const StateFacts& facts) {
-  std::vector<StageWeights>& stages = cut.weights[{facts.persistence_threshold, facts.has_master}];
+const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_parameters_of(
+    const ModelCosts& costs, PipelineCut& cut, const StateFacts& facts) {
+  std::vector<StageParameters>& stages =
+      cut.parameters[{facts.persistence_threshold, facts.has_master}];
   if (!stages.empty()) return stages;
   const ModelDescription& model = costs.model;
   for (int stage = 0; stage < cut.layout.stages(); ++stage) {
-    StageWeights& sum = stages.emplace_back();
+    StageParameters& sum = stages.emplace_back();
     std::set<TensorId> seen;
-    for_layers(cut.layout, stage, static_cast<int32_t>(model.layers.size()), [&](size_t l) {
+    for_each_layer(cut.layout, stage, static_cast<int32_t>(model.layers.size()), [&](size_t l) {
       const Layer& layer = model.layers[l];
       for (const GraphParam& param : layer.params) {
         if (!seen.insert(param.tensors.front()).second) continue;
@@ -274,7 +276,7 @@ const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& co
         if (!model.tensor(param.tensors.front()).trainable) continue;
         sum.trained += elements;
         sum.trained_bytes += bytes;
-        if (is_large) sum.movable += elements;
+        if (is_large) sum.offloadable += elements;
         if (facts.has_master && !param.fp32)
           sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
       }
@@ -283,7 +285,7 @@ const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& co
   return stages;
 }
 
-double Bounds::update_seconds(double bytes, const Layout& layout) const {
+double BoundCalculator::update_seconds(double bytes, const Layout& layout) const {
   const Rates& rates = rates_for(task_, layout);
   const double here = rates.memory_bandwidth / least_slowdown(rates, "update");
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
@@ -291,7 +293,7 @@ double Bounds::update_seconds(double bytes, const Layout& layout) const {
 
 /// Returns the minimum seconds for each byte of an exchange; the time is at least proportional to
 /// the bytes.
-double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
+double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
     known->second =
@@ -299,8 +301,8 @@ double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing cr
   return known->second;
 }
 
-double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
-                                   const StateFacts& facts) {
+double BoundCalculator::exchange_seconds_of(const std::vector<StageParameters>& stages,
+                                            const Layout& layout, const StateFacts& facts) {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
@@ -308,17 +310,17 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
                reduce_scatter = seconds_of_byte("reduce_scatter", ranks, crossing),
                all_gather = seconds_of_byte("all_gather", ranks, crossing);
   double largest = 0;
-  for (const StageWeights& weights : stages) {
-    const double gradients = weights.trained * facts.exchanged_bytes;
+  for (const StageParameters& stage : stages) {
+    const double gradients = stage.trained * facts.exchanged_bytes;
     const double whole = all_reduce * gradients;
     const double cut_up = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
     // At stages 1 and 2 the bound is the faster of an all-reduce of whole gradients, and a
     // reduce-scatter with an all-gather of the updated weights.
     if (layout.zero == 1 || layout.zero == 2)
-      seconds = std::min(whole, cut_up + all_gather * weights.trained_bytes);
+      seconds = std::min(whole, cut_up + all_gather * stage.trained_bytes);
     if (layout.zero == 3)
-      seconds = cut_up + (facts.has_secondary_shards ? 0 : all_gather * weights.sharded_bytes);
+      seconds = cut_up + (facts.has_secondary_shards ? 0 : all_gather * stage.sharded_bytes);
     largest = std::max(largest, seconds);
   }
   return largest;
@@ -328,8 +330,8 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
 /// in flight and all its chunks. The values of a forward pass are saved until the backward pass; if
 /// backward is split, until the input gradients and the weight gradients that read them are
 /// computed.
-int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int stage,
-                         const Layout& layout) const {
+int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut,
+                                         int stage, const Layout& layout) const {
   std::vector<GraphCost> chunks;
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
     const LayerRange range =
@@ -337,7 +339,7 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
     chunks.push_back(costs.cost_of(range));
   }
   if (cut.stages() == 1) return chunks.front().saved;
-  const bool apart = runs_apart(layout);
+  const bool is_split = splits_backward(layout);
   if (traits_of(layout.schedule).keeps_all_micro_batches)
     return chunks.front().saved * layout.accumulation;
   int64_t now = 0, largest = 0;
@@ -345,7 +347,8 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
        make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
                      static_cast<int32_t>(sampled_micro_batches(layout)))) {
     const GraphCost& chunk = chunks[static_cast<size_t>(action.chunk)];
-    const int64_t forward = apart ? chunk.saved_for_weights + chunk.saved_for_inputs : chunk.saved;
+    const int64_t forward =
+        is_split ? chunk.saved_for_weights + chunk.saved_for_inputs : chunk.saved;
     if (action.phase == Phase::kForward) now += forward;
     if (action.phase == Phase::kBackward) now -= forward;
     if (action.phase == Phase::kInputGrad) now += chunk.deferred - chunk.saved_for_inputs;
@@ -355,8 +358,8 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
   return largest;
 }
 
-MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
-                             const StateFacts& facts) const {
+MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t saved,
+                                      const Layout& layout, const StateFacts& facts) const {
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
@@ -367,24 +370,24 @@ MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
            (!task_.machine.has_gpus && place == OffloadDevice::kCpu);
   };
   double device = 0, host = 0;
-  const double parameters = weights.bytes / (shards_parameters ? shards : 1);
+  const double parameters = stage.bytes / (shards_parameters ? shards : 1);
   if (counts(layout.parameters)) device += parameters;
-  const double moments = weights.trained * facts.state_bytes / shards;
-  if (keeps_optimizer) device += moments + weights.master_bytes / shards;
+  const double moments = stage.trained * facts.state_bytes / shards;
+  if (keeps_optimizer) device += moments + stage.master_bytes / shards;
   // The master copy is left out of the bound, because it exists only for some targets of offloaded
   // weights.
   if (!keeps_optimizer && counts(layout.optimizer)) device += moments;
   if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu)
-    host += facts.offloaded_share * weights.movable * facts.state_bytes / shards;
+    host += facts.offloaded_share * stage.offloadable * facts.state_bytes / shards;
   if (task_.machine.has_gpus && layout.parameters == OffloadDevice::kCpu)
-    host += weights.sharded_bytes / shards;
-  double gradients = weights.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);
+    host += stage.sharded_bytes / shards;
+  double gradients = stage.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
   device += std::max(gradients, static_cast<double>(saved));
   return {static_cast<int64_t>(device), static_cast<int64_t>(host)};
 }
 
-Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
+BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& layout) {
   // Layouts that differ only in their state share costs.
   Layout stateless = layout;
   stateless.replicas = 1;
@@ -399,7 +402,7 @@ Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
     const PipelineLayout& cut = shared.cut->layout;
     shared.compute = compute_seconds(*shared.costs, cut, layout);
     for (int stage = 0; stage < cut.stages(); ++stage)
-      shared.saved.push_back(saved_of(*shared.costs, cut, stage, layout));
+      shared.saved.push_back(max_saved_bytes(*shared.costs, cut, stage, layout));
   } catch (...) {
     shared_costs_.erase(known);
     throw;
@@ -407,9 +410,10 @@ Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
   return shared;
 }
 
-Bound Bounds::compute_bound(const Layout& layout, const StateFacts& facts) {
+Bound BoundCalculator::compute_bound(const Layout& layout, const StateFacts& facts) {
   const SharedCosts& shared = shared_costs_of(layout);
-  const std::vector<StageWeights>& stages = weights_of(*shared.costs, *shared.cut, facts);
+  const std::vector<StageParameters>& stages =
+      stage_parameters_of(*shared.costs, *shared.cut, facts);
   Bound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {

@@ -19,7 +19,7 @@
 
 namespace ftrun {
 
-/// Bound holds lower bounds of the step time and of the memory of a layout. They are computed by
+/// Bound holds lower bounds on the step time and on the memory of a layout. They are computed by
 /// arithmetic only: no program is built.
 struct Bound {
   double seconds = 0;
@@ -29,27 +29,27 @@ struct Bound {
   MemoryNeed memory;
 };
 
-/// Bounds computes the bounds of layouts. The bound of the time is the larger of two terms: the
-/// computation of the busiest stage, including the filling and draining of the pipeline and the
-/// update; and the communication. The bound of the memory is the state of one rank, plus the larger
-/// of its gradients and the maximum of the activations that its layers save at one time. The exact
-/// plan includes all these terms, so neither bound exceeds it (tests/search). Costs that several
-/// layouts share (of layers, the cut of the model, the activations saved in a schedule) are
+/// BoundCalculator computes the bounds of layouts. The bound on the time is the larger of two
+/// terms: the computation of the busiest stage, including the filling and draining of the pipeline
+/// and the update; and the communication. The bound on the memory is the state of one rank, plus
+/// the larger of its gradients and the maximum of the activations that its layers save at one time.
+/// The exact plan includes all these terms, so neither bound exceeds it (tests/search). Costs that
+/// several layouts share (of layers, the cut of the model, the activations saved in a schedule) are
 /// computed once.
-class Bounds {
+class BoundCalculator {
  public:
   /// Makes an object without costs. `task` must outlive it.
-  explicit Bounds(const SearchTask& task) : task_(task) {}
+  explicit BoundCalculator(const SearchTask& task) : task_(task) {}
 
   using ModelCostsKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
-  /// Models lists the models whose costs are missing, each with a layout that needs it.
-  using Models = std::map<ModelCostsKey, Layout>;
+  /// MissingModels lists the models whose costs are missing, each with a layout that needs it.
+  using MissingModels = std::map<ModelCostsKey, Layout>;
 
   /// Adds the model of a layout to `models`, unless its costs are known already.
-  void add_missing(const Layout& layout, Models& models) const;
+  void add_missing_model(const Layout& layout, MissingModels& models) const;
 
   /// Computes the costs of the models, using all cores. Layouts share these costs.
-  void prepare(const Models& models);
+  void compute_costs(const MissingModels& models);
 
   /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
   /// layout. Throws the errors of try_layout(), training_model(), and list_seconds().
@@ -76,9 +76,9 @@ class Bounds {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// Weights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
+  /// LayerWeights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
   /// equal pipeline cuts.
-  using Weights = std::vector<int64_t>;
+  using LayerWeights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
   struct ModelCosts {
@@ -86,8 +86,8 @@ class Bounds {
     /// Element k is the cost of the first k layers.
     std::vector<GraphCost> prefix_costs;
     /// The load of each layer, by which a pipeline is cut, and the same in whole numbers.
-    std::vector<double> weights;
-    Weights whole_weights;
+    std::vector<double> layer_weights;
+    LayerWeights whole_layer_weights;
     /// The error that prevented computing the costs.
     std::optional<Error> failure;
 
@@ -97,23 +97,23 @@ class Bounds {
              prefix_costs[static_cast<size_t>(range.first)];
     }
   };
-  /// StageWeights holds the sizes of the parameters of a pipeline stage, in bytes and in trained
+  /// StageParameters holds the sizes of the parameters of a pipeline stage, in bytes and in trained
   /// elements.
-  struct StageWeights {
+  struct StageParameters {
     double bytes = 0;
     double trained = 0;
     double trained_bytes = 0;
     /// The number of trained elements of tensors whose state may be offloaded.
-    double movable = 0;
+    double offloadable = 0;
     /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
-  /// PipelineCut is the cut of a model into pipeline stages, with the StageWeights for each
+  /// PipelineCut is the cut of a model into pipeline stages, with the StageParameters for each
   /// persistence threshold, with and without a master copy.
   struct PipelineCut {
     PipelineLayout layout;
-    std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
+    std::map<std::pair<int64_t, bool>, std::vector<StageParameters>> parameters;
   };
   /// SharedCosts holds the costs that are equal for layouts that differ only in how they keep their
   /// state.
@@ -133,22 +133,22 @@ class Bounds {
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
   double compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
                          const Layout& layout) const;
-  double exchange_seconds_of(const std::vector<StageWeights>& stages, const Layout& layout,
+  double exchange_seconds_of(const std::vector<StageParameters>& stages, const Layout& layout,
                              const StateFacts& facts);
   double update_seconds(double bytes, const Layout& layout) const;
-  const std::vector<StageWeights>& weights_of(const ModelCosts& costs, PipelineCut& cut,
-                                              const StateFacts& facts);
+  const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs, PipelineCut& cut,
+                                                          const StateFacts& facts);
   double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
-  int64_t saved_of(const ModelCosts& costs, const PipelineLayout& cut, int stage,
-                   const Layout& layout) const;
-  MemoryNeed memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,
+  int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut, int stage,
+                          const Layout& layout) const;
+  MemoryNeed memory_of(const StageParameters& stage, int64_t saved, const Layout& layout,
                        const StateFacts& facts) const;
 
   const SearchTask& task_;
   std::map<ModelCostsKey, ModelCosts> model_costs_;
   /// The number of blocks in each part of the model, by the weights of layers and the number of
   /// parts.
-  std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
+  std::map<std::pair<LayerWeights, int64_t>, std::vector<int64_t>> blocks_;
   /// Cuts by tensor-parallel degree, stages, chunks, placement of chunks, and numbers of blocks.
   std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, PipelineCut>
       cuts_;

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "axes/fits.h"
+#include "axes/model_fit.h"
 #include "base/error.h"
 
 namespace ftrun {
@@ -77,22 +77,22 @@ std::vector<Pipeline> pipelines(int64_t stages) {
   return all;
 }
 
-/// ByComplexity groups layouts by complexity(), keeping the order in which they were added.
-class ByComplexity {
+/// LayoutsByComplexity groups layouts by complexity(), keeping the order in which they were added.
+class LayoutsByComplexity {
  public:
   void add(const Layout& layout) {
-    const auto place = static_cast<size_t>(complexity(layout));
-    if (place >= of_.size()) of_.resize(place + 1);
-    of_[place].push_back(layout);
+    const auto score = static_cast<size_t>(complexity(layout));
+    if (score >= layouts_.size()) layouts_.resize(score + 1);
+    layouts_[score].push_back(layout);
     ++count_;
   }
 
   /// Lists all layouts, the simplest first. There may be a million layouts, and sorting them would
   /// take seconds.
-  std::vector<Layout> in_order() && {
+  std::vector<Layout> take_sorted() && {
     std::vector<Layout> all;
     all.reserve(count_);
-    for (std::vector<Layout>& same : of_) {
+    for (std::vector<Layout>& same : layouts_) {
       all.insert(all.end(), same.begin(), same.end());
       same = {};
     }
@@ -100,19 +100,23 @@ class ByComplexity {
   }
 
  private:
-  std::vector<std::vector<Layout>> of_;
+  std::vector<std::vector<Layout>> layouts_;  // [score]
   size_t count_ = 0;
 };
 
-/// Mesh adds all layouts of one mesh (data, tensor and pipeline degree) to `all`.
-class Mesh {
+/// MeshLayouts lists the layouts of one mesh (data, tensor and pipeline degree).
+class MeshLayouts {
  public:
-  Mesh(const SearchTask& task, const Layout& mesh, ByComplexity& all)
-      : task_(task), mesh_(mesh), all_(all) {
-    for (const int64_t micro_batch : divisors(task.batch / mesh.data))
+  MeshLayouts(const SearchTask& task, const Layout& mesh, LayoutsByComplexity& all)
+      : task_(task), mesh_(mesh), all_(all) {}
+
+  /// Adds all layouts of the mesh to `all`.
+  void add_all() {
+    for (const int64_t micro_batch : divisors(task_.batch / mesh_.data))
       for (const RecomputeLevel level :
            {RecomputeLevel::kNone, RecomputeLevel::kSelective, RecomputeLevel::kFull})
-        for (const Pipeline& pipeline : pipelines(mesh.pipeline)) add(micro_batch, level, pipeline);
+        for (const Pipeline& pipeline : pipelines(mesh_.pipeline))
+          add(micro_batch, level, pipeline);
   }
 
  private:
@@ -142,13 +146,13 @@ class Mesh {
 
   const SearchTask& task_;
   const Layout mesh_;
-  ByComplexity& all_;
+  LayoutsByComplexity& all_;
 };
 
 }  // namespace
 
 std::vector<Layout> all_layouts(const SearchTask& task) {
-  ByComplexity all;
+  LayoutsByComplexity all;
   for (const int64_t ranks : rank_counts(task))
     for (const int64_t tensor : divisors(ranks))
       for (const int64_t pipeline : divisors(ranks / tensor)) {
@@ -156,9 +160,9 @@ std::vector<Layout> all_layouts(const SearchTask& task) {
         mesh.tensor = tensor;
         mesh.pipeline = pipeline;
         mesh.data = ranks / tensor / pipeline;
-        if (task.batch % mesh.data == 0) Mesh(task, mesh, all);
+        if (task.batch % mesh.data == 0) MeshLayouts(task, mesh, all).add_all();
       }
-  return std::move(all).in_order();
+  return std::move(all).take_sorted();
 }
 
 std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout) {
@@ -170,8 +174,8 @@ std::variant<Config, std::string> try_layout(const SearchTask& task, const Layou
   Resolution resolution = resolve(written, context);
   for (const Problem& problem : resolution.problems)
     if (problem.severity == Severity::kError) return problem.message;
-  if (!resolution.not_yet.empty())
-    return cat("not supported yet: ", resolution.not_yet.front().feature);
+  if (!resolution.unsupported.empty())
+    return cat("not supported yet: ", resolution.unsupported.front().feature);
   if (const auto misfit = model_misfit(resolution.config, task.model))
     return misfit->error.message();
   return std::move(resolution.config);

@@ -8,7 +8,7 @@
 #include "program/gpu_overhead.h"
 #include "program/step_plan.h"
 #include "search/enumerate.h"
-#include "search/rank_place.h"
+#include "search/node_ranks.h"
 #include "sim/class_plans.h"
 
 namespace ftrun {
@@ -27,7 +27,7 @@ MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const C
 Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
                     std::chrono::steady_clock::time_point deadline) {
   const auto require_time = [&] {
-    if (std::chrono::steady_clock::now() >= deadline) throw PlanGivenUp();
+    if (std::chrono::steady_clock::now() >= deadline) throw PlanDeadlineExceeded();
   };
   const std::variant<Config, std::string> tried = try_layout(task, layout);
   if (const auto* refusal = std::get_if<std::string>(&tried))
@@ -39,14 +39,14 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
   Evaluation found;
   found.layout = layout;
   found.memory = memory_of_ranks(task, config, all);
-  found.fits = fits_memory(task, found.memory, ranks_of_node(layout, task.nodes));
+  found.fits = fits_memory(task, found.memory, ranks_per_node(layout, task.nodes));
   if (!timed) return found;
   require_time();
   try {
     found.time = predict_step(all, task.machine, {task.nodes, config.threads, task.slow});
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
-    found.problem = error.what();
+    found.failure = error.what();
   }
   return found;
 }

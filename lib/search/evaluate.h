@@ -18,23 +18,25 @@ struct Evaluation {
   /// The memory of the rank that needs the most, for each kind of memory.
   MemoryNeed memory;
   bool fits = false;
-  /// The time of a step; absent where it was not requested or the machine lacks a rate (`problem`).
+  /// The time of a step; absent where it was not requested or the machine lacks a rate (`failure`).
   std::optional<StepTime> time;
-  std::string problem;
+  std::string failure;
 
-  bool is_choice() const { return fits && time.has_value(); }
-  /// Returns whether `memory` is set. It is not if the layout could not be planned (`problem`).
-  bool knows_memory() const { return memory.device > 0; }
+  /// Returns whether the ranking of a search includes the layout: it fits, and its time is known.
+  bool is_ranked() const { return fits && time.has_value(); }
+  /// Returns whether `memory` is set. It is not if the layout could not be planned (`failure`).
+  bool has_memory() const { return memory.device > 0; }
 };
 
-/// PlanGivenUp is thrown where the time for an exact plan is over before the plan is complete.
-class PlanGivenUp : public std::runtime_error {
+/// PlanDeadlineExceeded is thrown if the time for an exact plan is over before the plan is
+/// complete.
+class PlanDeadlineExceeded : public std::runtime_error {
  public:
-  PlanGivenUp() : std::runtime_error("the time for the plan is over") {}
+  PlanDeadlineExceeded() : std::runtime_error("the time for the plan is over") {}
 };
 
 /// Plans all ranks of a legal layout: their memory and, with `timed`, the time of a step. Throws
-/// the errors of plan_steps(), and PlanGivenUp after `deadline`.
+/// the errors of plan_steps(), and PlanDeadlineExceeded after `deadline`.
 Evaluation evaluate(
     const SearchTask& task, const Layout& layout, bool timed = true,
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());

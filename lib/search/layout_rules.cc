@@ -27,7 +27,7 @@ void copy_state(const Layout& from, Layout& to) {
   to.parameters = from.parameters;
 }
 
-void copy_order(const Layout& from, Layout& to) {
+void copy_schedule(const Layout& from, Layout& to) {
   to.schedule = from.schedule;
   to.chunks = from.chunks;
   to.micro_batch = from.micro_batch;
@@ -50,9 +50,10 @@ const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
 /// Searches for a legal layout on the mesh of `layout`. It tries each ZeRO stage without offload,
 /// with the smallest and the largest micro-batch.
 const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout) {
-  const auto [known, added] = bases_.try_emplace({layout.data, layout.tensor, layout.pipeline});
-  LegalStart& base = known->second;
-  if (!added) return base;
+  const auto [known, added] =
+      legal_starts_.try_emplace({layout.data, layout.tensor, layout.pipeline});
+  LegalStart& start = known->second;
+  if (!added) return start;
   const int64_t rows = layout.micro_batch * layout.accumulation;
   for (const int64_t micro_batch : {int64_t{1}, rows})
     for (int64_t zero = 0; zero <= 3; ++zero) {
@@ -63,17 +64,17 @@ const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout)
                          .micro_batch = micro_batch,
                          .accumulation = rows / micro_batch};
       const TryResult& tried = result_of(plain);
-      if (base.first == nullptr) base.first = &tried;
+      if (start.first_tried == nullptr) start.first_tried = &tried;
       if (!tried.is_legal()) continue;
-      base.layout = plain;
-      return base;
+      start.layout = plain;
+      return start;
     }
-  return base;
+  return start;
 }
 
 /// Judges all layouts of a kind by the first one that is asked for; its aspects are legal one by
 /// one.
-const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
+const LayoutRules::TryResult& LayoutRules::result_of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
   Layout kind = layout;
   for (int64_t Layout::*number : {&Layout::data, &Layout::replicas, &Layout::tensor,
@@ -85,10 +86,10 @@ const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
 }
 
 LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
-  const LegalStart& base = legal_start_of(layout);
-  if (!base.layout) return {.refusal = &base.first->refusal};
-  Layout order = *base.layout, state = *base.layout, recompute = *base.layout;
-  copy_order(layout, order);
+  const LegalStart& start = legal_start_of(layout);
+  if (!start.layout) return {.refusal = &start.first_tried->refusal};
+  Layout order = *start.layout, state = *start.layout, recompute = *start.layout;
+  copy_schedule(layout, order);
   const Layout few = with_few_replicas(task_, layout);
   copy_state(few, state);
   recompute.recompute = layout.recompute;
@@ -97,7 +98,7 @@ LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
       return {.refusal = &tried.refusal};
   const TryResult& of_state = result_of(state);
   if (!of_state.is_legal()) return {.refusal = &of_state.refusal};
-  const TryResult& together = of_kind(few);
+  const TryResult& together = result_of_kind(few);
   if (!together.is_legal()) return {.refusal = &together.refusal};
   return {.facts = &of_state.facts};
 }

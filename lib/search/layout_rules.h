@@ -33,7 +33,7 @@ class LayoutRules {
   Verdict verdict_of(const Layout& layout);
 
   /// Returns the number of layouts for which try_layout() was called.
-  int64_t asked() const { return static_cast<int64_t>(tried_.size()); }
+  int64_t try_calls() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
   /// TryResult is the result of try_layout() for one layout: a refusal, or facts.
@@ -52,16 +52,16 @@ class LayoutRules {
   /// layout that was tried, which explains a refusal.
   struct LegalStart {
     std::optional<Layout> layout;
-    const TryResult* first = nullptr;
+    const TryResult* first_tried = nullptr;
   };
 
   const TryResult& result_of(const Layout& layout);
   const LegalStart& legal_start_of(const Layout& layout);
-  const TryResult& of_kind(const Layout& layout);
+  const TryResult& result_of_kind(const Layout& layout);
 
   const SearchTask& task_;
   std::map<Layout, TryResult> tried_;
-  std::map<MeshKey, LegalStart> bases_;
+  std::map<MeshKey, LegalStart> legal_starts_;
   std::map<KindKey, const TryResult*> kinds_;
 };
 

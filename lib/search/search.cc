@@ -14,7 +14,7 @@
 #include "base/run_in_parallel.h"
 #include "search/enumerate.h"
 #include "search/layout_rules.h"
-#include "search/rank_place.h"
+#include "search/node_ranks.h"
 
 namespace ftrun {
 namespace {
@@ -31,7 +31,7 @@ constexpr double kNodesShare = 0.2;
 /// The step time if it is unknown.
 constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
-constexpr size_t kUntimed = 16;
+constexpr size_t kMaxUntimed = 16;
 /// The maximum number of layouts that are checked and bounded between two reads of the clock. There
 /// are fewer if they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
@@ -44,9 +44,10 @@ constexpr double kGraceSeconds = 1;
 /// how much longer than measured it may take.
 constexpr double kSecondsOfEffort = 10e-6;
 constexpr double kEffortMargin = 1.3;
-/// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
+/// Exact plans of a plain choice until one of them fits, and of the layouts that need the least
+/// memory.
 constexpr int kTriesOfChoice = 2;
-constexpr size_t kNearest = 4;
+constexpr size_t kLeastMemoryPlans = 4;
 /// The largest number of nodes that is tried if nothing fits.
 constexpr int64_t kMaxNodes = 4096;
 
@@ -126,17 +127,19 @@ class Search {
     find_bounds();
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
-    if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
+    if (best_seconds_ == kUnknownTime && !result_.proved)
+      plan_in_time(least_memory_numbers(), true);
     // An abandoned plan takes longer than estimated.
     result_.needed_seconds =
         exact_.empty()
-            ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * elapsed_seconds())
+            ? std::max(result_.needed_seconds, abandoned_.empty() ? 0 : 2 * elapsed_seconds())
             : 0;
-    if (best_ == kUnknownTime && result_.problem.empty() && result_.counts.legal > 0) {
-      find_nearest();
+    if (best_seconds_ == kUnknownTime && result_.untimed_reason.empty() &&
+        result_.counts.legal > 0) {
+      find_least_memory();
     } else {
       plan_choices();
-      order_choices();
+      rank_planned();
       explain_choices();
     }
     count_unplanned();
@@ -155,7 +158,8 @@ class Search {
   /// Estimates the seconds of concurrent exact plans, whose efforts add up to `effort`, by those
   /// that were planned before.
   double plan_seconds(double effort) const {
-    return effort * (efforts_ > 0 ? kEffortMargin * planning_ / efforts_ : kSecondsOfEffort);
+    return effort * (planned_effort_ > 0 ? kEffortMargin * planned_seconds_ / planned_effort_
+                                         : kSecondsOfEffort);
   }
 
   /// Returns whether exact plans of this effort that begin now probably end within the search's
@@ -165,7 +169,7 @@ class Search {
   }
 
   bool is_tried(size_t number) const {
-    return exact_.contains(number) || given_up_.contains(number);
+    return exact_.contains(number) || abandoned_.contains(number);
   }
 
   /// Returns the one of these candidates whose exact plan takes the least time.
@@ -177,7 +181,7 @@ class Search {
   /// Plans the cheapest of these candidates if nothing was planned before, even if that ends a
   /// little late: a plan of some layout says more than bounds of all.
   void plan_first(const std::vector<size_t>& numbers, bool timed) {
-    if (numbers.empty() || !exact_.empty() || !given_up_.empty()) return;
+    if (numbers.empty() || !exact_.empty() || !abandoned_.empty()) return;
     const size_t cheapest = cheapest_of(numbers);
     result_.needed_seconds = elapsed_seconds() + plan_seconds(effort_of(cheapest));
     if (result_.needed_seconds <= limits_.seconds + kGraceSeconds) plan({cheapest}, timed);
@@ -193,13 +197,13 @@ class Search {
   /// Computes the bounds of all legal layouts, until the time for bounds is over.
   void find_bounds() {
     LayoutRules rules(task_);
-    Bounds bounds(task_);
+    BoundCalculator bounds(task_);
     const auto models_together = static_cast<size_t>(usable_cores());
     size_t tried = 0;
     while (tried < layouts_.size() && (tried == 0 || !bounds_time_is_over())) {
       std::vector<Layout> legal;
       std::vector<const StateFacts*> facts;
-      Bounds::Models models;
+      BoundCalculator::MissingModels models;
       const size_t end = std::min(tried + kTriedTogether, layouts_.size());
       for (; tried < end && models.size() < models_together; ++tried) {
         const Layout& layout = layouts_[tried];
@@ -208,21 +212,21 @@ class Search {
           refuse(layout, *verdict.refusal);
           continue;
         }
-        bounds.add_missing(layout, models);
+        bounds.add_missing_model(layout, models);
         legal.push_back(layout);
         facts.push_back(verdict.facts);
       }
-      bounds.prepare(models);
-      for (size_t i = 0; i < legal.size(); ++i) add(legal[i], *facts[i], bounds);
+      bounds.compute_costs(models);
+      for (size_t i = 0; i < legal.size(); ++i) add_candidate(legal[i], *facts[i], bounds);
     }
     result_.counts.tried = static_cast<int64_t>(tried);
-    result_.counts.asked = rules.asked();
+    result_.counts.try_calls = rules.try_calls();
     std::stable_sort(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
   }
 
-  void add(const Layout& layout, const StateFacts& facts, Bounds& bounds) {
+  void add_candidate(const Layout& layout, const StateFacts& facts, BoundCalculator& bounds) {
     Candidate candidate{layout, {}, false};
     try {
       candidate.bound = bounds.compute_bound(layout, facts);
@@ -230,7 +234,8 @@ class Search {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
     }
-    candidate.fits = fits_memory(task_, candidate.bound.memory, ranks_of_node(layout, task_.nodes));
+    candidate.fits =
+        fits_memory(task_, candidate.bound.memory, ranks_per_node(layout, task_.nodes));
     ++result_.counts.legal;
     if (!candidate.fits) ++result_.counts.too_large;
     candidates_.push_back(std::move(candidate));
@@ -245,19 +250,20 @@ class Search {
 
   /// Evaluates a layout exactly; nothing if the time limit passes before. A layout that cannot be
   /// planned counts as one that does not fit.
-  std::optional<Evaluation> planned(const Layout& layout, bool timed) const {
+  std::optional<Evaluation> plan_layout(const Layout& layout, bool timed) const {
     try {
       return evaluate(task_, layout, timed, deadline());
-    } catch (const PlanGivenUp&) {
+    } catch (const PlanDeadlineExceeded&) {
       return std::nullopt;
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
-      return Evaluation{.layout = layout, .problem = error.what()};
+      return Evaluation{.layout = layout, .failure = error.what()};
     }
   }
 
   /// Plans each of these candidates exactly if its plan ends in time, kPlannedTogether at a time.
-  /// If nothing is planned yet and plans_late_ is set, the cheapest of them may end a little late.
+  /// If nothing is planned yet and may_plan_late_ is set, the cheapest of them may end a little
+  /// late.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
     double effort = 0;
@@ -270,7 +276,7 @@ class Search {
       effort = 0;
     }
     if (!some.empty()) plan(some, timed);
-    if (plans_late_) plan_first(numbers, timed);
+    if (may_plan_late_) plan_first(numbers, timed);
   }
 
   /// Plans candidates exactly and concurrently. None of them may have been planned before.
@@ -279,15 +285,15 @@ class Search {
     std::vector<std::optional<Evaluation>> found(numbers.size());
     run_in_parallel(
         numbers.size(),
-        [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
+        [&](size_t i) { found[i] = plan_layout(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);
-    planning_ += elapsed_seconds() - before;
+    planned_seconds_ += elapsed_seconds() - before;
     for (size_t i = 0; i < numbers.size(); ++i) {
-      efforts_ += effort_of(numbers[i]);
+      planned_effort_ += effort_of(numbers[i]);
       if (found[i])
         add_planned(numbers[i], std::move(*found[i]), timed);
       else
-        given_up_.insert(numbers[i]);
+        abandoned_.insert(numbers[i]);
     }
   }
 
@@ -295,9 +301,9 @@ class Search {
     ++result_.counts.planned;
     if (found.fits && !found.time && timed) {
       ++result_.counts.untimed;
-      if (result_.problem.empty()) result_.problem = found.problem;
+      if (result_.untimed_reason.empty()) result_.untimed_reason = found.failure;
     }
-    if (found.is_choice()) best_ = std::min(best_, found.time->seconds);
+    if (found.is_ranked()) best_seconds_ = std::min(best_seconds_, found.time->seconds);
     if (!found.fits) too_large_.push_back(found.layout);
     exact_.emplace(number, std::move(found));
   }
@@ -314,7 +320,8 @@ class Search {
              candidates_[b].bound.seconds_without_overlap;
     });
     const auto may_win = [&](size_t i) {
-      return candidates_[i].fits && candidates_[i].bound.seconds < best_ && !exact_.contains(i);
+      return candidates_[i].fits && candidates_[i].bound.seconds < best_seconds_ &&
+             !exact_.contains(i);
     };
     const auto first_of = [&](const std::vector<size_t>& order, const auto& is_wanted) {
       const auto found = std::find_if(order.begin(), order.end(),
@@ -341,7 +348,9 @@ class Search {
     };
     while (!has_used(kExactShare)) {
       // The machine lacks a rate that all layouts need.
-      if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kUnknownTime) break;
+      if (!result_.untimed_reason.empty() && exact_.size() >= kMaxUntimed &&
+          best_seconds_ == kUnknownTime)
+        break;
       std::vector<size_t> numbers = first_ones(false);
       if (numbers.empty()) numbers = first_ones(true);
       if (numbers.empty()) break;
@@ -353,7 +362,7 @@ class Search {
       plan_first(fitting, true);
     }
     const std::optional<size_t> left = first_of(by_bound, [](size_t) { return true; });
-    result_.least = left ? candidates_[*left].bound.seconds : best_;
+    result_.other_seconds_bound = left ? candidates_[*left].bound.seconds : best_seconds_;
     result_.proved =
         !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
   }
@@ -361,9 +370,9 @@ class Search {
   /// Counts the abandoned plans, and the candidates that fit by their bounds and were never
   /// planned, because they cannot be faster than the best layout.
   void count_unplanned() {
-    result_.counts.given_up = static_cast<int64_t>(given_up_.size());
+    result_.counts.abandoned = static_cast<int64_t>(abandoned_.size());
     for (size_t i = 0; i < candidates_.size(); ++i)
-      if (candidates_[i].fits && !is_tried(i) && candidates_[i].bound.seconds >= best_)
+      if (candidates_[i].fits && !is_tried(i) && candidates_[i].bound.seconds >= best_seconds_)
         ++result_.counts.pruned;
   }
 
@@ -382,10 +391,10 @@ class Search {
   }
 
   /// Sorts the planned layouts that fit by time, and equally fast ones by complexity.
-  void order_choices() {
+  void rank_planned() {
     for (const auto& [number, found] : exact_)
-      if (found.is_choice()) result_.choices.push_back(found);
-    std::stable_sort(result_.choices.begin(), result_.choices.end(),
+      if (found.is_ranked()) result_.ranking.push_back(found);
+    std::stable_sort(result_.ranking.begin(), result_.ranking.end(),
                      [](const Evaluation& a, const Evaluation& b) {
                        return std::pair(a.time->seconds, complexity(a.layout)) <
                               std::pair(b.time->seconds, complexity(b.layout));
@@ -402,7 +411,7 @@ class Search {
   /// Plans layouts of each plain choice until one fits. If the search time ended early, one of
   /// these layouts may be faster than all layouts planned before.
   void plan_choices() {
-    for (const PlainChoice& choice : choices_) plan_some(candidates_of(choice));
+    for (const PlainChoice& choice : choices_) plan_choice(candidates_of(choice));
   }
 
   void explain_choices() {
@@ -413,34 +422,34 @@ class Search {
         why.refusal = refusals_[c];
         if (why.refusal.empty()) continue;  // no layout of this machine has the choice
       } else {
-        why.chosen =
-            !result_.choices.empty() && choices_[c].matches(result_.choices.front().layout);
+        why.is_chosen =
+            !result_.ranking.empty() && choices_[c].matches(result_.ranking.front().layout);
         set_bound(legal, why);
-        if (!why.chosen) why.best = best_of(legal);
+        if (!why.is_chosen) why.best = best_of(legal);
       }
-      result_.why_not.push_back(std::move(why));
+      result_.plain_choices.push_back(std::move(why));
     }
   }
 
   void set_bound(const std::vector<size_t>& numbers, PlainChoiceComparison& why) const {
-    // Candidates are sorted by the bound of time, so the first one has the smallest bound.
+    // Candidates are sorted by the bound on time, so the first one has the smallest bound.
     Bound least = candidates_[numbers.front()].bound;
-    why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);
+    why.ranks = ranks_per_node(candidates_[numbers.front()].layout, task_.nodes);
     for (const size_t i : numbers) {
       const Candidate& one = candidates_[i];
       why.may_fit |= one.fits;
       if (one.bound.memory.device < least.memory.device) {
         least.memory.device = one.bound.memory.device;
-        why.ranks = ranks_of_node(one.layout, task_.nodes);
+        why.ranks = ranks_per_node(one.layout, task_.nodes);
       }
       least.memory.host = std::min(least.memory.host, one.bound.memory.host);
     }
     why.bound = least;
   }
 
-  /// Plans the candidates with the lowest bounds of time, and then the one with the lowest bound of
+  /// Plans the candidates with the lowest bounds on time, and then the one with the lowest bound on
   /// memory, until one fits.
-  void plan_some(const std::vector<size_t>& numbers) {
+  void plan_choice(const std::vector<size_t>& numbers) {
     int tries = 0;
     std::optional<size_t> least;
     for (const size_t i : numbers) {
@@ -469,15 +478,15 @@ class Search {
   /// Returns whether `one` needs less device memory than `other`. A layout that could not be
   /// planned needs more than any other.
   static bool needs_less(const Evaluation& one, const Evaluation& other) {
-    return std::pair(!one.knows_memory(), one.memory.device) <
-           std::pair(!other.knows_memory(), other.memory.device);
+    return std::pair(!one.has_memory(), one.memory.device) <
+           std::pair(!other.has_memory(), other.memory.device);
   }
 
   const Evaluation* known_best(const std::vector<size_t>& numbers, bool fitting) const {
     const Evaluation* best = nullptr;
     for (const size_t i : numbers) {
       const auto found = exact_.find(i);
-      if (found == exact_.end() || found->second.is_choice() != fitting) continue;
+      if (found == exact_.end() || found->second.is_ranked() != fitting) continue;
       const Evaluation& one = found->second;
       const bool better = best == nullptr || (fitting ? one.time->seconds < best->time->seconds
                                                       : needs_less(one, *best));
@@ -488,21 +497,21 @@ class Search {
 
   /// Plans the layouts that need the least memory according to their bounds, then searches for a
   /// sufficient number of nodes.
-  void find_nearest() {
-    result_.nearest = least_memory();
-    if (result_.nearest && limits_.more_nodes) find_nodes();
+  void find_least_memory() {
+    result_.least_memory = least_memory();
+    if (result_.least_memory && limits_.tries_more_nodes) search_more_nodes();
   }
 
   /// Returns a sort key: the bytes of memory that a layout lacks, then the bytes of device memory
   /// that it needs.
-  std::pair<int64_t, int64_t> needs(const Layout& layout, const MemoryNeed& memory) const {
-    return {missing_bytes(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
+  std::pair<int64_t, int64_t> memory_order(const Layout& layout, const MemoryNeed& memory) const {
+    return {missing_bytes(task_, memory, ranks_per_node(layout, task_.nodes)), memory.device};
   }
-  std::pair<int64_t, int64_t> needs(const Candidate& one) const {
-    return needs(one.layout, one.bound.memory);
+  std::pair<int64_t, int64_t> memory_order(const Candidate& one) const {
+    return memory_order(one.layout, one.bound.memory);
   }
-  std::pair<int64_t, int64_t> needs(const Evaluation& one) const {
-    return needs(one.layout, one.memory);
+  std::pair<int64_t, int64_t> memory_order(const Evaluation& one) const {
+    return memory_order(one.layout, one.memory);
   }
 
   /// Lists the candidates that need the least memory according to their bounds, except those that
@@ -511,9 +520,9 @@ class Search {
     std::vector<size_t> order(candidates_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return needs(candidates_[a]) < needs(candidates_[b]);
+      return memory_order(candidates_[a]) < memory_order(candidates_[b]);
     });
-    order.resize(std::min(order.size(), kNearest));
+    order.resize(std::min(order.size(), kLeastMemoryPlans));
     std::vector<size_t> unknown;
     for (const size_t i : order)
       if (!exact_.contains(i)) unknown.push_back(i);
@@ -524,43 +533,44 @@ class Search {
     plan_in_time(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      if (found.knows_memory() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
+      if (found.has_memory() && (!nearest || memory_order(found) < memory_order(*nearest)))
+        nearest = found;
     return nearest;
   }
 
   /// Notes that the time ended before all layouts on this number of nodes were searched. The
   /// smallest such number is kept.
-  void leave_nodes(int64_t nodes) {
-    if (result_.nodes_left == 0) result_.nodes_left = nodes;
+  void note_untried_nodes(int64_t nodes) {
+    if (result_.first_untried_nodes == 0) result_.first_untried_nodes = nodes;
   }
 
   /// Doubles the number of nodes until a layout fits or the time is over.
-  void find_nodes() {
+  void search_more_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = limits_.seconds - elapsed_seconds();
-      if (left <= 0) return leave_nodes(larger.nodes);
+      if (left <= 0) return note_untried_nodes(larger.nodes);
       Search search(larger, {.seconds = left});
       search.bounds_seconds_ = kBoundsShare * std::min(left, limits_.seconds * kNodesShare);
-      search.planning_ = planning_;
-      search.efforts_ = efforts_;
-      search.plans_late_ = false;
+      search.planned_seconds_ = planned_seconds_;
+      search.planned_effort_ = planned_effort_;
+      search.may_plan_late_ = false;
       search.find_bounds();
       const SearchCounts& counts = search.result_.counts;
       // If even the bounds of all tried layouts are too large, none of them fits.
       if (counts.legal > counts.too_large) {
         const std::optional<Evaluation> found = search.least_memory();
-        planning_ = search.planning_;
-        efforts_ = search.efforts_;
+        planned_seconds_ = search.planned_seconds_;
+        planned_effort_ = search.planned_effort_;
         if (found && found->fits) {
-          result_.on_more_nodes = found;
-          result_.more_nodes = larger.nodes;
+          result_.fit_on_more_nodes = found;
+          result_.sufficient_nodes = larger.nodes;
           return;
         }
-        if (counts.planned == 0) return leave_nodes(larger.nodes);
+        if (counts.planned == 0) return note_untried_nodes(larger.nodes);
       }
       // The simplest layouts are tried first. A later one, which has more shards, may fit.
-      if (counts.tried < counts.all) leave_nodes(larger.nodes);
+      if (counts.tried < counts.all) note_untried_nodes(larger.nodes);
     }
   }
 
@@ -571,22 +581,22 @@ class Search {
   const std::vector<PlainChoice> choices_;
   /// The first reason for which a layout of each plain choice was refused.
   std::vector<std::string> refusals_;
-  /// Legal layouts, sorted by the bound of time.
+  /// Legal layouts, sorted by the bound on time.
   std::vector<Candidate> candidates_;
   /// Results of exact plans, by index in `candidates_`.
   std::map<size_t, Evaluation> exact_;
   /// Candidates whose exact plans were abandoned.
-  std::set<size_t> given_up_;
+  std::set<size_t> abandoned_;
   /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;
-  double best_ = kUnknownTime;
+  double best_seconds_ = kUnknownTime;
   /// The seconds of all exact plans so far, and their effort.
-  double planning_ = 0;
-  double efforts_ = 0;
+  double planned_seconds_ = 0;
+  double planned_effort_ = 0;
   /// The seconds after which no more bounds are computed.
   double bounds_seconds_;
   /// Says whether the first exact plan may be computed after the search time is over.
-  bool plans_late_ = true;
+  bool may_plan_late_ = true;
   SearchResult result_;
 };
 

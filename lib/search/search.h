@@ -21,7 +21,7 @@ struct SearchLimits {
   /// second after the limit is abandoned.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
-  bool more_nodes = true;
+  bool tries_more_nodes = true;
 };
 
 /// PlainChoiceComparison compares a simple setting that a user might choose with the best layout
@@ -30,7 +30,7 @@ struct PlainChoiceComparison {
   /// The choice: "ZeRO 1", "tensor 2", "recompute full".
   std::string choice;
   /// The best layout has this choice.
-  bool chosen = false;
+  bool is_chosen = false;
   /// The fastest planned layout with the choice or, if none fits, one that needs the least memory.
   /// Absent if no layout with the choice is legal, or if all of them need too much memory according
   /// to their bounds.
@@ -39,7 +39,7 @@ struct PlainChoiceComparison {
   std::optional<Bound> bound;
   /// Some of the choice's legal layouts may fit, according to their bounds.
   bool may_fit = false;
-  /// The number of ranks on a node in the legal layout whose bound of device memory is lowest.
+  /// The number of ranks on a node in the legal layout whose bound on device memory is lowest.
   int64_t ranks = 1;
   /// The first reason for a refusal, if no layout with the choice is legal.
   std::string refusal;
@@ -55,7 +55,7 @@ struct SearchCounts {
   int64_t legal = 0;
   /// The number of calls of try_layout(), including calls for layouts that only test one aspect.
   /// From their results the search decides which layouts are legal (LayoutRules).
-  int64_t asked = 0;
+  int64_t try_calls = 0;
   /// too_large: legal layouts that need too much memory according to their bounds. planned: layouts
   /// that were planned exactly. pruned: layouts that were not planned because their bound is no
   /// less than the best time found.
@@ -63,7 +63,7 @@ struct SearchCounts {
   int64_t planned = 0;
   int64_t pruned = 0;
   /// The number of exact plans that were abandoned because the time limit had passed.
-  int64_t given_up = 0;
+  int64_t abandoned = 0;
   /// The number of planned layouts that fit, but for whose time the machine lacks a rate.
   int64_t untimed = 0;
 };
@@ -72,27 +72,27 @@ struct SearchCounts {
 struct SearchResult {
   SearchCounts counts;
   /// Layouts that fit and were planned exactly, the fastest first.
-  std::vector<Evaluation> choices;
-  /// No layout can be faster than the first choice: all bounds were computed, and no layout that
-  /// was not planned has a lower bound.
+  std::vector<Evaluation> ranking;
+  /// No layout can be faster than the first of `ranking`: all bounds were computed, and no layout
+  /// that was not planned has a lower bound.
   bool proved = false;
   /// The minimum seconds that any other layout could take; meaningless if the result is proved.
-  double least = 0;
-  std::vector<PlainChoiceComparison> why_not;
+  double other_seconds_bound = 0;
+  std::vector<PlainChoiceComparison> plain_choices;
   /// The layout that needs the least memory, set if nothing fits; and the first layout that fits on
   /// more nodes, with their number.
-  std::optional<Evaluation> nearest;
-  std::optional<Evaluation> on_more_nodes;
-  int64_t more_nodes = 0;
+  std::optional<Evaluation> least_memory;
+  std::optional<Evaluation> fit_on_more_nodes;
+  int64_t sufficient_nodes = 0;
   /// The smallest number of nodes whose layouts were not all tried because the time ended; 0 if
-  /// there is none. It is less than `more_nodes`, unless that is 0.
-  int64_t nodes_left = 0;
+  /// there is none. It is less than `sufficient_nodes`, unless that is 0.
+  int64_t first_untried_nodes = 0;
   /// The seconds that a search probably needs to plan one layout exactly; only where it planned
   /// none in its time.
   double needed_seconds = 0;
-  /// The first refusal, and the reason why a layout's time is not known.
+  /// The first refusal, and the reason why the time of a layout that fits is not known.
   std::string refusal;
-  std::string problem;
+  std::string untimed_reason;
 };
 
 /// Searches for the fastest layout that fits. It computes the bounds of all legal layouts, then

@@ -15,7 +15,7 @@
 #include "program/by_lane.h"
 #include "program/lifetime.h"
 #include "program/update_operands.h"
-#include "sim/check_lists.h"
+#include "sim/check_op_lists.h"
 #include "sim/walk.h"
 
 namespace ftrun {
@@ -23,8 +23,8 @@ namespace {
 
 using Faults = std::vector<std::string>;
 
-std::string place(const Program& program, size_t at) {
-  return instr_place(program, static_cast<InstrId>(at));
+std::string instr_text(const Program& program, size_t at) {
+  return numbered_instr_text(program, static_cast<InstrId>(at));
 }
 
 /// Returns whether every range lies within its buffer, and every collective has a range. The other
@@ -38,12 +38,12 @@ bool check_ranges(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto inside = [&](const Range& range) {
       if (range.buffer < 0 || static_cast<size_t>(range.buffer) >= program.buffers.size())
-        return refuse(cat(place(program, i), " touches buffer ", range.buffer, ", but there are ",
-                          program.buffers.size()));
+        return refuse(cat(instr_text(program, i), " touches buffer ", range.buffer,
+                          ", but there are ", program.buffers.size()));
       const Buffer& buffer = program.at(range.buffer);
       if (range.offset < 0 || range.bytes < 0 || range.bytes > buffer.bytes - range.offset)
-        refuse(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes, " of ",
-                   buffer.name, ", which has ", buffer.bytes));
+        refuse(cat(instr_text(program, i), " touches bytes ", range.offset, "+", range.bytes,
+                   " of ", buffer.name, ", which has ", buffer.bytes));
     };
     const Instr& instr = program.instrs[i];
     for (const Range& range : instr.reads) inside(range);
@@ -51,18 +51,18 @@ bool check_ranges(const Program& program, Faults& faults) {
     if (instr.runs_ops())
       for (const Binding& binding : instr.ops().bindings) inside(binding.range);
     if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
-      refuse(cat(place(program, i), " runs over group ", instr.group(), ", but there are ",
+      refuse(cat(instr_text(program, i), " runs over group ", instr.group(), ", but there are ",
                  program.groups.size()));
     if (static_cast<int>(instr.lane) < 0 || static_cast<int>(instr.lane) >= lane_count(program))
-      refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
+      refuse(cat(instr_text(program, i), " is on lane ", static_cast<int>(instr.lane)));
     if (instr.is_transfer() &&
         (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
-      refuse(cat(place(program, i), " is a transfer of ", instr.reads.size() + instr.writes.size(),
-                 " ranges"));
+      refuse(cat(instr_text(program, i), " is a transfer of ",
+                 instr.reads.size() + instr.writes.size(), " ranges"));
     if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
-      refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
-                 instr.writes.size()));
+      refuse(cat(instr_text(program, i), " is a collective of ", instr.reads.size(),
+                 " ranges into ", instr.writes.size()));
   }
   return sound;
 }
@@ -116,8 +116,9 @@ void check_written_before_read(const Program& program, Faults& faults) {
     const auto reads = [&](const Range& range) {
       if (!written[static_cast<size_t>(range.buffer)].contain(range.offset,
                                                               range.offset + range.bytes))
-        faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes,
-                             " of ", program.at(range.buffer).name, " before they are written"));
+        faults.push_back(cat(instr_text(program, i), " reads bytes ", range.offset, "+",
+                             range.bytes, " of ", program.at(range.buffer).name,
+                             " before they are written"));
     };
     for (const Range& range : instr.reads) reads(range);
     if (instr.kind == InstrKind::kAccumulate)
@@ -129,13 +130,14 @@ void check_written_before_read(const Program& program, Faults& faults) {
 /// Reports a buffer that a collective uses with a dtype other than its own.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
   if (program.at(id).format.dtype == dtype || program.at(id).format.dtype == DType::kU8) return;
-  faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
-                       ", but its dtype is ", dtype_name(program.at(id).format.dtype)));
+  faults.push_back(cat(instr_text(program, at), " uses ", program.at(id).name, " as ",
+                       dtype_name(dtype), ", but its dtype is ",
+                       dtype_name(program.at(id).format.dtype)));
 }
 
 /// Checks the ranges of a shift or an all-to-all: each destination is as large as its source, both
 /// consist of whole blocks, and they do not overlap. In a kCountedAllToAll the sizes may differ.
-void check_moved(const Program& program, size_t at, Faults& faults) {
+void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const int ranks = program.place_in(instr.group()).count;
   const bool is_counted = instr.kind == InstrKind::kCountedAllToAll;
@@ -143,12 +145,12 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
                         : is_counted                       ? instr.exchange().row_elements
                                                            : 1;
   if (is_counted && instr.reads.size() != 2)
-    return faults.push_back(
-        cat(place(program, at), " moves rows and counts, but has ", instr.reads.size(), " ranges"));
+    return faults.push_back(cat(instr_text(program, at), " moves rows and counts, but has ",
+                                instr.reads.size(), " ranges"));
   if (instr.kind == InstrKind::kShift &&
       (instr.exchange().shift < 1 || instr.exchange().shift >= ranks))
-    faults.push_back(
-        cat(place(program, at), " shifts by ", instr.exchange().shift, " among ", ranks, " ranks"));
+    faults.push_back(cat(instr_text(program, at), " shifts by ", instr.exchange().shift, " among ",
+                         ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
@@ -157,18 +159,18 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
     for (const Range* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
-        faults.push_back(cat(place(program, at), " moves ", range->bytes, " bytes of ",
+        faults.push_back(cat(instr_text(program, at), " moves ", range->bytes, " bytes of ",
                              program.at(range->buffer).name,
                              is_counts ? ", but counts are " : ", but not in blocks of ", block));
       check_dtype(program, at, range->buffer, dtype, faults);
     }
     if (from.bytes != to.bytes && !is_counted)
-      faults.push_back(cat(place(program, at), " moves ", from.bytes, " bytes of ",
+      faults.push_back(cat(instr_text(program, at), " moves ", from.bytes, " bytes of ",
                            program.at(from.buffer).name, " to ", to.bytes, " of ",
                            program.at(to.buffer).name));
     if (overlaps(from, to))
-      faults.push_back(
-          cat(place(program, at), " moves ", program.at(from.buffer).name, " to where it lies"));
+      faults.push_back(cat(instr_text(program, at), " moves ", program.at(from.buffer).name,
+                           " to where it lies"));
   }
 }
 
@@ -176,7 +178,7 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
 /// or a reduce-scatter the whole consists of parts of equal size, one for each rank of the group;
 /// if the part overlaps the whole, it must be this rank's part of it. Buffers have the dtype of the
 /// exchange, or are U8.
-void check_parts(const Program& program, size_t at, Faults& faults) {
+void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const MemberIndex group = program.place_in(instr.group());
   const bool is_all_reduce = instr.kind == InstrKind::kAllReduce;
@@ -186,13 +188,13 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
     const Range& whole = is_all_gather ? instr.writes[i] : instr.reads[i];
     const int64_t parts = is_all_reduce ? 1 : group.count;
     if (whole.bytes != part.bytes * parts)
-      faults.push_back(cat(place(program, at), is_all_gather ? " gathers " : " reduces ",
+      faults.push_back(cat(instr_text(program, at), is_all_gather ? " gathers " : " reduces ",
                            whole.bytes, " bytes of ", program.at(whole.buffer).name, ", but ",
                            parts, " parts of ", part.bytes, " are ", part.bytes * parts));
     const int64_t own = whole.offset + (is_all_reduce ? 0 : group.index * part.bytes);
     if ((is_all_reduce || overlaps(part, whole)) &&
         (part.buffer != whole.buffer || part.offset != own))
-      faults.push_back(cat(place(program, at), " has its part at byte ", part.offset, " of ",
+      faults.push_back(cat(instr_text(program, at), " has its part at byte ", part.offset, " of ",
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
@@ -259,10 +261,11 @@ void check_bindings(const Program& program, size_t at, Faults& faults) {
   std::vector<Range> touched = instr.reads;
   touched.insert(touched.end(), instr.writes.begin(), instr.writes.end());
   for (const Range& range : uncovered(bound, touched))
-    faults.push_back(cat(place(program, at), " is bound to bytes ", range.offset, "+", range.bytes,
-                         " of ", program.at(range.buffer).name, ", which it does not touch"));
+    faults.push_back(cat(instr_text(program, at), " is bound to bytes ", range.offset, "+",
+                         range.bytes, " of ", program.at(range.buffer).name,
+                         ", which it does not touch"));
   for (const Range& range : uncovered(touched, bound))
-    faults.push_back(cat(place(program, at), " touches bytes ", range.offset, "+", range.bytes,
+    faults.push_back(cat(instr_text(program, at), " touches bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, ", which it is not bound to"));
 }
 
@@ -274,7 +277,7 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   for (const Range& range : instr.reads)
     if (made.contains(range.buffer)) gradients.push_back(range);
   for (const Range& range : uncovered(gradients, instr.writes))
-    faults.push_back(cat(place(program, at), " reads bytes ", range.offset, "+", range.bytes,
+    faults.push_back(cat(instr_text(program, at), " reads bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, " and does not add to them"));
   for (const Range& range : instr.writes) {
     const Category category = program.at(range.buffer).category;
@@ -424,13 +427,13 @@ void check_forms(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!has_its_form(program, instr))
-      faults.push_back(cat(place(program, i), " on the ", lane_name(instr.lane), " lane reads ",
-                           instr.reads.size(), instr.reads.size() == 1 ? " range" : " ranges",
-                           " and writes ", instr.writes.size(),
-                           ", a form that its kind does not allow"));
+      faults.push_back(cat(instr_text(program, i), " on the ", lane_name(instr.lane),
+                           " lane reads ", instr.reads.size(),
+                           instr.reads.size() == 1 ? " range" : " ranges", " and writes ",
+                           instr.writes.size(), ", a form that its kind does not allow"));
     else if (instr.is_collective())
-      moves_blocks(collective_kind(instr.kind)) ? check_moved(program, i, faults)
-                                                : check_parts(program, i, faults);
+      moves_blocks(collective_kind(instr.kind)) ? check_moved_blocks(program, i, faults)
+                                                : check_gathered_parts(program, i, faults);
     if (!instr.runs_ops()) continue;
     check_bindings(program, i, faults);
     check_sums(program, i, made, faults);
@@ -451,7 +454,7 @@ void check_waits(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i)
     for (const InstrId wait : program.instrs[i].waits)
       if (wait < 0 || wait >= static_cast<InstrId>(i))
-        faults.push_back(cat(place(program, i), " waits for instruction ", wait,
+        faults.push_back(cat(instr_text(program, i), " waits for instruction ", wait,
                              ", which does not come before it"));
 }
 
@@ -464,7 +467,7 @@ void check_decision(const Program& program, const LaneClocks& known, Faults& fau
     if (instr.kind == InstrKind::kDecide) decision = static_cast<InstrId>(i);
     if (!instr.if_finite) continue;
     if (decision < 0 || known[i][static_cast<size_t>(Lane::kCompute)] < decision)
-      faults.push_back(cat(place(program, i),
+      faults.push_back(cat(instr_text(program, i),
                            " runs only if the step is finite, but does not wait for the decision"));
   }
 }
@@ -503,15 +506,15 @@ void check_order(const Program& program, const LaneClocks& known, Faults& faults
       instrs.of(instr.lane).push_back(i);
     }
     for (const size_t j : unordered)
-      faults.push_back(cat(place(program, i), " does not wait for ", place(program, j),
+      faults.push_back(cat(instr_text(program, i), " does not wait for ", instr_text(program, j),
                            ", which touches the same bytes"));
   }
 }
 
-/// InUse holds the buffers of one arena that are in use at one moment, sorted by offset.
-class InUse {
+/// BuffersInUse holds the buffers of one arena that are in use at one moment, sorted by offset.
+class BuffersInUse {
  public:
-  InUse(const Program& program, const std::vector<StorageRequest>& lifetimes)
+  BuffersInUse(const Program& program, const std::vector<StorageRequest>& lifetimes)
       : program_(program), lifetimes_(lifetimes) {}
 
   /// Adds a buffer and returns the buffers in use with which it shares bytes. Buffers are added in
@@ -555,7 +558,7 @@ void check_arena(const Program& program, const LaneClocks& known, Faults& faults
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return lifetimes[a].first < lifetimes[b].first; });
-  std::vector<InUse> arenas(kArenaCount, InUse(program, lifetimes));
+  std::vector<BuffersInUse> arenas(kArenaCount, BuffersInUse(program, lifetimes));
   std::set<std::pair<size_t, size_t>> shared;
   for (const size_t id : order)
     for (const size_t other : arenas[static_cast<size_t>(arena_of(program.buffers[id]))].add(id))
@@ -577,7 +580,7 @@ void check_result(const Program& program, Faults& faults) {
         made = true;
       else if (made && share_bytes(program, range, program.whole(result)))
         faults.push_back(
-            cat(place(program, i), " writes over the result ", program.at(result).name));
+            cat(instr_text(program, i), " writes over the result ", program.at(result).name));
     }
 }
 
@@ -589,20 +592,20 @@ void check_disk_requests(const Program& program, Faults& faults) {
     const bool disk = instr.lane == Lane::kDisk;
     if (instr.starts_early() && (!disk || !last))
       faults.push_back(
-          cat(place(program, i), " starts early, but no disk request comes before it"));
+          cat(instr_text(program, i), " starts early, but no disk request comes before it"));
     if (!disk) continue;
     const auto before = std::exchange(last, i);
     if (!instr.starts_early() || !before) continue;
     const Instr& other = program.instrs[*before];
     if (share_written_bytes(program, instr, other))
-      faults.push_back(cat(place(program, i), " starts before ", place(program, *before),
+      faults.push_back(cat(instr_text(program, i), " starts before ", instr_text(program, *before),
                            " is done, which touches the same bytes"));
   }
 }
 
 /// Checks a program without the programs of other ranks. Returns false if its ranges are so wrong
 /// that no other check makes sense.
-bool check_alone(const Program& program, Faults& faults) {
+bool check_program(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);
   check_written_before_read(program, faults);
@@ -627,13 +630,13 @@ std::vector<std::string> check_world(const World& world) {
   std::vector<Faults> found(first.size());
   std::vector<char> sound(first.size());
   run_in_parallel(first.size(),
-                  [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
+                  [&](size_t p) { sound[p] = check_program(*first[p].program, found[p]) ? 1 : 0; });
   for (size_t p = 0; p < first.size(); ++p)
     for (std::string& fault : found[p])
       faults.push_back(first.size() > 1 ? cat("rank ", first[p].rank, ": ", fault)
                                         : std::move(fault));
   if (std::find(sound.begin(), sound.end(), 0) != sound.end()) return faults;
-  check_lists(first, faults);
+  check_op_lists(first, faults);
   const std::string fault = walk_collectives(world);
   if (!fault.empty()) faults.push_back(fault);
   return faults;

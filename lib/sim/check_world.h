@@ -11,7 +11,7 @@ namespace ftrun {
 /// * Members of a group enter the same collectives in the same order with the same ranges and
 ///   dtypes, and groups never wait for each other.
 /// * A whole copy has as many parts as its group has ranks.
-/// * The operations of each operation list of a layer run in order, each once (check_lists.h).
+/// * The operations of each operation list of a layer run in order, each once (check_op_lists.h).
 /// * Instructions have the ranges that their kind requires; instructions of layers read and write
 ///   exactly the ranges to which their operations are bound.
 /// * No instruction reads bytes that no earlier instruction of the step wrote, except bytes that

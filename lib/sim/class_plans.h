@@ -30,7 +30,8 @@ struct OverBudget {
   /// `needed` includes the host tier, because CPUs compute and both tiers are main memory.
   bool with_host = false;
 };
-/// Writes "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most: 80.00 GiB".
+/// Returns the text "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most:
+/// 80.00 GiB".
 std::string to_text(const OverBudget& over);
 
 /// ClassPlans plans all ranks of a config: one rank of each class.

@@ -12,9 +12,11 @@ namespace {
 
 using CellNumbers = Numbering<std::map<std::vector<int32_t>, int32_t>>;
 
-class Folding {
+/// WorldFolder refines cells of ranks and groups that are alike until they no longer change, and
+/// makes a world in which one rank represents each cell.
+class WorldFolder {
  public:
-  Folding(const World& world, std::span<const int32_t> schedule_of)
+  WorldFolder(const World& world, std::span<const int32_t> schedule_of)
       : world_(world), members_(world.groups.size()) {
     CellNumbers cells;
     for (const World::Rank& rank : world.ranks)
@@ -29,7 +31,7 @@ class Folding {
       before = rank_cells_;
       refine();
     }
-    if (!each_is_once()) return std::nullopt;
+    if (!cells_have_one_entry()) return std::nullopt;
     return build();
   }
 
@@ -55,7 +57,7 @@ class Folding {
 
   /// Returns the distinct pairs (cell of the rank, index of the group) of a group's members,
   /// sorted.
-  std::vector<std::pair<int32_t, int32_t>> cells_in(size_t group) const {
+  std::vector<std::pair<int32_t, int32_t>> member_cells(size_t group) const {
     std::vector<std::pair<int32_t, int32_t>> found;
     for (const Member& member : members_[group]) found.emplace_back(cell_of(member), member.entry);
     std::sort(found.begin(), found.end());
@@ -70,7 +72,7 @@ class Folding {
     group_cell_.clear();
     for (size_t g = 0; g < members_.size(); ++g) {
       std::vector<int32_t> key;
-      for (const auto& [cell, entry] : cells_in(g)) key.insert(key.end(), {cell, entry});
+      for (const auto& [cell, entry] : member_cells(g)) key.insert(key.end(), {cell, entry});
       group_cell_.push_back(groups.number_of(std::move(key)));
     }
     std::vector<int32_t> refined;
@@ -88,9 +90,10 @@ class Folding {
     return group == World::kNotMember ? World::kNotMember : group_cell_[static_cast<size_t>(group)];
   }
 
-  bool each_is_once() const {
+  /// Returns whether all members of a group that are in one cell have the group at one index.
+  bool cells_have_one_entry() const {
     for (size_t g = 0; g < members_.size(); ++g) {
-      const auto cells = cells_in(g);
+      const auto cells = member_cells(g);
       const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
       if (std::adjacent_find(cells.begin(), cells.end(), same) != cells.end()) return false;
     }
@@ -112,7 +115,7 @@ class Folding {
       World::Group& group = folded.groups[static_cast<size_t>(group_cell_[g])];
       if (!group.members.empty()) continue;
       group.name = world_.groups[g].name;
-      for (const auto& [cell, entry] : cells_in(g)) group.members.push_back(cell);
+      for (const auto& [cell, entry] : member_cells(g)) group.members.push_back(cell);
     }
     return folded;
   }
@@ -127,7 +130,7 @@ class Folding {
 }  // namespace
 
 std::optional<World> folded_world(const World& world, std::span<const int32_t> schedule_of) {
-  return Folding(world, schedule_of).run();
+  return WorldFolder(world, schedule_of).run();
 }
 
 }  // namespace ftrun

@@ -28,7 +28,7 @@ std::string_view exchange_name(InstrKind kind) {
 
 }  // namespace
 
-std::string rated_kind(const Instr& instr) {
+std::string slowdown_key(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kClear:
       return "clear";
@@ -100,14 +100,15 @@ double memory_bytes(const Instr& instr) {
   return reads + writes;
 }
 
-InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-                       const ModelDescription& model, std::vector<int> on_node, double slowness)
+InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
+                       const ModelDescription& model, std::vector<int> ranks_on_node,
+                       double slow_factor)
     : machine_(machine),
-      rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_of_node)),
+      rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_per_node)),
       program_(program),
       model_(model),
-      on_node_(std::move(on_node)),
-      slowness_(slowness) {}
+      ranks_on_node_(std::move(ranks_on_node)),
+      slow_factor_(slow_factor) {}
 
 double InstrCosts::seconds_of_list(const Instr& instr) {
   const LayerOps& ops = instr.ops();
@@ -123,11 +124,11 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
 /// Returns the seconds in which an instruction reads and writes its bytes. Main memory next to a
 /// GPU has its own rate.
 double InstrCosts::seconds_of_bytes(const Instr& instr) const {
-  const std::string kind = rated_kind(instr);
+  const std::string kind = slowdown_key(instr);
   if (kind.empty()) return 0;
   const double bytes = memory_bytes(instr);
   if (!machine_.has_gpus || !touches(instr, Tier::kHost))
-    return slowed(rates_, kind, bytes / rates_.memory_bandwidth);
+    return seconds_with_slowdown(rates_, kind, bytes / rates_.memory_bandwidth);
   if (machine_.host_memory_bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine_.name, " has no host_memory, in which ", kind, " runs"),
@@ -154,21 +155,21 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
     return bytes / rate;
   }
   if (!machine_.has_gpus || from == to) return seconds_of_bytes(instr);
-  if (machine_.host.bandwidth == 0)
+  if (machine_.host_link.bandwidth == 0)
     throw Error(
         ExitCode::kUsage,
         cat("the machine ", machine_.name, " has no links.host, between a GPU and main memory"),
         "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
-  return machine_.host.latency + bytes / machine_.host.bandwidth;
+  return machine_.host_link.latency + bytes / machine_.host_link.bandwidth;
 }
 
 double InstrCosts::seconds_of_exchange(const Instr& instr) const {
   const RankGroup& group = program_.group(instr.group()).ranks;
-  const int on_node = on_node_[static_cast<size_t>(instr.group())];
+  const int ranks_on_node = ranks_on_node_[static_cast<size_t>(instr.group())];
   double seconds = 0;
   for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call)
     seconds += exchange_seconds(machine_, exchange_name(instr.kind), exchanged_bytes(instr, call),
-                                group.size(), on_node);
+                                group.size(), ranks_on_node);
   return seconds;
 }
 
@@ -187,7 +188,7 @@ InstrCost InstrCosts::cost_of(const Instr& instr) {
     seconds = seconds_of_bytes(instr);
     if (instr.lane == Lane::kCompute) threads *= rates_.threads;
   }
-  if (!instr.communicates()) seconds *= slowness_;
+  if (!instr.communicates()) seconds *= slow_factor_;
   constexpr double kMaxSeconds = 1e5;
   if (!(seconds < kMaxSeconds))
     throw Error(ExitCode::kUsage,

@@ -19,20 +19,20 @@ inline constexpr double kPicosecondsPerSecond = 1e12;
 /// InstrCost is the predicted cost of an instruction on a machine.
 struct InstrCost {
   /// The time that it takes if nothing else uses its cores.
-  Picoseconds alone = 0;
+  Picoseconds unshared_time = 0;
   /// The number of cores that it keeps busy on each of its ranks; 0 if it uses none that other
   /// instructions compete for.
   int threads = 0;
 };
 
 /// InstrCosts computes the costs of the instructions of one program on a machine, by the machine's
-/// rates for `ranks_of_node` ranks. `on_node[g]` is the number of ranks of the program's group g on
-/// the node that has the fewest of them, but at least one. The rank's own work takes `slowness`
-/// times as long. The machine, the program and the model must outlive this object.
+/// rates for `ranks_per_node` ranks. `ranks_on_node[g]` is the number of ranks of the program's
+/// group g on the node that has the fewest of them, but at least one. The rank's own work takes
+/// `slow_factor` times as long. The machine, the program and the model must outlive this object.
 class InstrCosts {
  public:
-  InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-             const ModelDescription& model, std::vector<int> on_node, double slowness = 1);
+  InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
+             const ModelDescription& model, std::vector<int> ranks_on_node, double slow_factor = 1);
 
   InstrCost cost_of(const Instr& instr);
 
@@ -47,8 +47,8 @@ class InstrCosts {
   const Rates& rates_;
   const Program& program_;
   const ModelDescription& model_;
-  std::vector<int> on_node_;
-  double slowness_;
+  std::vector<int> ranks_on_node_;
+  double slow_factor_;
   /// Seconds of instructions of layers, by kind, graph, first operation and number of operations.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };
@@ -62,6 +62,6 @@ double memory_bytes(const Instr& instr);
 
 /// Names an instruction's kind as machine files do ("update", "copy"); "" for kinds whose time is
 /// negligible.
-std::string rated_kind(const Instr& instr);
+std::string slowdown_key(const Instr& instr);
 
 }  // namespace ftrun

@@ -65,10 +65,10 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     : model_(model), partition_(partition), tensor_ranks_(mesh.places(kLayerAxes)) {
   require(static_cast<int>(steps.size()) == mesh.world_size(), "there is a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
-    SymbolicMemory rank;
+    SymbolicRank rank;
     rank.step = std::move(steps[r]);
-    rank.tensor = mesh.place_on(static_cast<int>(r), kLayerAxes);
-    rank.data = static_cast<uint64_t>(mesh.place_on(static_cast<int>(r), kGradientAxes));
+    rank.tensor_rank = mesh.place_on(static_cast<int>(r), kLayerAxes);
+    rank.batch_part = static_cast<uint64_t>(mesh.place_on(static_cast<int>(r), kGradientAxes));
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
       rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,
@@ -91,7 +91,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     copies_.push_back(std::move(copies));
   }
   std::vector<const Program*> programs;
-  for (const SymbolicMemory& rank : ranks_) programs.push_back(&rank.step.program);
+  for (const SymbolicRank& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
   for (const Program* program : programs) schedules_.push_back(whole_schedule(*program));
   walk_.emplace(world_, schedules_);
@@ -99,7 +99,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
 
 // Memory.
 
-Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range, DType dtype) const {
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range, DType dtype) const {
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = (range.bytes / 2 + size - 1) / size;
@@ -110,7 +110,7 @@ Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range, 
   return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
 }
 
-Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range) const {
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
 }
 
@@ -128,7 +128,7 @@ int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
 }  // namespace
 
 void Interpreter::load() {
-  for (SymbolicMemory& rank : ranks_) {
+  for (SymbolicRank& rank : ranks_) {
     for (const StatePiece& piece : rank.step.pieces) {
       if (piece.straddling >= 0) continue;  // stays 0, like all persistent memory at first
       const Cells to = cells(rank, piece.range);
@@ -143,7 +143,7 @@ void Interpreter::load() {
           continue;
         }
         // Tensor-parallel ranks with the same part of a tensor get the same values.
-        const auto part = static_cast<uint64_t>(rank.tensor / copies);
+        const auto part = static_cast<uint64_t>(rank.tensor_rank / copies);
         write(to, e,
               mix(mix(static_cast<uint64_t>(piece.unit), part), static_cast<uint64_t>(element)));
       }
@@ -164,7 +164,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   std::set<UnitId> kept;
   std::map<TensorId, std::vector<uint64_t>> scales;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    SymbolicMemory& rank = const_cast<SymbolicMemory&>(ranks_[r]);
+    SymbolicRank& rank = const_cast<SymbolicRank&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
       // A working copy must hold the same values as the parameters from which it is made.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
@@ -180,7 +180,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
         const auto at = static_cast<size_t>(piece.begin + e * span);
         if (copies_of(piece.unit, static_cast<int64_t>(at)) == 0) continue;
         const auto unit =
-            static_cast<size_t>(rank.tensor) * units + static_cast<size_t>(piece.unit);
+            static_cast<size_t>(rank.tensor_rank) * units + static_cast<size_t>(piece.unit);
         const uint64_t value = read(from, e);
         if (held[unit][at] != 0 && values[unit][at] != value && fault.empty())
           fault = cat("rank ", r, " holds another element ", at, " of state ", kind, " of unit ",
@@ -230,7 +230,7 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 }
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
-  SymbolicMemory& rank = const_cast<SymbolicMemory&>(ranks_[static_cast<size_t>(r)]);
+  SymbolicRank& rank = const_cast<SymbolicRank&>(ranks_[static_cast<size_t>(r)]);
   const Program& program = rank.step.program;
   const BufferId loss = find_persistent(program, Persistent::kLoss);
   require(loss >= 0, "a step has a loss");
@@ -249,7 +249,7 @@ const std::vector<InstrId>& Interpreter::compute_order(int rank) const {
 std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   fault_.clear();
   ++step_;
-  for (SymbolicMemory& rank : ranks_) {
+  for (SymbolicRank& rank : ranks_) {
     rank.computed.clear();
     for (auto& arena : rank.arenas) fill_with_garbage(arena, random);
     scramble_persistent(rank, random);
@@ -257,7 +257,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   // Each lane has a random priority: a lane of high priority runs whenever it can, a lane of low
   // priority only if no other lane can.
   std::vector<std::vector<uint64_t>> priority;
-  for (const SymbolicMemory& rank : ranks_)
+  for (const SymbolicRank& rank : ranks_)
     for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
          uint64_t & value : lanes)
       value = random() % 1000;
@@ -281,7 +281,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
 
 /// Overwrites all persistent memory that a step may not rely on when it begins (all except
 /// Program::initialized_ranges) with pseudo-random values.
-void Interpreter::scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random) {
+void Interpreter::scramble_persistent(SymbolicRank& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
   for (auto& cells : rank.persistent) fill_with_garbage(cells, random);
@@ -292,7 +292,7 @@ void Interpreter::scramble_persistent(SymbolicMemory& rank, std::mt19937_64& ran
   }
 }
 
-std::string Interpreter::where(const SymbolicMemory& rank, const Instr& instr) const {
+std::string Interpreter::instr_text(const SymbolicRank& rank, const Instr& instr) const {
   return cat("instruction ", &instr - rank.step.program.instrs.data(), " (", instr_label(instr),
              ")");
 }
@@ -305,10 +305,10 @@ void Interpreter::execute(Walk::LaneStep lane_step) {
   const Instr& instr = walk_->instr(lane_step);
   const std::span<const int32_t> members = walk_->members(lane_step);
   if (lane_step.lane == static_cast<int32_t>(Lane::kCompute)) {
-    SymbolicMemory& rank = ranks_[static_cast<size_t>(lane_step.rank)];
+    SymbolicRank& rank = ranks_[static_cast<size_t>(lane_step.rank)];
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
-  if (!walk_->takes_part(lane_step)) return;
+  if (!walk_->runs_in_step(lane_step)) return;
   if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_step.rank), instr);
   if (instr.is_transfer()) return transfer(members, lane_step);
   if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, lane_step);
@@ -358,7 +358,7 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
     for (const Range& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).format.dtype != instr.exchange().dtype &&
           program.at(range.buffer).format.dtype != DType::kU8)
-        fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
+        fail(cat("rank ", r, ": ", instr_text(ranks_[r], instr), " takes ",
                  program.at(range.buffer).name, " for ", dtype_name(instr.exchange().dtype)));
     const Cells from = cells(ranks_[r], instr.reads[index], instr.exchange().dtype);
     if (m == 0) {
@@ -366,22 +366,22 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
       whole.resize(static_cast<size_t>(is_all_gather ? n * total : total));
     }
     if (from.count != total)
-      return fail(
-          cat(where(ranks_[r], instr), " sends ", from.count, " elements, another rank ", total));
+      return fail(cat(instr_text(ranks_[r], instr), " sends ", from.count,
+                      " elements, another rank ", total));
     uint64_t* const to = whole.data() + (is_all_gather ? m * total : 0);
     for (int64_t e = 0; e < total; ++e)
       to[e] = instr.exchange().is_max ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
   }
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
-    SymbolicMemory& rank = ranks_[static_cast<size_t>(member)];
+    SymbolicRank& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     if (to.count != (is_all_gather       ? total * n
                      : is_reduce_scatter ? total / n
                                          : total) ||
         (is_reduce_scatter && total % n != 0))
-      return fail(cat(where(rank, instr), " moves ", total, " elements from each of ", n,
+      return fail(cat(instr_text(rank, instr), " moves ", total, " elements from each of ", n,
                       " ranks into ", to.count));
     const uint64_t* const from = whole.data() + (is_reduce_scatter ? m * to.count : 0);
     for (int64_t e = 0; e < to.count; ++e) write(to, e, from[e]);
@@ -402,7 +402,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
     for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   }
   for (int64_t m = 0; m < n; ++m) {
-    SymbolicMemory& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
+    SymbolicRank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr =
         walk_->instr(walk_->lane_step_of(members[static_cast<size_t>(m)], lane_step));
     const bool is_shift = instr.kind == InstrKind::kShift;
@@ -413,8 +413,8 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
       const std::vector<uint64_t>& values = sent[static_cast<size_t>(sender)];
       const int64_t at = is_shift ? e : m * block + e % block;
       if (static_cast<int64_t>(values.size()) != to.count || block * (is_shift ? 1 : n) != to.count)
-        return fail(cat(where(rank, instr), " moves ", values.size(), " elements from each of ", n,
-                        " ranks into ", to.count));
+        return fail(cat(instr_text(rank, instr), " moves ", values.size(),
+                        " elements from each of ", n, " ranks into ", to.count));
       write(to, e, values[static_cast<size_t>(at)]);
     }
   }
@@ -444,7 +444,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep 
 }
 
 void Interpreter::run_instr(size_t r, const Instr& instr) {
-  SymbolicMemory& rank = ranks_[r];
+  SymbolicRank& rank = ranks_[r];
   switch (instr.kind) {
     case InstrKind::kLoadBatch:
       return load_batch(rank, instr);
@@ -456,7 +456,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       }
       if (instr.kind != InstrKind::kBegin) return;
       if (cells(rank, instr.writes[0]).count <= kLossNumbers)
-        return fail(cat(where(rank, instr), " has no loss"));
+        return fail(cat(instr_text(rank, instr), " has no loss"));
       // The first slot after the loss numbers is a vote, which the caller sets. Here only the first
       // stage votes (1), so the sum does not depend on the number of stages.
       return write(cells(rank, instr.writes[0]), kLossNumbers,
@@ -468,24 +468,24 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return run_ops(rank, instr);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
-      return copy(rank, instr);
+      return run_copy(rank, instr);
     case InstrKind::kGradientNorm:
-      return norm(rank, instr);
+      return run_norm(rank, instr);
     case InstrKind::kDecide:
-      return decide(rank, instr);
+      return run_decide(rank, instr);
     case InstrKind::kMeasure:
     case InstrKind::kUpdate:
       return update_or_measure(rank, instr);
     default:
-      fail(cat(where(rank, instr), " has an unknown kind"));
+      fail(cat(instr_text(rank, instr), " has an unknown kind"));
   }
 }
 
-void Interpreter::load_batch(SymbolicMemory& rank, const Instr& instr) {
+void Interpreter::load_batch(SymbolicRank& rank, const Instr& instr) {
   for (size_t port = 0; port < instr.writes.size(); ++port) {
     const Cells to = cells(rank, instr.writes[port], DType::kI32);
     const uint64_t seed =
-        mix(mix(step_, rank.data), mix(static_cast<uint64_t>(instr.micro_batch), port));
+        mix(mix(step_, rank.batch_part), mix(static_cast<uint64_t>(instr.micro_batch), port));
     for (int64_t e = 0; e < to.count; ++e) write(to, e, mix(seed, static_cast<uint64_t>(e)));
   }
 }
@@ -510,17 +510,18 @@ ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
 
 }  // namespace
 
-void Interpreter::run_ops(SymbolicMemory& rank, const Instr& instr) {
+void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
-  if (!has_ops(graph, instr)) return fail(cat(where(rank, instr), " is not in its list"));
+  if (!has_ops(graph, instr)) return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, Range> places;
   for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
   for (const Op& op : ops) {
     if (is_collective(op.kind))
-      return fail(cat(where(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
+      return fail(
+          cat(instr_text(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
     if (const ValueId id = without_place(op, places); id >= 0)
-      return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
+      return fail(cat(instr_text(rank, instr), " has no place for ", graph.at(id).name));
   }
   const auto at = [&](ValueId id) {
     return cells(rank, places.at(id), graph.at(id).stored_dtype());
@@ -554,16 +555,16 @@ void Interpreter::run_ops(SymbolicMemory& rank, const Instr& instr) {
   }
 }
 
-void Interpreter::copy(SymbolicMemory& rank, const Instr& instr) {
+void Interpreter::run_copy(SymbolicRank& rank, const Instr& instr) {
   const Cells from = cells(rank, instr.reads[0]);
   const Cells to = cells(rank, instr.writes[0]);
   if (from.count != to.count || instr.reads.size() != 1 || instr.writes.size() != 1)
-    return fail(cat(where(rank, instr), " moves ", from.count, " elements into ", to.count));
+    return fail(cat(instr_text(rank, instr), " moves ", from.count, " elements into ", to.count));
   for (int64_t e = 0; e < to.count; ++e)
     write(to, e, read(from, e) + (instr.kind == InstrKind::kAccumulate ? read(to, e) : 0));
 }
 
-void Interpreter::norm(SymbolicMemory& rank, const Instr& instr) {
+void Interpreter::run_norm(SymbolicRank& rank, const Instr& instr) {
   for (size_t i = 0; i < instr.reads.size(); ++i) {
     const Cells from = cells(rank, instr.reads[i]);
     uint64_t sum = 0;
@@ -572,7 +573,7 @@ void Interpreter::norm(SymbolicMemory& rank, const Instr& instr) {
   }
 }
 
-void Interpreter::decide(SymbolicMemory& rank, const Instr& instr) {
+void Interpreter::run_decide(SymbolicRank& rank, const Instr& instr) {
   const Cells norm = cells(rank, instr.reads[0]);
   uint64_t sum = 0;
   for (int64_t e = 0; e < norm.count; ++e) sum += read(norm, e);
@@ -597,7 +598,7 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
 /// Updates states that are codes. The scale of a block is the maximum over its elements, and each
 /// code depends on the scale. Two codes share a cell. A kMeasure only computes the scales of this
 /// rank's elements.
-void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr,
+void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                                const UpdateOperands& operands) {
   const Program& program = rank.step.program;
   const bool measures = instr.kind == InstrKind::kMeasure;
@@ -606,8 +607,8 @@ void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr,
   for (size_t s = 0; s < 1 + states; ++s) {
     const Range& range = s == 0 ? operands.weights : operands.states[s - 1];
     if (program.at(range.buffer).format.bytes(gradient.count) != range.bytes)
-      return fail(cat(where(rank, instr), " updates ", range.bytes, " bytes with ", gradient.count,
-                      " elements"));
+      return fail(cat(instr_text(rank, instr), " updates ", range.bytes, " bytes with ",
+                      gradient.count, " elements"));
   }
   std::vector<uint64_t> made(static_cast<size_t>(gradient.count));
   for (int64_t e = 0; e < gradient.count; ++e)
@@ -620,7 +621,7 @@ void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr,
     for_blocks(instr.update().blocks.value_or(BlockMap{}), gradient.count,
                [&](int64_t block, int64_t first, int64_t last) {
                  if (block >= scales.count || block >= next.count)
-                   return fail(cat(where(rank, instr), " has no scale ", block));
+                   return fail(cat(instr_text(rank, instr), " has no scale ", block));
                  std::vector<uint64_t> numbers;
                  uint64_t scale = measures ? read(next, block) : 0;
                  for (int64_t e = first; e < last; ++e) {
@@ -647,14 +648,14 @@ void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr,
   }
 }
 
-void Interpreter::update_numbers(SymbolicMemory& rank, const Instr& instr,
+void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
                                  const UpdateOperands& operands) {
   const Cells gradient = cells(rank, operands.gradient);
   std::vector<Cells> written;
   for (const Range& range : instr.writes) {
     written.push_back(cells(rank, range));
     if (written.back().count != gradient.count)
-      return fail(cat(where(rank, instr), " updates ", written.back().count, " elements with ",
+      return fail(cat(instr_text(rank, instr), " updates ", written.back().count, " elements with ",
                       gradient.count));
   }
   for (int64_t e = 0; e < gradient.count; ++e) {
@@ -671,9 +672,9 @@ void Interpreter::update_numbers(SymbolicMemory& rank, const Instr& instr,
   }
 }
 
-void Interpreter::update_or_measure(SymbolicMemory& rank, const Instr& instr) {
+void Interpreter::update_or_measure(SymbolicRank& rank, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(rank.step.program, instr);
-  if (!operands) return fail(cat(where(rank, instr), " has a wrong number of ranges"));
+  if (!operands) return fail(cat(instr_text(rank, instr), " has a wrong number of ranges"));
   if (operands->scales.empty()) return update_numbers(rank, instr, *operands);
   update_codes(rank, instr, *operands);
 }

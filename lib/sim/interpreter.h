@@ -54,12 +54,12 @@ class Interpreter {
   const std::vector<InstrId>& compute_order(int rank) const;
 
  private:
-  struct SymbolicMemory {
+  struct SymbolicRank {
     StepProgram step;
-    int tensor = 0;
+    int tensor_rank = 0;
     /// The number of the part of the batch (samples, and part of their rows) from which the rank's
     /// tokens are made.
-    uint64_t data = 0;
+    uint64_t batch_part = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
     std::vector<InstrId> computed;
@@ -73,8 +73,8 @@ class Interpreter {
     int64_t count;  // elements
   };
 
-  Cells cells(SymbolicMemory& rank, const Range& range, DType dtype) const;
-  Cells cells(SymbolicMemory& rank, const Range& range) const;
+  Cells cells(SymbolicRank& rank, const Range& range, DType dtype) const;
+  Cells cells(SymbolicRank& rank, const Range& range) const;
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
@@ -84,17 +84,17 @@ class Interpreter {
   void move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
   void move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step);
   void run_instr(size_t rank, const Instr& instr);
-  void load_batch(SymbolicMemory& rank, const Instr& instr);
-  void run_ops(SymbolicMemory& rank, const Instr& instr);
-  void copy(SymbolicMemory& rank, const Instr& instr);
-  void norm(SymbolicMemory& rank, const Instr& instr);
-  void decide(SymbolicMemory& rank, const Instr& instr);
-  void update_or_measure(SymbolicMemory& rank, const Instr& instr);
-  void update_numbers(SymbolicMemory& rank, const Instr& instr, const UpdateOperands& operands);
-  void update_codes(SymbolicMemory& rank, const Instr& instr, const UpdateOperands& operands);
+  void load_batch(SymbolicRank& rank, const Instr& instr);
+  void run_ops(SymbolicRank& rank, const Instr& instr);
+  void run_copy(SymbolicRank& rank, const Instr& instr);
+  void run_norm(SymbolicRank& rank, const Instr& instr);
+  void run_decide(SymbolicRank& rank, const Instr& instr);
+  void update_or_measure(SymbolicRank& rank, const Instr& instr);
+  void update_numbers(SymbolicRank& rank, const Instr& instr, const UpdateOperands& operands);
+  void update_codes(SymbolicRank& rank, const Instr& instr, const UpdateOperands& operands);
   void fail(const std::string& fault);
-  std::string where(const SymbolicMemory& rank, const Instr& instr) const;
-  static void scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random);
+  std::string instr_text(const SymbolicRank& rank, const Instr& instr) const;
+  static void scramble_persistent(SymbolicRank& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
   static void compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
                              std::map<TensorId, std::vector<uint64_t>>& known);
@@ -103,7 +103,7 @@ class Interpreter {
   const ModelDescription& model_;
   const Partition& partition_;
   const int tensor_ranks_;
-  std::vector<SymbolicMemory> ranks_;
+  std::vector<SymbolicRank> ranks_;
   World world_;
   std::vector<LaneSchedule> schedules_;
   std::optional<Walk> walk_;

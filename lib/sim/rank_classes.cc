@@ -1,7 +1,6 @@
 #include "sim/rank_classes.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -21,7 +20,10 @@ using Traits = std::vector<int64_t>;
 /// GradNormPart is a part of a unit whose squares a shard may add to the gradient norm. `copies`
 /// tensor-parallel ranks hold the part, and only one of them counts it.
 struct GradNormPart {
-  std::array<int64_t, 3> part{};
+  UnitId unit = 0;
+  /// The part's first element in the rank's shard of the unit, and its number of elements.
+  int64_t first = 0;
+  int64_t count = 0;
   int copies = 1;
 };
 
@@ -36,7 +38,7 @@ class TraitFinder {
  public:
   TraitFinder(const ModelDescription& model, const Partition& partition, const StateOptions& state,
               int stage)
-      : model_(model), state_(state), cut_(cut_states(partition, state)) {
+      : model_(model), state_(state), sharding_(cut_states(partition, state)) {
     kinds_.resize(model.tensors.size());
     for (const Unit& unit : partition.units)
       for (const Slice& slice : unit.slices)
@@ -55,7 +57,7 @@ class TraitFinder {
       const MemberIndex place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
       add_grad_norm_parts(*unit, own, shard.grad_norm_parts);
-      if (!cut_.cut(unit->id)) continue;
+      if (!sharding_.is_cut(unit->id)) continue;
       shard.traits.push_back(own.size());
       if (unit->trainable) add_updates(*unit, own, shard.traits);
     }
@@ -73,7 +75,7 @@ class TraitFinder {
   /// Describes the shape of a unit. Most layers are alike, so units of the same shape are examined
   /// only once.
   Traits shape_of(const Unit& unit) const {
-    Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
+    Traits shape{unit.padded, sharding_.is_cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
       shape.insert(shape.end(),
                    {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),
@@ -87,7 +89,10 @@ class TraitFinder {
       const UnitRange part{std::max(own.begin, range.part.begin),
                            std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
-      parts.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
+      parts.push_back({.unit = unit.id,
+                       .first = part.begin - own.begin,
+                       .count = part.size(),
+                       .copies = range.copies});
     }
   }
 
@@ -109,7 +114,7 @@ class TraitFinder {
   const ModelDescription& model_;
   /// The options of the rank that traits_of() examines.
   StateOptions state_;
-  const Sharding cut_;
+  const Sharding sharding_;
   /// The update kind of each tensor, by its id.
   std::vector<UpdateKind> kinds_;
   std::vector<const Unit*> units_;
@@ -123,8 +128,8 @@ bool has_padding(const ModelDescription& model) {
   });
 }
 
-/// Classes numbers the classes in the order of their lowest ranks.
-class Classes {
+/// RankClassesBuilder numbers the classes of ranks in the order of their lowest ranks.
+class RankClassesBuilder {
  public:
   void add(int rank, Traits traits) {
     const auto [known, added] =
@@ -132,7 +137,7 @@ class Classes {
     if (added) out_.first.push_back(rank);
     out_.of_rank.push_back(known->second);
   }
-  RankClasses take() { return std::move(out_); }
+  RankClasses build() { return std::move(out_); }
 
  private:
   std::map<Traits, int32_t> numbers_;
@@ -152,7 +157,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     for (int index = 0; index < mesh.places(kStateAxes); ++index)
       shards.back().push_back(finder.traits_of(index));
   }
-  Classes classes;
+  RankClassesBuilder classes;
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const int stage = mesh.place_on(rank, kStageAxes),
               layer_place = mesh.place_on(rank, kLayerAxes);
@@ -163,14 +168,14 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const GradNormPart& part : shard.grad_norm_parts)
       if (layer_place % part.copies == 0)
-        traits.insert(traits.end(), part.part.begin(), part.part.end());
+        traits.insert(traits.end(), {int64_t{part.unit}, part.first, part.count});
     // The traits were computed with this rank's tensors. On the last tensor-parallel rank, tensors
     // may have padding and end at other elements, so its shards are separate classes.
     if (pads)
       traits.insert(traits.end(), {layer_place + 1 == mesh.places(kLayerAxes) ? 1 : 0, index});
     classes.add(rank, std::move(traits));
   }
-  return classes.take();
+  return classes.build();
 }
 
 World world_of(const RankClasses& classes, std::span<const Program* const> programs,

@@ -48,7 +48,7 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
                          const StepTime& time, const Machine& machine, int64_t nodes,
                          int64_t steps);
 
-/// Writes the prediction as `ftrun plan` prints it: the step by its parts, then the run. The run
+/// Formats the prediction as `ftrun plan` prints it: the step by its parts, then the run. The run
 /// writes a checkpoint every `every` steps; 0: not by steps.
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
                               int64_t every);

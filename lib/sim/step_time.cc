@@ -24,38 +24,38 @@ double seconds_of(Picoseconds time) {
   return static_cast<double>(time) / kPicosecondsPerSecond;
 }
 
-Waits waits_of(const RankTime& rank, const Program& program) {
-  Waits waits;
+IdleByLane idle_by_lane_of(const RankTime& rank, const Program& program) {
+  IdleByLane idle;
   std::map<std::string, double> groups;
-  for (size_t l = 0; l < rank.waited_on.size(); ++l) {
-    const double seconds = seconds_of(rank.waited_on[l]);
+  for (size_t l = 0; l < rank.idle_by_lane.size(); ++l) {
+    const double seconds = seconds_of(rank.idle_by_lane[l]);
     const auto lane = static_cast<Lane>(l);
     if (seconds == 0) continue;
-    switch (waited_for(program, lane)) {
-      case WaitedFor::kGroup:
+    switch (wait_cause(program, lane)) {
+      case WaitCause::kGroup:
         groups[group_on(program, lane)->ranks.label] += seconds;
         break;
-      case WaitedFor::kStages:
-        waits.stages += seconds;
+      case WaitCause::kStages:
+        idle.stages += seconds;
         break;
-      case WaitedFor::kCopies:
-        waits.copies += seconds;
+      case WaitCause::kCopies:
+        idle.copies += seconds;
         break;
-      case WaitedFor::kDisk:
-        waits.disk += seconds;
+      case WaitCause::kDisk:
+        idle.disk += seconds;
         break;
     }
   }
-  for (const auto& [axes, seconds] : groups) waits.groups.push_back({axes, seconds});
-  return waits;
+  for (const auto& [axes, seconds] : groups) idle.groups.push_back({axes, seconds});
+  return idle;
 }
 
-StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) {
+StepTime rank_step_time(const RankTime& rank, const Program& program, Picoseconds end) {
   const auto busy = [&](InstrKind kind) {
     return seconds_of(rank.busy[static_cast<size_t>(kind)]);
   };
-  const auto waited = [&](WaitedFor what) {
-    return seconds_of(rank.waited[static_cast<size_t>(what)]);
+  const auto idle = [&](WaitCause cause) {
+    return seconds_of(rank.idle_by_cause[static_cast<size_t>(cause)]);
   };
   StepTime time;
   time.seconds = seconds_of(end);
@@ -63,11 +63,11 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   for (const InstrKind kind : kUpdateKinds) time.update += busy(kind);
   const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
   time.other = seconds_of(all) - time.layers - time.update;
-  time.communication = waited(WaitedFor::kGroup);
-  time.stages = waited(WaitedFor::kStages);
-  time.copies = waited(WaitedFor::kCopies);
-  time.disk = waited(WaitedFor::kDisk);
-  time.waits = waits_of(rank, program);
+  time.collective_wait = idle(WaitCause::kGroup);
+  time.pipeline_wait = idle(WaitCause::kStages);
+  time.copy_wait = idle(WaitCause::kCopies);
+  time.disk_wait = idle(WaitCause::kDisk);
+  time.idle_by_lane = idle_by_lane_of(rank, program);
   return time;
 }
 
@@ -80,7 +80,7 @@ class StepRecorder {
     for (size_t r = 0; r < world.ranks.size(); ++r) {
       const int number = world.ranks[r].number;
       if (classes.first[static_cast<size_t>(classes.class_of(number))] != number &&
-          slowness_of(slow, number) == 1)
+          slow_factor_of(slow, number) == 1)
         continue;
       place_[r] = static_cast<int32_t>(record.ranks.size());
       record.ranks.push_back({.rank = number, .program = &world.program_of(r)});
@@ -97,7 +97,7 @@ class StepRecorder {
     for (size_t r = 0; r < place_.size(); ++r)
       if (place_[r] >= 0)
         record_.ranks[static_cast<size_t>(place_[r])].time =
-            step_of(times[r], world_.program_of(r), end);
+            rank_step_time(times[r], world_.program_of(r), end);
   }
 
  private:
@@ -108,7 +108,7 @@ class StepRecorder {
 };
 
 /// Adds the bytes that an instruction copies between a GPU and main memory.
-void add_bytes(const Program& program, const Instr& instr, bool has_gpus, LinkBytes& sum) {
+void add_copied_bytes(const Program& program, const Instr& instr, bool has_gpus, LinkBytes& sum) {
   if (instr.kind != InstrKind::kCopy) return;
   const Tier from = program.at(instr.reads[0].buffer).tier,
              to = program.at(instr.writes[0].buffer).tier;
@@ -124,14 +124,14 @@ LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, b
   LinkBytes sum;
   for (const TrafficRow& row : program_traffic(program).rows)
     (crosses[static_cast<size_t>(row.group)] ? sum.cluster : sum.node) += row.bytes;
-  for (const Instr& instr : program.instrs) add_bytes(program, instr, has_gpus, sum);
+  for (const Instr& instr : program.instrs) add_copied_bytes(program, instr, has_gpus, sum);
   const DiskTraffic disk = disk_traffic(program);
   sum.disk_read = disk.read;
   sum.disk_written = disk.written;
   return sum;
 }
 
-void keep_larger(const LinkBytes& one, LinkBytes& largest) {
+void take_maxima(const LinkBytes& one, LinkBytes& largest) {
   for (int64_t LinkBytes::*link :
        {&LinkBytes::node, &LinkBytes::cluster, &LinkBytes::to_host, &LinkBytes::from_host,
         &LinkBytes::disk_read, &LinkBytes::disk_written})
@@ -145,7 +145,7 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
   for (size_t r = 0; r < times.size(); ++r) {
     const Program& program = world.program_of(r);
     double& longest = waits[static_cast<size_t>(program.stage.index)];
-    longest = std::max(longest, waits_of(times[r], program).stages);
+    longest = std::max(longest, idle_by_lane_of(times[r], program).stages);
   }
   return waits;
 }
@@ -167,7 +167,7 @@ void refuse_other_device(const ClassPlans& all, const Machine& machine) {
                       : "set device: cuda, or use a machine file of CPUs");
 }
 
-int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
+int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
   const int64_t ranks = classes.ranks(), here = divide_up(ranks, nodes);
   if (machine.has_gpus && here > machine.devices)
     throw Error(ExitCode::kUsage,
@@ -183,7 +183,7 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
 
 /// Returns the floating-point operations per second that all ranks of a node together reach in
 /// matrix products; 0: not known.
-double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
+double node_matmul_flops(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
   const auto product = rates.matmul_flops.find(dtype);
   if (product == rates.matmul_flops.end()) return 0;
   const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
@@ -202,7 +202,7 @@ struct RankKinds {
 /// Returns the number of ranks of a group on the node that has the fewest of them, among the nodes
 /// that have any.
 template <class NodeOf>
-int least_on_node(const World::Group& group, const NodeOf& node_of) {
+int fewest_on_node(const World::Group& group, const NodeOf& node_of) {
   std::map<int, int> counts;
   for (const int32_t member : group.members) ++counts[node_of(member)];
   int least = static_cast<int>(group.members.size());
@@ -210,18 +210,18 @@ int least_on_node(const World::Group& group, const NodeOf& node_of) {
   return least;
 }
 
-/// Returns for each group of a program whether it spans several nodes. on_node[g] is the result of
-/// least_on_node() for group g.
-std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& on_node) {
+/// Returns for each group of a program whether it spans several nodes. ranks_on_node[g] is the
+/// result of fewest_on_node() for group g.
+std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& ranks_on_node) {
   std::vector<bool> crosses;
-  for (size_t g = 0; g < on_node.size(); ++g)
-    crosses.push_back(on_node[g] < static_cast<int>(program.groups[g].ranks.size()));
+  for (size_t g = 0; g < ranks_on_node.size(); ++g)
+    crosses.push_back(ranks_on_node[g] < static_cast<int>(program.groups[g].ranks.size()));
   return crosses;
 }
 
 /// Finds the kinds of ranks, and makes each rank of the world refer to the program of its kind.
-RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
-                         const std::vector<SlowRank>& slow, World& world) {
+RankKinds assign_rank_kinds(const ClassPlans& all, const Machine& machine, int ranks_here,
+                            const std::vector<SlowRank>& slow, World& world) {
   std::vector<LaneSchedule> schedules(world.programs.size());
   run_in_parallel(schedules.size(),
                   [&](size_t p) { schedules[p] = whole_schedule(*world.programs[p]); });
@@ -231,21 +231,22 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
     return world.ranks[static_cast<size_t>(rank)].number / ranks_here;
   };
   std::vector<int> of_group;
-  for (const World::Group& group : world.groups) of_group.push_back(least_on_node(group, node_of));
+  for (const World::Group& group : world.groups) of_group.push_back(fewest_on_node(group, node_of));
   for (World::Rank& rank : world.ranks) {
     const ProgramPlan& train = all.plan(rank.program).train;
-    std::vector<int> on_node;
+    std::vector<int> ranks_on_node;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
-      on_node.push_back(rank.groups[g] == World::kNotMember
-                            ? train.program.groups[g].ranks.size()
-                            : of_group[static_cast<size_t>(rank.groups[g])]);
-    const double slowness = slowness_of(slow, rank.number);
-    const auto [known, added] = numbers.try_emplace({rank.program, on_node, slowness},
+      ranks_on_node.push_back(rank.groups[g] == World::kNotMember
+                                  ? train.program.groups[g].ranks.size()
+                                  : of_group[static_cast<size_t>(rank.groups[g])]);
+    const double slow_factor = slow_factor_of(slow, rank.number);
+    const auto [known, added] = numbers.try_emplace({rank.program, ranks_on_node, slow_factor},
                                                     static_cast<int32_t>(kinds.programs.size()));
     if (added) {
       kinds.programs.push_back(&train.program);
-      kinds.crosses.push_back(crossing_groups(train.program, on_node));
-      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node, slowness);
+      kinds.crosses.push_back(crossing_groups(train.program, ranks_on_node));
+      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, ranks_on_node,
+                               slow_factor);
       kinds.schedules.push_back(schedules[static_cast<size_t>(rank.program)]);
     }
     rank.program = known->second;
@@ -260,18 +261,18 @@ std::vector<StepPart> parts_of(const StepTime& time) {
   return {{step_parts::kLayers.name, time.layers},
           {step_parts::kUpdate.name, time.update},
           {step_parts::kOther.name, time.other},
-          {step_parts::kCollectives.name, time.waits.collectives()},
-          {step_parts::kStages.name, time.waits.stages},
-          {step_parts::kCopies.name, time.waits.copies},
-          {step_parts::kDisk.name, time.waits.disk}};
+          {step_parts::kCollectives.name, time.idle_by_lane.collectives()},
+          {step_parts::kStages.name, time.idle_by_lane.stages},
+          {step_parts::kCopies.name, time.idle_by_lane.copies},
+          {step_parts::kDisk.name, time.idle_by_lane.disk}};
 }
 
-StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
+StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlacement& place,
                       StepRecord* record) {
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
-  require_ranks(place.slow, classes.ranks());
-  const int ranks_here = ranks_of_node(classes, machine, place.nodes);
+  require_slow_ranks_exist(place.slow, classes.ranks());
+  const int ranks_here = checked_ranks_per_node(classes, machine, place.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
   if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
     throw Error(ExitCode::kUsage,
@@ -281,7 +282,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);
-  RankKinds kinds = split_by_nodes(all, machine, ranks_here, place.slow, world);
+  RankKinds kinds = assign_rank_kinds(all, machine, ranks_here, place.slow, world);
   if (machine.has_gpus) {
     std::vector<int32_t> numbers(kinds.schedules.size());
     std::iota(numbers.begin(), numbers.end(), 0);
@@ -300,19 +301,20 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   const auto last = std::max_element(times.begin(), times.end(),
                                      [](const auto& a, const auto& b) { return a.end < b.end; });
   if (recorder) recorder->finish(times, last->end);
-  StepTime time = step_of(times.front(), world.program_of(0), last->end);
+  StepTime time = rank_step_time(times.front(), world.program_of(0), last->end);
   time.stage_waits = stage_waits(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
-    keep_larger(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus), time.links);
-  time.products =
-      node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
+    take_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),
+                time.link_bytes);
+  time.matmul_flops =
+      node_matmul_flops(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
       static_cast<double>(place.nodes);
   return time;
 }
 
-double Waits::collectives() const {
+double IdleByLane::collectives() const {
   double seconds = 0;
-  for (const GroupWait& wait : groups) seconds += wait.seconds;
+  for (const GroupIdle& wait : groups) seconds += wait.seconds;
   return seconds;
 }
 
@@ -328,7 +330,8 @@ std::string step_parts_text(const StepTime& time) {
   for (const auto& [name, seconds] : parts_of(time)) {
     add(name, seconds);
     if (std::string_view(name) == step_parts::kCollectives.name)
-      for (const GroupWait& wait : time.waits.groups) add(cat("  along ", wait.axes), wait.seconds);
+      for (const GroupIdle& wait : time.idle_by_lane.groups)
+        add(cat("  along ", wait.axes), wait.seconds);
   }
   if (!time.stage_waits.empty()) {
     const auto [lowest, highest] =
@@ -340,12 +343,12 @@ std::string step_parts_text(const StepTime& time) {
   const auto link = [&](const char* name, int64_t bytes) {
     if (bytes > 0) links.push_back(cat(human_bytes(bytes), " ", name));
   };
-  link("to ranks of its node", time.links.node);
-  link("to other nodes", time.links.cluster);
-  link("to main memory", time.links.to_host);
-  link("from main memory", time.links.from_host);
-  link("from the disk", time.links.disk_read);
-  link("to the disk", time.links.disk_written);
+  link("to ranks of its node", time.link_bytes.node);
+  link("to other nodes", time.link_bytes.cluster);
+  link("to main memory", time.link_bytes.to_host);
+  link("from main memory", time.link_bytes.from_host);
+  link("from the disk", time.link_bytes.disk_read);
+  link("to the disk", time.link_bytes.disk_written);
   if (!links.empty()) text += cat("links: a rank moves at most ", join(links, ", "), "\n");
   return text;
 }

@@ -25,18 +25,18 @@ struct LinkBytes {
   int64_t disk_written = 0;
 };
 
-/// GroupWait holds the seconds that the compute lane waited for collectives along some axes
+/// GroupIdle holds the seconds that the compute lane waited for collectives along some axes
 /// ("dp_shard").
-struct GroupWait {
+struct GroupIdle {
   std::string axes;
   double seconds = 0;
 };
 
-/// Waits holds the seconds in which the compute lane was idle, attributed to what ran in that time:
-/// collectives (by the axes of their groups), other pipeline stages, copies between tiers, the
-/// disk.
+/// IdleByLane holds the seconds in which the compute lane was idle, attributed to what ran in that
+/// time: collectives (by the axes of their groups), other pipeline stages, copies between tiers,
+/// the disk.
 struct Waits {
-  std::vector<GroupWait> groups;
+  std::vector<GroupIdle> groups;
   double stages = 0;
   double copies = 0;
   double disk = 0;
@@ -63,19 +63,19 @@ struct StepTime {
   /// The seconds in which the compute lane was idle: waiting for collectives, other pipeline
   /// stages, copies between tiers, and the disk. Each wait is attributed to the last thing it
   /// waited for, as runs measure it.
-  double communication = 0;
-  double stages = 0;
-  double copies = 0;
-  double disk = 0;
-  /// The seconds in which the compute lane was idle, attributed to what ran in that time.
-  Waits waits;
+  double collective_wait = 0;
+  double pipeline_wait = 0;
+  double copy_wait = 0;
+  double disk_wait = 0;
+  /// The same idle seconds, attributed to what ran in that time.
+  IdleByLane idle_by_lane;
   /// Seconds that each stage waits for other stages, measured on its rank that waits longest; only
   /// with a pipeline.
   std::vector<double> stage_waits;
-  LinkBytes links;
+  LinkBytes link_bytes;
   /// Floating-point operations per second that all ranks together could reach in matrix products;
   /// 0: not known.
-  double products = 0;
+  double matmul_flops = 0;
 };
 
 /// StepPart is a part of a step's time: "layers", "waits for collectives".
@@ -110,10 +110,10 @@ struct StepRecord {
   Picoseconds end = 0;
 };
 
-/// RunPlace specifies where the ranks of a run are: the number of nodes (each has the same number
-/// of ranks), the threads of a rank (0: as in the machine file), and which ranks are slower than
-/// the others.
-struct RunPlace {
+/// RunPlacement specifies where the ranks of a run are: the number of nodes (each has the same
+/// number of ranks), the threads of a rank (0: as in the machine file), and which ranks are slower
+/// than the others.
+struct RunPlacement {
   int64_t nodes = 1;
   int64_t threads = 0;
   std::vector<SlowRank> slow = {};
@@ -125,10 +125,10 @@ struct RunPlace {
 /// that the batch is loaded already, and that each row is full and holds one document. Fills
 /// `record`, if given. Throws Error(kUsage) if the machine has another kind of device or lacks a
 /// rate that the run needs, or if a slow rank is not a rank of the run.
-StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
+StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlacement& place,
                       StepRecord* record = nullptr);
 
-/// Writes the lines that follow the first line of a prediction: one line for each part, and the
+/// Returns the lines that follow the first line of a prediction: one line for each part, and the
 /// bytes over each kind of link.
 std::string step_parts_text(const StepTime& time);
 

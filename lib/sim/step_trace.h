@@ -21,7 +21,7 @@ void add_instr_events(TraceEvents& events, int64_t process, const std::string& n
 /// Adds the predicted step of a rank, as the process with the rank's number.
 void add_predicted_rank(TraceEvents& events, const RecordedRank& rank);
 
-/// Writes the predicted step of all recorded ranks as a trace.
+/// Formats the predicted step of all recorded ranks as a trace.
 std::string step_trace_text(const StepRecord& record);
 
 }  // namespace ftrun

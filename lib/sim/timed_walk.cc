@@ -68,18 +68,18 @@ class TimedWalk {
     Picoseconds end = 0;
   };
 
-  int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
+  int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks_per_node; }
   int node_of(int32_t rank) const { return node_of(world_.ranks[static_cast<size_t>(rank)]); }
 
   /// Returns the number of busy threads of a node, or its number of cores if that is larger.
   /// Instructions slow down by this number divided by the number of cores.
   int64_t node_load(int node) const {
-    return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.cores);
+    return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.cores_per_node);
   }
   /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
   int64_t instr_load(size_t which) const {
-    if (running_[which].threads == 0) return shared_.cores;
-    int64_t heaviest = shared_.cores;
+    if (running_[which].threads == 0) return shared_.cores_per_node;
+    int64_t heaviest = shared_.cores_per_node;
     for (const int32_t member : walk_.members(walk_.ready()[which]))
       heaviest = std::max(heaviest, node_load(node_of(member)));
     return heaviest;
@@ -93,11 +93,11 @@ class TimedWalk {
   void start(LaneStep lane_step) {
     const Instr& instr = walk_.instr(lane_step);
     const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_step.rank)];
-    const InstrCost cost = walk_.takes_part(lane_step) ? cost_(rank.program, instr) : InstrCost();
+    const InstrCost cost = walk_.runs_in_step(lane_step) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
     if (on_compute) record_wait(lane_step.rank, instr);
     running_.push_back({cost.threads, on_compute, instr.kind, now_});
-    left_.push_back(cost.alone);
+    left_.push_back(cost.unshared_time);
     if (cost.threads == 0) return;
     ++threaded_;
     for (const int32_t member : walk_.members(lane_step))
@@ -106,11 +106,11 @@ class TimedWalk {
 
   void record_wait(int32_t rank, const Instr& instr) {
     const auto r = static_cast<size_t>(rank);
-    const Picoseconds waited = now_ - compute_end_[r];
-    if (waited == 0 || released_by_[r] < 0) return;
+    const Picoseconds idle = now_ - compute_end_[r];
+    if (idle == 0 || released_by_[r] < 0) return;
     const auto lane = static_cast<Lane>(released_by_[r]);
-    const WaitedFor what = waited_for(world_.program_of(r), lane);
-    times_[r].waited[static_cast<size_t>(what)] += waited;
+    const WaitCause cause = wait_cause(world_.program_of(r), lane);
+    times_[r].idle_by_cause[static_cast<size_t>(cause)] += idle;
     charge_lanes(r, instr, static_cast<int32_t>(lane));
   }
 
@@ -127,9 +127,9 @@ class TimedWalk {
         at = before->instr;
       }
       const Picoseconds begin = before == nullptr ? since : std::max(before->begin, since);
-      std::vector<Picoseconds>& on = times_[rank].waited_on;
-      on.resize(std::max(on.size(), static_cast<size_t>(lane) + 1), 0);
-      on[static_cast<size_t>(lane)] += until - begin;
+      std::vector<Picoseconds>& idle = times_[rank].idle_by_lane;
+      idle.resize(std::max(idle.size(), static_cast<size_t>(lane) + 1), 0);
+      idle[static_cast<size_t>(lane)] += until - begin;
       until = begin;
     }
   }
@@ -162,7 +162,7 @@ class TimedWalk {
     loads_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       loads_.push_back(instr_load(i));
-      const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.cores);
+      const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.cores_per_node);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
@@ -170,8 +170,8 @@ class TimedWalk {
     }
     advance(soonest);
     for (size_t i = 0; i < running_.size(); ++i)
-      left_[i] =
-          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.cores, loads_[i]), 0);
+      left_[i] = std::max<Picoseconds>(
+          left_[i] - scaled_down(soonest, shared_.cores_per_node, loads_[i]), 0);
     return first;
   }
 
@@ -246,10 +246,10 @@ class TimedWalk {
 
 }  // namespace
 
-WaitedFor waited_for(const Program& program, Lane lane) {
-  if (lane == Lane::kDisk) return WaitedFor::kDisk;
-  if (!is_communication(lane)) return WaitedFor::kCopies;
-  return is_between_stages(program, lane) ? WaitedFor::kStages : WaitedFor::kGroup;
+WaitCause wait_cause(const Program& program, Lane lane) {
+  if (lane == Lane::kDisk) return WaitCause::kDisk;
+  if (!is_communication(lane)) return WaitCause::kCopies;
+  return is_between_stages(program, lane) ? WaitCause::kStages : WaitCause::kGroup;
 }
 
 std::vector<RankTime> timed_walk(const World& world, std::span<const LaneSchedule> schedules,

@@ -11,12 +11,13 @@
 
 namespace ftrun {
 
-/// WaitedFor lists what a rank's compute lane may wait for.
-enum class WaitedFor : uint8_t { kGroup, kStages, kCopies, kDisk };
-inline constexpr size_t kWaitedForKinds = 4;
+/// WaitCause says what a rank's compute lane waits for: collectives of a group, another pipeline
+/// stage, a copy between tiers, or the disk.
+enum class WaitCause : uint8_t { kGroup, kStages, kCopies, kDisk };
+inline constexpr size_t kWaitCauses = 4;
 
-/// Returns the kind of wait if compute waits for an instruction of this other lane.
-WaitedFor waited_for(const Program& program, Lane lane);
+/// Returns the cause of a wait of compute that an instruction of the other lane `lane` ends.
+WaitCause wait_cause(const Program& program, Lane lane);
 
 /// RankTime holds the times of one rank in a walk.
 struct RankTime {
@@ -24,21 +25,23 @@ struct RankTime {
   Picoseconds end = 0;
   /// The time of the compute lane's instructions, by kind of instruction.
   std::array<Picoseconds, kInstrKinds> busy{};
-  /// The time in which the compute lane was idle, by what it waited for last, as runs measure it.
-  std::array<Picoseconds, kWaitedForKinds> waited{};
-  /// The idle time of `waited`, by the lane that was busy in that time. An exchange counts from its
-  /// start. The time before the start counts for whatever the exchange waited for; if it waited
-  /// only for other ranks, that time counts for the exchange too. Lanes beyond the end of the
-  /// vector have no time.
-  std::vector<Picoseconds> waited_on;
+  /// The time in which the compute lane was idle, by the cause of each wait: what ended last before
+  /// compute went on, as runs measure it.
+  std::array<Picoseconds, kWaitCauses> idle_by_cause{};
+  /// The same idle time, by the lane that was busy in that time. Example: compute is idle from 30
+  /// to 90, because it waits for a copy to host memory (from 70 to 90), which waited for a copy to
+  /// the device (from 0 to 70). Then kToDevice has 40 of the 60 and kToHost 20, while
+  /// `idle_by_cause` has all 60 at kCopies. If a collective waited only for other ranks, the time
+  /// before its start counts for its own lane. Lanes beyond the end of the vector have no time.
+  std::vector<Picoseconds> idle_by_lane;
 };
 
-/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks`, and at
-/// most `cores` threads of a node run at once. If there are more threads, each gets an equal
-/// share of the cores.
+/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks_per_node`, and at
+/// most `cores_per_node` threads of a node run at once. If there are more threads, each gets an
+/// equal share of the cores.
 struct SharedCores {
-  int ranks = 1;
-  int cores = 1;
+  int ranks_per_node = 1;
+  int cores_per_node = 1;
 };
 
 /// TimedInstr is an instruction that a rank ran in a walk.

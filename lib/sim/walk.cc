@@ -16,7 +16,7 @@
 
 namespace ftrun {
 
-std::string instr_place(const Program& program, InstrId id) {
+std::string numbered_instr_text(const Program& program, InstrId id) {
   return cat("instruction ", id, " (", instr_label(program.instr(id)), ")");
 }
 
@@ -91,7 +91,7 @@ class AnnouncementHasher {
   std::string text_;
 };
 
-LaneSchedule::Step step_of(const Program& program, InstrId id) {
+LaneSchedule::Step schedule_step(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
   return {.instr = id,
           .group = instr.group(),
@@ -107,7 +107,7 @@ LaneSchedule empty_schedule(const Program& program) {
 
 void mark_used(LaneSchedule& schedule) {
   for (size_t lane = 0; lane < schedule.lanes.size(); ++lane)
-    if (!schedule.lanes[lane].empty()) schedule.used.push_back(static_cast<int32_t>(lane));
+    if (!schedule.lanes[lane].empty()) schedule.used_lanes.push_back(static_cast<int32_t>(lane));
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ LaneSchedule whole_schedule(const Program& program) {
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     auto& lane = schedule.lanes[static_cast<size_t>(program.instrs[i].lane)];
-    lane.push_back(step_of(program, static_cast<InstrId>(i)));
+    lane.push_back(schedule_step(program, static_cast<InstrId>(i)));
     position[i] = static_cast<int32_t>(lane.size());
   }
   for (auto& lane : schedule.lanes)
@@ -282,7 +282,7 @@ const Instr& Walk::instr(LaneStep lane_step) const {
 
 std::span<const int32_t> Walk::members(LaneStep lane_step) const {
   const LaneSchedule::Step& now = step(lane_step);
-  if (now.group == kNoGroup || !takes_part(now))
+  if (now.group == kNoGroup || !runs_in_step(now))
     return {&indices_[static_cast<size_t>(lane_step.rank)], 1};
   const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
@@ -299,7 +299,7 @@ bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) co
 /// Advances the lanes of a rank that can continue now.
 void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
-  for (const int32_t lane : rank.schedule->used) {
+  for (const int32_t lane : rank.schedule->used_lanes) {
     const LaneStep lane_step{number, lane};
     if (has_arrived(lane_step) || at_end(lane_step) || !waits_done(rank, step(lane_step))) continue;
     lane_at(rank, lane).arrived = true;
@@ -312,7 +312,7 @@ void Walk::arrive(LaneStep lane_step) {
   if (now.if_finite && !at(lane_step.rank).decided)
     return set_fault(cat("rank ", number(lane_step), ": ", instr_text(lane_step),
                          " starts before the decision"));
-  if (now.group != kNoGroup && takes_part(now)) return join_collective(lane_step, now.group);
+  if (now.group != kNoGroup && runs_in_step(now)) return join_collective(lane_step, now.group);
   ready_.push_back(lane_step);
 }
 
@@ -353,7 +353,7 @@ Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
   if (step(lane_step).group == kNoGroup) return lane_step;
   const int32_t group = group_at(lane_step);
   if (is_at({member, lane_step.lane}, group)) return {member, lane_step.lane};
-  for (const int32_t lane : at(member).schedule->used)
+  for (const int32_t lane : at(member).schedule->used_lanes)
     if (is_at({member, lane}, group)) return {member, lane};
   bug("a member has not reached the collective of its group");
 }
@@ -378,7 +378,8 @@ int Walk::number(LaneStep lane_step) const {
 }
 
 std::string Walk::instr_text(LaneStep lane_step) const {
-  return instr_place(world_.program_of(static_cast<size_t>(lane_step.rank)), step(lane_step).instr);
+  return numbered_instr_text(world_.program_of(static_cast<size_t>(lane_step.rank)),
+                             step(lane_step).instr);
 }
 
 std::string Walk::group_name(LaneStep lane_step) const {
@@ -391,7 +392,7 @@ std::string Walk::group_name(LaneStep lane_step) const {
 
 /// Returns "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over
 /// dp_shard@0".
-std::string Walk::entry(LaneStep lane_step) const {
+std::string Walk::collective_text(LaneStep lane_step) const {
   const Program& program = world_.program_of(static_cast<size_t>(lane_step.rank));
   const Instr& now = instr(lane_step);
   int64_t bytes = 0;
@@ -406,7 +407,7 @@ std::string Walk::entry(LaneStep lane_step) const {
 std::string Walk::activity_text(LaneStep lane_step) const {
   if (at_end(lane_step)) return "has no further collective";
   return has_arrived(lane_step) && step(lane_step).group != kNoGroup
-             ? "enters " + entry(lane_step)
+             ? "enters " + collective_text(lane_step)
              : "has not reached " + instr_text(lane_step);
 }
 
@@ -428,7 +429,9 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
   for (const int32_t member : members(lane_step)) {
     const WalkedRank& rank = at(member);
     const auto has_entered = [&](int32_t lane) { return is_at({member, lane}, group); };
-    if (std::any_of(rank.schedule->used.begin(), rank.schedule->used.end(), has_entered)) continue;
+    if (std::any_of(rank.schedule->used_lanes.begin(), rank.schedule->used_lanes.end(),
+                    has_entered))
+      continue;
     // The result is the rank's lane for the group, or lane 0 if the rank has no steps on that lane.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
@@ -456,7 +459,7 @@ Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
 std::string Walk::deadlock_text() const {
   const auto unfinished = [&]() -> std::optional<LaneStep> {
     for (size_t r = 0; r < ranks_.size(); ++r)
-      for (const int32_t lane : ranks_[r].schedule->used)
+      for (const int32_t lane : ranks_[r].schedule->used_lanes)
         if (const LaneStep lane_step{static_cast<int32_t>(r), lane}; !at_end(lane_step))
           return lane_step;
     return std::nullopt;
@@ -505,7 +508,7 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
   std::vector<int32_t> numbers;
   for (const LaneSchedule& schedule : schedules) {
     std::vector<int32_t> key;
-    for (const int32_t lane : schedule.used) {
+    for (const int32_t lane : schedule.used_lanes) {
       const auto& steps = schedule.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
       for (const LaneSchedule::Step& step : steps) {

@@ -35,7 +35,7 @@ struct LaneSchedule {
   /// The lanes of the program, including those without steps.
   std::vector<std::vector<Step>> lanes;
   /// The lanes that have steps.
-  std::vector<int32_t> used;
+  std::vector<int32_t> used_lanes;
   std::vector<Wait> waits;
 };
 
@@ -83,7 +83,7 @@ class Walk {
   const Instr& instr(LaneStep lane_step) const;
   /// Returns whether the lane step's instruction runs; false if it runs only in finite steps and
   /// this step is not finite.
-  bool takes_part(LaneStep lane_step) const { return takes_part(step(lane_step)); }
+  bool runs_in_step(LaneStep lane_step) const { return runs_in_step(step(lane_step)); }
   /// Returns the ranks that run the lane step together, as ascending indices. The span is valid as
   /// long as the walk and its world.
   std::span<const int32_t> members(LaneStep lane_step) const;
@@ -95,8 +95,8 @@ class Walk {
 
   /// Describes the fault: ranks that enter different collectives in one group, a rank that uses a
   /// group without being a member, or an instruction that would start before the decision on which
-  /// it depends. If nothing is ready any more, describes which ranks wait for which. Returns "" if
-  /// all ranks reached the end.
+  /// it depends. If nothing is ready, describes which ranks wait for which. Returns "" if all ranks
+  /// reached the end.
   std::string fault() const;
   /// Returns whether there is a fault that no further step can resolve, so that the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
@@ -149,7 +149,7 @@ class Walk {
   bool has_arrived(LaneStep lane_step) const {
     return lane_at(at(lane_step.rank), lane_step.lane).arrived;
   }
-  bool takes_part(const LaneSchedule::Step& step) const { return finite_ || !step.if_finite; }
+  bool runs_in_step(const LaneSchedule::Step& step) const { return finite_ || !step.if_finite; }
   bool waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) const;
   void advance_lanes(int32_t rank);
   void arrive(LaneStep lane_step);
@@ -168,7 +168,7 @@ class Walk {
   int number(LaneStep lane_step) const;
   std::string instr_text(LaneStep lane_step) const;
   std::string group_name(LaneStep lane_step) const;
-  std::string entry(LaneStep lane_step) const;
+  std::string collective_text(LaneStep lane_step) const;
   std::string activity_text(LaneStep lane_step) const;
   std::string mismatch_text(LaneStep one, LaneStep other) const;
   std::string deadlock_text() const;
@@ -196,6 +196,6 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules);
 std::string walk_collectives(const World& world);
 
 /// Returns "instruction 14 (all_reduce unit 2)".
-std::string instr_place(const Program& program, InstrId id);
+std::string numbered_instr_text(const Program& program, InstrId id);
 
 }  // namespace ftrun

@@ -42,7 +42,7 @@ SlowRank parse_slow_rank(const std::string& text) {
   if (!after.empty() || times < 1 / kMaxTimes || times > kMaxTimes)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(colon + 1), "\" is not a factor above 0"),
-                "1.3 takes 30 % longer than the others, 0.5 half as long");
+                "give for example 1.3 for a rank that takes 30 % longer than the others");
   return {*rank, times};
 }
 
@@ -61,13 +61,13 @@ std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts) {
   return slow;
 }
 
-double slowness_of(const std::vector<SlowRank>& slow, int64_t rank) {
+double slow_factor_of(const std::vector<SlowRank>& slow, int64_t rank) {
   for (const SlowRank& one : slow)
     if (one.rank == rank) return one.factor;
   return 1;
 }
 
-void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks) {
+void require_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks) {
   for (const SlowRank& one : slow)
     if (one.rank >= ranks)
       throw Error(ExitCode::kUsage,
@@ -85,12 +85,12 @@ void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) 
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": there is one node, so nothing goes between nodes"),
                 "add --nodes, or remove --network");
-  if (machine.cluster.bandwidth == 0)
+  if (machine.cluster_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": the machine ", machine.name,
                     " has no links.cluster, so the latency between its nodes is unknown"),
                 "add cluster: {latency: 8 us, bandwidth: 200 Gb/s} to the links of its file");
-  machine.cluster.bandwidth = *rate;
+  machine.cluster_link.bandwidth = *rate;
 }
 
 std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network) {
@@ -98,8 +98,8 @@ std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machi
   for (const SlowRank& one : slow)
     parts.push_back(cat("rank ", one.rank, " takes ", number_text(one.factor), " times as long"));
   if (network)
-    parts.push_back(
-        cat("the network has ", quantity_text(machine.cluster.bandwidth, QuantityUnit::kByteRate)));
+    parts.push_back(cat("the network has ",
+                        quantity_text(machine.cluster_link.bandwidth, QuantityUnit::kByteRate)));
   return join(parts, ", ");
 }
 

@@ -22,10 +22,10 @@ struct SlowRank {
 std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts);
 
 /// Returns the factor of a rank; 1 for ranks that are not slow.
-double slowness_of(const std::vector<SlowRank>& slow, int64_t rank);
+double slow_factor_of(const std::vector<SlowRank>& slow, int64_t rank);
 
 /// Throws Error(kUsage) if a slow rank is not one of the run's `ranks` ranks.
-void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks);
+void require_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks);
 
 /// Replaces the bandwidth of the links between a machine's nodes ("200 Gb/s", "25 GB/s"): the bytes
 /// that one rank exchanges per second in each direction. Throws Error(kUsage), which names the
@@ -33,7 +33,7 @@ void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks);
 /// between nodes.
 void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine);
 
-/// Writes the assumptions of a prediction: "rank 5 takes 1.3 times as long, the network has 25
+/// Describes the assumptions of a prediction: "rank 5 takes 1.3 times as long, the network has 25
 /// GB/s"; "" if there are none. `network` says whether set_network() was called.
 std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network);
 

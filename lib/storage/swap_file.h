@@ -82,7 +82,7 @@ class SwapFile {
   /// Returns whether wait() would return at once. Does not block.
   bool is_done(Ticket ticket);
   /// Blocks until the request is done. If the disk failed, throws Error(kEnvironment) with file,
-  /// bytes, offset and reason; all other blocks of the request have then ended, too.
+  /// bytes, offset and reason; all other blocks of the request have then ended as well.
   void wait(Ticket ticket);
   /// Waits for every request that was not waited for yet, and then throws the first failure, if
   /// any.

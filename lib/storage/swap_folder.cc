@@ -22,7 +22,7 @@ fs::path absolute_path(const std::string& path) {
 }
 
 /// Finds the nearest parent that exists. It may be a file, or a folder that this user may not
-/// enter: such an obstacle must be found, too, so that it is reported.
+/// enter: such an obstacle must also be found, so that it is reported.
 fs::path nearest_existing(fs::path path) {
   struct stat info {};
   while (::lstat(path.c_str(), &info) != 0 && path.has_parent_path() && path != path.parent_path())

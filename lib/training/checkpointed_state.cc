@@ -1,6 +1,6 @@
 #include "training/checkpointed_state.h"
 
-#include "config/topology.h"
+#include "config/recorded_degrees.h"
 #include "inputs/resume_policy.h"
 
 namespace ftrun {
@@ -19,7 +19,7 @@ class SetupModel : public CheckpointedState {
     ftrun::require_same_base(saved, folder, setup_.folder());
   }
   std::map<std::string, int64_t> topology() const override {
-    const auto degrees = topology_of(config_.parallel);
+    const auto degrees = recorded_degrees(config_.parallel);
     std::map<std::string, int64_t> ranks(degrees.begin(), degrees.end());
     ranks["data_replicate"] = setup_.plan().options.state.replicas;
     return ranks;

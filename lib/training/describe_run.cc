@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-/// Writes the CUDA version that the driver supports: "CUDA 13.0".
+/// Returns the CUDA version that the driver supports: "CUDA 13.0".
 std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
 }
@@ -64,7 +64,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
                         " operations compared with the CPU's on a small model in ",
                         human_seconds(compared->seconds), ": off by ", compared->largest_difference,
                         " at most (", compared->worst_operation, ")"));
-  if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config);
+  if (const std::vector<std::string> features = features_only_emulated_on_gpus(run.request.config);
       !features.empty())
     notes.push_back(
         cat(join(features, ", "),
@@ -113,7 +113,7 @@ void add_product_notes(const std::optional<ProductsInUse>& products,
           ", which is faster on this CPU, cannot be loaded; scripts/setup.sh installs it"));
 }
 
-/// Writes "validation on 64 of 812 sequences (train.evaluation.samples)".
+/// Returns the text "validation on 64 of 812 sequences (train.evaluation.samples)".
 std::string validation_text(const EvaluationConfig& evaluation, const ValidationSet& set) {
   const SequenceSet& data = *set.sequences;
   const int64_t used =

@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-bool improves_on(double value, double reference, bool more_is_better, double margin = 0) {
-  return more_is_better ? value > reference + margin : value < reference - margin;
+bool improves_on(double value, double reference, bool larger_is_better, double margin = 0) {
+  return larger_is_better ? value > reference + margin : value < reference - margin;
 }
 
 Json json_of(const std::optional<EvaluationRecord::BestEvaluation>& best) {
@@ -98,7 +98,7 @@ void EvaluationRecord::record_improvement(int64_t step,
                                           const std::vector<EvaluationResult>& results) {
   if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
   const std::optional<double> value = finite_value(*stop_metric_, results);
-  const bool higher_is_better = more_is_better(*stop_metric_);
+  const bool higher_is_better = larger_is_better(*stop_metric_);
   if (value && (!last_improvement_ || improves_on(*value, last_improvement_->value,
                                                   higher_is_better, early_stopping_.min_delta))) {
     last_improvement_ = BestEvaluation{step, *value};

@@ -65,8 +65,8 @@ class EvaluationRecord {
   /// Returns the step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
-  /// Writes the record for a checkpoint. restore() ignores a text whose metric or mode differs from
-  /// the config's.
+  /// Formats the record for a checkpoint. restore() ignores a text whose metric or mode differs
+  /// from the config's.
   std::string text() const;
   void restore(const std::string& text);
 

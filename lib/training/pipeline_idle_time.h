@@ -55,7 +55,7 @@ class PipelineIdleTime {
   /// Sums the measurements over all ranks. Collective; called after the last step.
   void sum_over_ranks(Session& session);
 
-  /// Writes a table; "" if there is nothing to report.
+  /// Returns a table; "" if there is nothing to report.
   std::string text() const;
   /// Returns the values for RunManifest::pipeline.
   std::map<std::string, std::map<std::string, int64_t>> manifest_values() const;

@@ -15,7 +15,7 @@
 #include "base/machine_info.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "config/topology.h"
+#include "config/recorded_degrees.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"
@@ -49,7 +49,7 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.build = request.build;
   manifest.machine = read_machine();
   manifest.seed = static_cast<uint64_t>(request.config.train.seed);
-  manifest.topology = topology_of(request.config.parallel);
+  manifest.topology = recorded_degrees(request.config.parallel);
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();

@@ -13,7 +13,7 @@ namespace ftrun {
 
 namespace {
 
-/// Returns an upper bound of the bytes of all batches: those of the step, a copy of them, those of
+/// Returns an upper bound on the bytes of all batches: those of the step, a copy of them, those of
 /// the steps that the loader prepares, and those of an evaluation. A Batch has four numbers for
 /// each position.
 int64_t batch_bytes(const Config& config) {
@@ -22,7 +22,7 @@ int64_t batch_bytes(const Config& config) {
          static_cast<int64_t>(sizeof(int32_t));
 }
 
-/// Returns an upper bound of the bytes that the thread that writes checkpoints during steps needs,
+/// Returns an upper bound on the bytes that the thread that writes checkpoints during steps needs,
 /// together with its group.
 int64_t saver_bytes(const Config& config, const TrainingSetup& setup) {
   constexpr int64_t kThread = 512 << 10, kOfRank = 2 * kShmStagedBytes;
@@ -74,8 +74,8 @@ void ResourceUse::sum_over_ranks(Session& session) {
   pipeline_.sum_over_ranks(session);
 }
 
-/// Writes " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on other
-/// ranks, and without a pipeline.
+/// Returns the text " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on
+/// other ranks, and without a pipeline.
 std::string ResourceUse::stage_memory_text() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";

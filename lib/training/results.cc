@@ -48,7 +48,7 @@ std::vector<size_t> document_bounds(const Batch& sequence) {
 }
 
 /// InitialWeightsReader reads the initial values of the trained tensors, which ChangedTensors
-/// compares with the trained values. If they cannot be read any more, nothing is compared, because
+/// compares with the trained values. If they can no longer be read, nothing is compared, because
 /// the export must not fail for this reason.
 class InitialWeightsReader {
  public:

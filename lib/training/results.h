@@ -39,7 +39,7 @@ struct ExportOutcome {
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop);
 
-/// Returns an upper bound of the bytes that the writing rank's process needs for an export at the
+/// Returns an upper bound on the bytes that the writing rank's process needs for an export at the
 /// end of the run, in addition to the memory that saves use; 0 if the config asks for no export.
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup);
 

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// Writes the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
+/// Returns the line "continues with 1 data-parallel rank of 2 since rank 1 failed twice without a
 /// new checkpoint: ...".
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;

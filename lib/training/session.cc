@@ -110,7 +110,7 @@ std::vector<std::string> ranks_unlike_first(const std::vector<std::string>& text
   return differing_ranks;
 }
 
-/// Writes one line for each key that differs: "\n train.steps: rank 0 has 5, rank 1 has 6".
+/// Returns one line for each key that differs: "\n train.steps: rank 0 has 5, rank 1 has 6".
 std::string differing_keys(const std::string& first, const std::string& other,
                            const std::string& rank) {
   RunManifest a;

@@ -30,9 +30,9 @@ struct RankNonfinite {
 };
 
 std::string encode_nonfinite(const RankNonfinite& own);
-/// Writes "rank 1, forward layer 3 ...; rank 4, ..." from the texts of all ranks, the earliest
-/// first. Leaves out ranks that share their sequences with a rank that found a value earlier,
-/// because they received the value from that rank.
+/// Returns the text "rank 1, forward layer 3 ...; rank 4, ..." from the texts of all ranks, the
+/// earliest first. Leaves out ranks that share their sequences with a rank that found a value
+/// earlier, because they received the value from that rank.
 std::string nonfinite_places(const std::vector<std::string>& texts);
 
 /// SkippedSteps counts the steps whose update is skipped because the loss or gradients are not

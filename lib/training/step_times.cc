@@ -49,7 +49,7 @@ std::string load_text(bool took_longer, const LoadShares& load) {
              took_longer ? ", which explains some of it" : "");
 }
 
-/// Writes the events of the recorded ranks whose class contains a traced rank.
+/// Formats the events of the recorded ranks whose class contains a traced rank.
 std::string events_of(const StepRecord& record, const RankClasses& classes,
                       const std::vector<int>& traced) {
   TraceEvents events;
@@ -68,7 +68,7 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
-    const std::optional<Machine> machine = own_machine(path);
+    const std::optional<Machine> machine = read_own_machine(path);
     if (!machine) {
       predicted.why_not = "ftrun bench machine has not measured this machine";
     } else if (machine->cpu_model != read_machine().cpu_model ||
@@ -119,8 +119,8 @@ std::vector<StepTimes::PartTimes> StepTimes::parts() const {
   const std::array<std::pair<double, double>, kNames.size()> seconds{
       {{time.layers, median(layers_)},
        {time.update, median(update_)},
-       {time.communication, median(communication_)},
-       {time.stages, median(stages_)},
+       {time.collective_wait, median(communication_)},
+       {time.pipeline_wait, median(stages_)},
        {time.seconds, median(steps_)}}};
   std::vector<PartTimes> parts;
   for (size_t i = 0; i < kNames.size(); ++i)

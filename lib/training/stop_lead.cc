@@ -30,12 +30,12 @@ bool is_notable(double now, double before) {
   return now > kNotableFactor * before && now > before + kNotableSeconds;
 }
 
-/// Writes "75.5 s". It never uses minutes, so that a reader can check the sum.
+/// Returns the text "75.5 s". It never uses minutes, so that a reader can check the sum.
 std::string tenths_text(double seconds) {
   return fixed_text(seconds, 1) + " s";
 }
 
-/// Writes "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
+/// Returns the text "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
 std::string sum_text(const StopCosts& costs) {
   std::string text =
       cat(StopCosts::kAwaitedSteps, " x ", tenths_text(costs.longest_step), " (longest step)");

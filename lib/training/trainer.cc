@@ -222,7 +222,7 @@ void Trainer::print_opening_notes() {
   for (const std::string& note : opening_notes(run_parts())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
-      config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
+      config_.train.steps == 0 ? unfinished_warmup_text(lr_schedule_, total_steps_) : "";
   if (!rise.empty()) journal_.warn(rise);
   for (const int64_t step : config_.train.trace.steps)
     if (step > total_steps_)

@@ -30,7 +30,7 @@ std::string refusal(const std::string& folder, std::string_view name) {
     confined_path(folder, name);
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kBadInput);
-    CHECK(error.remedy() == "files of a model or checkpoint must be inside its folder");
+    CHECK(error.remedy() == "put the files of a model or checkpoint inside its folder");
     const std::string start = cat(folder, ": file name \"", name, "\" is refused: ");
     REQUIRE(error.message().substr(0, start.size()) == start);
     return error.message().substr(start.size());

@@ -131,7 +131,7 @@ TEST_CASE("a file above the limit is refused before it is read") {
   const Error error = error_of([&] { read_file(path); });
   CHECK(error.code() == ExitCode::kBadInput);
   CHECK(error.message() == path + ": has 1.00 TiB, at most 256.00 MiB are read");
-  CHECK(error.remedy() == "the file is not what its name says: check the path");
+  CHECK(error.remedy() == "check the path: the file is not what its name says");
   put_file(folder.file("four"), "four");
   CHECK(read_file(folder.file("four"), 4) == "four");
   CHECK(error_of([&] { read_file(folder.file("four"), 3); }).message() ==

@@ -39,7 +39,7 @@ TEST_CASE("each reason why a file cannot be written has its remedy") {
   CHECK(writing_remedy(EDQUOT, "choose another folder") ==
         "free space on that file system, or choose another folder");
   CHECK(writing_remedy(EROFS) ==
-        "that file system is mounted read-only: write to another one (output_dir)");
+        "write to another one (output_dir): that file system is mounted read-only");
   CHECK(writing_remedy(EMFILE) == kMoreFiles);
   CHECK(writing_remedy(EACCES) ==
         "check that the folder exists and that this user may write to it");

@@ -104,8 +104,8 @@ TEST_CASE("a file system that cannot sync files is reported as such") {
       file->sync();
     });
     CHECK(text == cat("5: ", folder.file("f"), ": fsync failed: ", errno_text(error_number),
-                      " | this file system cannot tell when a file is on its disk: write to "
-                      "another one (output_dir)"));
+                      " | write to another file system (output_dir): this one cannot tell when "
+                      "a file is on its disk"));
   }
 }
 
@@ -147,8 +147,8 @@ TEST_CASE("a folder in a lower layer of a container is reported as one that cann
                                          "content", folder_identity(root.file("old")));
                         }) == cat("5: ", root.file("old"),
                                   ": exchange failed: Invalid cross-device link",
-                                  " | its file system cannot rename files of a lower layer: write "
-                                  "to another folder, or remove that one first"));
+                                  " | write to another folder, or remove that one first: its file "
+                                  "system cannot rename files of a lower layer"));
 }
 
 TEST_CASE("files are read where shared mappings are refused") {

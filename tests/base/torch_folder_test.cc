@@ -70,7 +70,7 @@ TEST_CASE(
     "where it is set") {
   TorchInstallation at;
   const std::string remedy =
-      " | pip install torch==2.11.0 into the environment that ftrun is in or that is active, or "
+      " | run pip install torch==2.11.0 in the environment that ftrun is in or that is active, or "
       "name the torch package: FTRUN_TORCH=.../site-packages/torch";
   at.variables["FTRUN_TORCH"] = at.root.file("none");
   at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");

@@ -5,7 +5,7 @@ way that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
     memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--page FILE]
 
 The plan is rank 0's in run.json: what `ftrun plan` prints, what the process held before any weights
-were in memory, what it maps of its peers' memory, and an upper bound of other working memory. The
+were in memory, what it maps of its peers' memory, and an upper bound on other working memory. The
 measured peak is the larger of two figures of the kernel: VmHWM during the steps (run.json), and
 RssAnon + RssShmem in /proc/PID/status of rank 0's process, read from outside every ten milliseconds
 of its life, including loading, evaluation and export.

@@ -8,9 +8,9 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/weight_conversion.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
+#include "checkpoint/weight_conversion.h"
 #include "test_support.h"
 
 #include <catch2/catch.hpp>
@@ -122,7 +122,7 @@ TEST_CASE("an unknown tensor is refused with the nearest name") {
     FAIL("no error");
   } catch (const Error& error) {
     REQUIRE(error.message() == (folder / "x") + ": has no tensor \"model.nrom.weight\"");
-    REQUIRE(error.remedy() == "the nearest name is \"model.norm.weight\"");
+    REQUIRE(error.remedy() == "use the nearest name: \"model.norm.weight\"");
   }
   REQUIRE(file.find("model") == nullptr);
 }

@@ -132,7 +132,8 @@ TEST_CASE("a rank describes itself by the axes that have more than one rank") {
 }
 
 TEST_CASE("a mesh with an axis of size zero is refused by name") {
-  REQUIRE_THROWS_WITH(RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 0, .cp = 1, .tp = 1}),
-                      "the mesh has 0 ranks along dp_shard\n  remedy: every degree of parallelism "
-                      "is at least 1");
+  REQUIRE_THROWS_WITH(
+      RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 0, .cp = 1, .tp = 1}),
+      "the mesh has 0 ranks along dp_shard\n  remedy: use a degree of at least 1 for "
+      "each kind of parallelism");
 }

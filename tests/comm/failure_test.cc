@@ -95,8 +95,8 @@ TEST_CASE("ranks that disagree about size, type or operation fail before anythin
     });
     REQUIRE(sizes[0] ==
             "the ranks of group world disagree: rank 0 is in all_reduce #1 (bucket 3, 8 x F32), "
-            "rank 1 is in all_reduce #1 (bucket 3, 7 x F32)\n  remedy: all ranks must run the same "
-            "program on the same config; please report this");
+            "rank 1 is in all_reduce #1 (bucket 3, 7 x F32)\n  remedy: give all ranks the "
+            "same program and config; if they have them, please report this");
     REQUIRE(sizes[1] == sizes[0]);
     const auto kinds = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);

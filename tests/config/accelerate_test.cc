@@ -137,7 +137,8 @@ TEST_CASE("num_processes counts the tensor ranks too") {
           kHead + "num_processes: 6\nparallelism_config: {parallelism_config_tp_size: 4}") ==
       Lines{
           "c.yaml:2:16: error: num_processes 6 cannot be divided by tensor 4\n"
-          "  remedy: it counts all ranks, and the quotient is the number of data-parallel ranks"});
+          "  remedy: write a number that can be divided: it counts all ranks, and the quotient is "
+          "the number of data-parallel ranks"});
   CHECK(
       problems_of("c.yaml", "distributed_type: MULTI_GPU\n" + sizes) ==
       Lines{"c.yaml:2:84: notice: a launcher file of Accelerate; its keys without meaning here: "

@@ -13,7 +13,7 @@ Lines missing(const std::string& text, int64_t ranks = 1) {
   const Resolution r =
       resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
   REQUIRE(texts(r.problems) == Lines{});
-  for (const NotYet& gap : r.not_yet) out.push_back(to_text(gap));
+  for (const UnsupportedRequest& gap : r.unsupported) out.push_back(to_text(gap));
   return out;
 }
 
@@ -122,8 +122,8 @@ TEST_CASE("GPUs refuse nothing that CPUs support; what only emulated GPUs have r
     const Resolution r =
         resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
     REQUIRE(texts(r.problems) == Lines{});
-    REQUIRE(r.not_yet.empty());
-    return only_emulated_on_gpus(r.config);
+    REQUIRE(r.unsupported.empty());
+    return features_only_emulated_on_gpus(r.config);
   };
   for (const char* text :
        {"bf16: {enabled: false}",

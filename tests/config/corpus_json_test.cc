@@ -107,7 +107,7 @@ using Row = std::vector<std::string>;
 
 std::vector<std::string> features(const Resolution& resolved) {
   std::vector<std::string> all;
-  for (const NotYet& gap : resolved.not_yet) all.push_back(gap.feature);
+  for (const UnsupportedRequest& gap : resolved.unsupported) all.push_back(gap.feature);
   std::sort(all.begin(), all.end());
   return all;
 }
@@ -122,7 +122,7 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
   if (ours != theirs)
     rows.push_back({file, "verdict", ours ? "valid" : "invalid", theirs ? "valid" : "invalid"});
   // DeepSpeed supports everything that its configs ask for.
-  if (ours && !resolved.not_yet.empty())
+  if (ours && !resolved.unsupported.empty())
     rows.push_back(
         {file, "capability", cat("not yet: ", join(features(resolved), "; ")), "has it"});
   if (!ours || !theirs) return rows;

@@ -52,7 +52,7 @@ TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config by them
   REQUIRE(resolved.config.optimizer.betas[1] == 0.95);
   REQUIRE(resolved.config.fp16.initial_scale_power == 12);
   REQUIRE(resolved.config.zero.overlap_comm);
-  REQUIRE(resolved.not_yet.empty());
+  REQUIRE(resolved.unsupported.empty());
 }
 
 }  // namespace ftrun

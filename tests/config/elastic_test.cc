@@ -177,7 +177,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   const auto shares = [](const std::string& keys, int64_t ranks) {
     std::vector<std::string> out;
     for (const BatchShare& share :
-         smaller_shares(resolve(written_of(keys), {.world_size = ranks}).config))
+         shares_of_fewer_ranks(resolve(written_of(keys), {.world_size = ranks}).config))
       out.push_back(cat("d", share.data_ranks, " m", share.micro_batch, " g", share.accumulation));
     return join(out, ", ");
   };
@@ -207,7 +207,7 @@ TEST_CASE("no rank may leave if already the fewest possible are left, which is r
   REQUIRE(
       texts(r.problems) ==
       Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run: none may leave"});
-  REQUIRE(smaller_shares(r.config).empty());
+  REQUIRE(shares_of_fewer_ranks(r.config).empty());
 }
 
 TEST_CASE("hostile elasticity is resolved or refused at once") {

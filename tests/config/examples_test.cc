@@ -41,7 +41,7 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
         loaded.written, {.world_size = count.ranks, .hidden_size = 576, .for_training = true});
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.output_dir == "runs/" + name);
-    REQUIRE(r.not_yet.empty());
+    REQUIRE(r.unsupported.empty());
     // 2 tensor ranks divide the heads of one model, but not those of the other.
     REQUIRE(r.config.model.path == (name.starts_with("tp2") || name.starts_with("3d")
                                         ? "models/smollm2-135m-12-heads"

@@ -105,7 +105,7 @@ TEST_CASE("anything but a file of a config's size is refused before it is read")
   REQUIRE(refusal(huge) ==
           Lines{cat(huge, ": error: ", huge,
                     ": has 1.00 TiB, at most 4.00 MiB are read\n"
-                    "  remedy: the file is not what its name says: check the path")});
+                    "  remedy: check the path: the file is not what its name says")});
   std::filesystem::remove(huge);
   const std::string pipe = temporary("pipe", "");
   std::filesystem::remove(pipe);
@@ -187,11 +187,11 @@ TEST_CASE("an endless override is refused, and its text is shortened in the mess
 TEST_CASE("an override that is not section.key=value is refused") {
   const Lines expected{
       "--set steps: error: expected section.key=value\n"
-      "  remedy: for example --set train.steps=100"};
+      "  remedy: write for example --set train.steps=100"};
   REQUIRE(texts(load_config({}, {"steps"}).problems) == expected);
   REQUIRE(texts(load_config({}, {"train..steps=1"}).problems) ==
           Lines{"--set train..steps=1: error: expected section.key=value\n"
-                "  remedy: for example --set train.steps=100"});
+                "  remedy: write for example --set train.steps=100"});
   REQUIRE(texts(load_config({}, {"data.train=[a"}).problems).size() >= 1);
 }
 
@@ -222,7 +222,7 @@ data: {packing: document, sequence_length: 0}
            "c.yaml:9:16: error: optimizer.params.lr: expected a number of at least 0, found "
            "\"fast\"",
            "c.yaml:9:22: error: optimizer.params.momentum: AdamW has no such parameter\n"
-           "  remedy: its parameters are lr, betas, eps, weight_decay, bias_correction, "
+           "  remedy: use one of its parameters: lr, betas, eps, weight_decay, bias_correction, "
            "adam_w_mode, amsgrad, torch_adam, fp32_optimizer_states, set_grad_none, max_grad_norm",
            "c.yaml:10:7: error: fp16: expected a section of keys, found 3",
            "c.yaml:11:17: error: data.packing: expected one of concat, documents, none, found "
@@ -238,13 +238,13 @@ TEST_CASE("a key in the wrong section is reported with its right place") {
                 "c.yaml:3:1: error: batch_size: unknown key (did you mean \"train_batch_size\"?)",
                 "c.yaml:4:1: error: steps: unknown key (did you mean \"train.steps\"?)",
                 "c.yaml:5:1: error: nonsense: unknown key\n"
-                "  remedy: ftrun schema --markdown lists all keys"});
+                "  remedy: list all keys with: ftrun schema --markdown"});
   REQUIRE(problems_of("c.yaml", "zero_optimization: {train.steps: 3}") ==
           Lines{"c.yaml:1:21: error: zero_optimization.train.steps: unknown key\n"
-                "  remedy: ftrun schema --markdown lists all keys"});
+                "  remedy: list all keys with: ftrun schema --markdown"});
   REQUIRE(problems_of("c.yaml", "train: {trace: {nonsense: 3}}") ==
           Lines{"c.yaml:1:17: error: train.trace.nonsense: unknown key\n"
-                "  remedy: the keys of train.trace are steps, ranks"});
+                "  remedy: use one of the keys of train.trace: steps, ranks"});
 }
 
 TEST_CASE("a key of another program is reported with ftrun's key") {
@@ -293,7 +293,7 @@ TEST_CASE("every known key of another program is mapped to a key that exists") {
        {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad", "model_path",
         "save_steps", "save_total_limit", "eval_steps", "logging_steps", "gradient_checkpointing",
         "cp", "base_model", "lora", "rank", "alpha", "lora_target"}) {
-    const std::string text = suggestion("", word, schema.names_in(""));
+    const std::string text = key_suggestion("", word, schema.names_in(""));
     const size_t start = text.find('"') + 1;
     const std::string path = text.substr(start, text.rfind('"') - start);
     const size_t dot = path.rfind('.');

@@ -32,8 +32,8 @@ TEST_CASE("senseless weights are refused with their position") {
         Lines{"c.yaml:2:11: error: data.train: expected {path, weight} as in the other entries, "
               "found \"a\"\n  remedy: write each entry as {path: FILE, weight: NUMBER}"});
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b, wait: 1}]") ==
-        Lines{"c.yaml:2:21: error: data.train: unknown key \"wait\" of a data set\n  remedy: it "
-              "has path and weight"});
+        Lines{"c.yaml:2:21: error: data.train: unknown key \"wait\" of a data set\n  remedy: "
+              "write only path and weight"});
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b, weight: 0}]") ==
         Lines{"c.yaml:2:29: error: data.train: expected a list of numbers above 0, found 0"});
   CHECK(problems_of("c.yaml", "data:\n  train: [{path: b}]\n  train_weights: [1]") ==

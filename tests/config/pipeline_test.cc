@@ -40,7 +40,7 @@ std::string pipeline_problem(const std::string& text, int64_t ranks) {
 TEST_CASE("the ranks are data-parallel ranks × tensor × pipeline, and batches count the first") {
   const Resolution r = piped_on("parallel: {tensor: 2, pipeline: 2}\n", 12);
   REQUIRE(texts(r.problems) == Lines{});
-  REQUIRE(r.not_yet.empty());
+  REQUIRE(r.unsupported.empty());
   REQUIRE(mesh_text(r.config.parallel) == "data 3 × tensor 2 × pipeline 2");
   REQUIRE(r.config.train_batch_size == 24);
   REQUIRE(count_ranks(written_of(kEightMicroBatches + "parallel: {data: 2, pipeline: 4}\n"), {}, {})
@@ -138,8 +138,8 @@ TEST_CASE("hand-set layers are a number for each part") {
           "virtual_stages 2)\n  remedy: write the number of blocks of each part");
   REQUIRE(pipeline_problem(with("schedule: zbv, pipeline_layers: [4, 0, 4, 0]"), 2) ==
           "c.yaml:3:57: error: parallel.pipeline_layers: part 1 has no block\n"
-          "  remedy: only the first part (the embedding) and the last part (the head) may have no "
-          "blocks");
+          "  remedy: give each part a block, except the first (the embedding) and the last (the "
+          "head)");
   REQUIRE(
       pipeline_problem(with("pipeline_layers: [8, 7]") + "pipeline: {partition: uniform}\n", 2) ==
       "c.yaml:3:42: error: parallel.pipeline_layers and pipeline.partition uniform both say where "
@@ -204,7 +204,7 @@ TEST_CASE("a unit of all layers cannot be on several stages") {
 TEST_CASE("pipelines run on CPUs and on GPUs") {
   for (const char* text : {"parallel: {pipeline: 2}\n", "parallel: {pipeline: 2}\ndevice: cuda\n",
                            "pipeline: {stages: 2}\ndevice: cuda\n"})
-    REQUIRE(piped_on(text, 2).not_yet.empty());
+    REQUIRE(piped_on(text, 2).unsupported.empty());
 }
 
 TEST_CASE("an effective config says what runs, and reads back as itself") {

@@ -284,7 +284,7 @@ TEST_CASE("contradictions between keys are errors with their position") {
           "  remedy: write params: {} for all defaults");
   REQUIRE(first("scheduler: {type: WarmupLR, params: {warmup_num_steps: 0}}\n") ==
           "c.yaml:2:56: error: scheduler.params.warmup_num_steps: expected a whole number of at "
-          "least 1, found 0\n  remedy: for no warm-up write scheduler: {type: constant}; a "
+          "least 1, found 0\n  remedy: write scheduler: {type: constant} for no warm-up; a "
           "WarmupLR begins with one");
   REQUIRE(first("scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n") ==
           "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it\n"

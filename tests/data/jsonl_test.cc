@@ -305,7 +305,7 @@ TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]
   const std::string path = folder.file("d.jsonl");
   REQUIRE(refused("{\"input_ids\":[1]}\n\n{\"input_ids\":[1,x]}\n") ==
           path +
-              ":3: column 17: expected an integer\n  remedy: expected one object a line, such as "
+              ":3: column 17: expected an integer\n  remedy: write one object a line, such as "
               "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}");
   REQUIRE(refused("{\"input_ids\":[1,2],\"seq_lengths\":[1,1]}\n") ==
           path +

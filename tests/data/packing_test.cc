@@ -170,13 +170,14 @@ TEST_CASE("data without a label to train on is refused before the first step", "
   REQUIRE(refused({.sequence_length = 3, .packing = SequencePacking::kDocuments}) ==
           path +
               ": none of its 3 tokens counts in the loss: there is nothing to train on\n"
-              "  remedy: documents need at least two tokens each; write the data again");
+              "  remedy: write the data again with documents of at least two tokens each");
   write_documents(folder, {4, 4}, {1, 0, 0, 0, 1, 0, 0, 0});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone})
-    REQUIRE(refused({.sequence_length = 3, .packing = packing}) ==
-            path +
-                ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
-                "  remedy: every label is masked; write the data again and mask only the prompts");
+    REQUIRE(
+        refused({.sequence_length = 3, .packing = packing}) ==
+        path +
+            ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
+            "  remedy: write the data again and mask only the prompts: now every label is masked");
   write_documents(folder, {4, 4}, {1, 0, 0, 0, 0, 0, 0, 0});
   REQUIRE_FALSE(refused({.sequence_length = 3}).empty());
   REQUIRE(refused({.sequence_length = 0}) ==

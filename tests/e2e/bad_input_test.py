@@ -77,8 +77,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_missing_or_unreadable_config_is_refused():
-        expect(ftrun(), 2, "ftrun: no config was given\n  remedy: ftrun --config FILE (JSON or "
-                           "YAML); see ftrun --help\n")
+        expect(ftrun(), 2, "ftrun: no config was given\n  remedy: run: ftrun --config FILE (JSON "
+                           "or YAML); see ftrun --help\n")
         path = root / "none.json"
         expect(ftrun("--config", path), 2,
                f"ftrun: {path}: error: cannot be read: No such file or directory\n"
@@ -164,11 +164,9 @@ with tempfile.TemporaryDirectory() as scratch:
         for command in ((), ("train",), ("check",)):
             expect(ftrun(*command, config), 2, f"ftrun: the argument {config} was not expected\n"
                                                f"  remedy: give it as --config {config}\n")
-            expect(ftrun(*command, "--confg", config), 2, 'ftrun: the option --confg is unknown '
-                                                          '(did you mean "--config"?)\n'
-                                                          "  remedy: ftrun "
-                                                          f"{' '.join((*command, ''))}--help lists "
-                                                          "the options\n")
+            expect(ftrun(*command, "--confg", config), 2,
+                   'ftrun: the option --confg is unknown (did you mean "--config"?)\n'
+                   f"  remedy: list the options with: ftrun {' '.join((*command, ''))}--help\n")
         for command in ("train", "check", "plan"):
             before = ftrun("--config", config, "--set", "train.steps=1", command, "--config",
                            config)
@@ -176,7 +174,7 @@ with tempfile.TemporaryDirectory() as scratch:
                               f"  remedy: run: ftrun {command} "
                               "--config ...\n")
         expect(ftrun("trian"), 2, 'ftrun: the command trian is unknown (did you mean "train"?)\n'
-                                  "  remedy: ftrun --help lists the commands\n")
+                                  "  remedy: list the commands with: ftrun --help\n")
         unknown = must(ftrun("dosomething"), 2)
         assert (unknown.stderr.startswith(
             "The following argument was not expected: dosomething\n")), unknown.stderr
@@ -229,7 +227,7 @@ with tempfile.TemporaryDirectory() as scratch:
                         f"again if it was cut short\n{root}/none.bin: no such file\n"
                         "  remedy: check the path, or write the data with scripts/prepare_data.py\n"
                         f"{large}:1: column 20: expected ',' or ']'\n"
-                        '  remedy: expected one object a line, such as {"input_ids": [1, 2, 3]}\n'
+                        '  remedy: write one object a line, such as {"input_ids": [1, 2, 3]}\n'
                         "4 problems in the model and the data; nothing was started\n"), rest
 
     @case
@@ -274,7 +272,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                "  remedy: give the path of a Hugging Face model folder\n1 problem "
                                "in the model; nothing was started\n",
                 model={"path": str(root / "no-config")})
-        for kind, file, words in (("model", "config.json", "the model that it trained is "),
+        for kind, file, words in (("model", "config.json", "the model that this run trained, "),
                                   ("adapter", "adapter_config.json", "write adapter: ")):
             (root / f"run-{kind}/export/{kind}").mkdir(parents=True)
             (root / f"run-{kind}/export/{kind}/{file}").write_text("{}")
@@ -300,8 +298,8 @@ with tempfile.TemporaryDirectory() as scratch:
         message = (f'{folder}/model.safetensors: tensor "model.layers.0.mlp.down_proj.weight": '
                    'data ends at byte 60288, '
                    "the file holds only 56992 bytes of data\n"
-                   "  remedy: the file is damaged, incomplete or not a safetensors file: fetch or "
-                   "write it again\n")
+                   "  remedy: fetch or write the file again: it is damaged, incomplete or not a "
+                   "safetensors file\n")
         refused("truncated-run", 4, f"ftrun: {message}", model={"path": str(folder)})
         both = must(ftrun("--config", job.config("truncated-run", **FEW,
                                                  model={"path": str(folder)}), "--nproc", 2), 4)
@@ -332,9 +330,8 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = tiny_model(root / "two-matrices", tie_word_embeddings=True)
         said_of = (f"{folder}: config.json ties lm_head.weight to model.embed_tokens.weight, and "
                    "the weights hold both with other values\n"
-                   '  remedy: "tie_word_embeddings": false in config.json trains both; to train '
-                   'one for both, remove lm_head.weight from '
-                   "the weights\n")
+                   '  remedy: set "tie_word_embeddings": false in config.json to train both, or '
+                   "remove lm_head.weight from the weights to train one for both\n")
         refused("two-matrices-run", 4, f"ftrun: {said_of}", model={"path": str(folder)})
         result = must(ftrun("check", "--config",
                             job.config("two-matrices-check", model={"path": str(folder)})), 4)
@@ -373,9 +370,9 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("no-head-run", 4, f"ftrun: {untied}: the weights are not those of its "
                                   "config.json:\n  tensor lm_head.weight is missing; expected "
                                   "shape [212, 32]\n"
-                                  '  remedy: "tie_word_embeddings": true in config.json, if the '
-                                  'model uses one matrix for embedding and head; else fetch the '
-                                  "weights again\n", model={"path": str(untied)})
+                                  '  remedy: set "tie_word_embeddings": true in config.json, if '
+                                  "the model uses one matrix for embedding and head; else fetch "
+                                  "the weights again\n", model={"path": str(untied)})
 
     @case
     def a_wrong_model_config_is_refused():
@@ -392,8 +389,8 @@ with tempfile.TemporaryDirectory() as scratch:
         names = ", ".join(family["model_type"] for family in support["families"])
         refused("family-run", 3, f'ftrun: {folder}/config.json: model_type "mamba" is not '
                                  'supported yet\n'
-                                 f"  remedy: supported families: {names}, and the decoders of "
-                                 "gemma3, mistral3\n", model={"path": str(folder)})
+                                 f"  remedy: use a model of a supported family: {names}, or a "
+                                 "decoder of gemma3, mistral3\n", model={"path": str(folder)})
 
     @case
     def weights_with_nan_stop_the_run():
@@ -569,8 +566,8 @@ with tempfile.TemporaryDirectory() as scratch:
         line = json.dumps({"input_ids": [1, 2, 3, 4] * 20, "labels": [-100] * 80})
         masked.write_text((line + "\n") * 20)
         message = (f"ftrun: {masked}: none of its 1600 tokens counts in the loss: there is nothing "
-                   "to train on\n  remedy: every label is masked; write the data again and "
-                   "mask only the prompts\n")
+                   "to train on\n  remedy: write the data again and mask only the prompts: now "
+                   "every label is masked\n")
         refused("masked", 4, message, data={"train": str(masked)})
         refused("masked", 4, message, data={"validation": str(masked)})
 
@@ -609,7 +606,7 @@ with tempfile.TemporaryDirectory() as scratch:
         path = root / "garbled.jsonl"
         path.write_text('{"input_ids":[1,2,3]}\n{"input_ids":[1,2\n')
         refused("garbled", 4, f"ftrun: {path}:2: column 18: expected ',' or ']'\n"
-                              '  remedy: expected one object a line, such as {"input_ids": [1, 2, '
+                              '  remedy: write one object a line, such as {"input_ids": [1, 2, '
                               '3], "labels": [-100, 2, 3]}\n',
                 data={"train": str(path)})
 

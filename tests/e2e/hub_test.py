@@ -89,8 +89,8 @@ with tempfile.TemporaryDirectory() as scratch:
                            checkpoint={"every": 1})
             (scratch / "gone").rename(small / "snapshots" / FIRST)
             assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
-                    f"Face cache does not hold any more (it holds {SECOND})\n  remedy: hf download "
-                    f"acme/small --revision {FIRST} downloads it; or write acme/small@{SECOND}, "
+                    f"Face cache no longer holds (it holds {SECOND})\n  remedy: run: hf "
+                    f"download acme/small --revision {FIRST}; or write acme/small@{SECOND}, "
                     "which is then compared with what the run was trained on\n") in gone.stderr, (
                 gone.stderr)
         finally:
@@ -137,13 +137,13 @@ with tempfile.TemporaryDirectory() as scratch:
         publish("acme/raw", scratch / "raw", FIRST, kind="datasets")
         for name, words in (
                 ("acme/split", ("acme/split: its download is not complete: ", " has no train.bin\n",
-                                f"hf download acme/split --repo-type dataset --revision {SECOND} "
-                                "downloads the missing files")),
+                                "download the missing files: hf download acme/split --repo-type "
+                                f"dataset --revision {SECOND}")),
                 ("acme/splits", ("(did you mean \"acme/split\"?)",
-                                 "hf download acme/splits --repo-type dataset downloads it")),
+                                 "run: hf download acme/splits --repo-type dataset")),
                 ("acme/raw", ("has neither train.bin nor train.jsonl",
-                              "scripts/prepare_data.py --tokenizer MODEL --out FOLDER acme/raw "
-                              "makes them of texts"))):
+                              "run scripts/prepare_data.py --tokenizer MODEL --out FOLDER "
+                              "acme/raw to make them of texts"))):
             stderr = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
             assert all(word in stderr for word in words), stderr
 
@@ -191,13 +191,13 @@ with tempfile.TemporaryDirectory() as scratch:
             for word in words:
                 assert word in stderr, f"{word!r} is not in\n{stderr}"
         refused("acme/none", ":3:11: error: acme/none: there is no such folder",
-                "hf download acme/none downloads it")
+                "run: hf download acme/none")
         refused("acme/small@v2", "has no revision v2 of it (it holds main)",
-                "hf download acme/small --revision v2 downloads it")
+                "run: hf download acme/small --revision v2")
         publish("acme/part", job.model, FIRST)
         (cache / "models--acme--part" / "snapshots" / FIRST / "model.safetensors").unlink()
         refused("acme/part", "has neither model.safetensors",
-                f"hf download acme/part --revision {FIRST} downloads the missing files")
+                f"download the missing files: hf download acme/part --revision {FIRST}")
         config = job.config("no-adapter", adapter="acme/none")
         stderr = must(ftrun("--config", config, env=variables), 2).stderr
         assert ("adapter: acme/none: there is no such folder" in stderr

@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_config_for_this_machine_is_written_and_trains():
         stdout = init("here.yaml").stdout
         lines = stdout.splitlines()
-        assert lines[0] == f"written: {job.scratch / 'here.yaml'}" and len(lines) == 6, stdout
+        assert lines[0] == f"wrote {job.scratch / 'here.yaml'}" and len(lines) == 6, stdout
         assert (re.match(r"Data: \d+ sequences of \d+ tokens; 1 epoch of \d+ sequences? per step "
                          r"are \d+ steps\.", lines[1])), stdout
         assert lines[2] == ("Trains all weights: the whole model fits, and full training usually "

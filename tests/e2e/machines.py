@@ -4,7 +4,7 @@
 def two_cores(memory=None):
     """Returns the machine file of a node with two CPUs, each with this memory."""
     return f"""machine: two
-device: processor
+device: cpu
 devices: 2
 {f"memory: {memory}" if memory else "# of unknown memory"}
 rates:

@@ -288,8 +288,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- what does not fit ----------------------------------------------------------------------
 
-    REMEDY = (r"  remedy: what saves most memory on each rank: \S.* saves \S.*; \S.* saves \S.*; "
-              r"\S.* saves \S.*")
+    REMEDY = (r"  remedy: change what saves most memory on each rank: \S.* saves \S.*; "
+              r"\S.* saves \S.*; \S.* saves \S.*")
 
     @case
     def more_than_the_machine_has_is_refused_before_the_start():
@@ -340,8 +340,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # /proc does not report its free space; the folder cannot be created there.
         assert re.search(r"nvme_path /proc/swap: making the folder failed: No such file or "
                          r"directory\n"
-                         r"  remedy: point nvme_path at .*; what saves most memory on each rank: "
-                         r"zero_optimization.offload_optimizer.device: "
+                         r"  remedy: point nvme_path at .*; change what saves most memory on each "
+                         r"rank: zero_optimization.offload_optimizer.device: "
                          r"\w+ saves ", text), text
 
     run_cases()

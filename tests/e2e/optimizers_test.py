@@ -151,7 +151,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused = ftrun("check", "--config",
                         job.config("foreign", optimizer={"type": "Lion", "params": {"eps": 1e-8}}))
         assert refused.returncode != 0
-        assert ("optimizer.params.eps: Lion has no such parameter\n  remedy: its parameters are "
-                "lr, betas, weight_decay" in refused.stderr), refused.stderr
+        assert ("optimizer.params.eps: Lion has no such parameter\n  remedy: use one of its "
+                "parameters: lr, betas, weight_decay" in refused.stderr), refused.stderr
 
     run_cases()

@@ -402,8 +402,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (target / "config.json").exists() and (target / "tokenizer_config.json").exists()
         stdout = must(ftrun("convert", out, "--out", job.scratch / "converted-alone")).stdout
         assert stdout == (f"model: {job.model} (from {out}/run.json)\n"
-                          f"{out}/checkpoints/step-00000006 -> {job.scratch}/converted-alone\n"
-                          ), stdout
+                          f"wrote {job.scratch}/converted-alone from "
+                          f"{out}/checkpoints/step-00000006\n"), stdout
         for file in ("model.safetensors", "config.json", "tokenizer_config.json"):
             assert ((job.scratch / "converted-alone" / file).read_bytes()
                     == (out / "export/model" / file).read_bytes()), file

@@ -29,7 +29,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (stdout == f"ftrun plan --machine {own} predicts the time of a step on this "
                         "machine; runs compare their steps with it\n"), stdout
         text = own.read_text()
-        assert re.match(r"machine: here\ndevice: processor\ndevices: \d+\n", text), text
+        assert re.match(r"machine: here\ndevice: cpu\ndevices: \d+\n", text), text
         for word in ("linear fp32: {", "linear_wgrad bf16: {", "attention fp32: {", "update: {",
                      "products: {fp32: "):
             assert word in text, (word, text)

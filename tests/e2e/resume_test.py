@@ -260,7 +260,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused = job.run("damaged", "--resume", "auto", code=4, **EIGHT)
         assert refused.stderr.endswith(
             f"ftrun: {path}: it is not JSON\n"
-            "  remedy: this file is written by ftrun: restore it from a copy, or move it away; a "
+            "  remedy: restore this file, which ftrun wrote, from a copy, or move it away; a "
             "resume then compares the run with what its checkpoint records\n"), refused.stderr
         assert len(path.read_text()) == 100
 

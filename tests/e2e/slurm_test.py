@@ -208,8 +208,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         config = job.config("apart", **model)
         result = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
         match = re.search(
-            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) per step "
-            r"pass between nodes",
+            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. Each step "
+            r"sends (.*) between nodes",
             result.stderr,
         )
         assert match, result.stderr
@@ -218,7 +218,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         counted = manifest(job.out("apart"))["traffic"]
         a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
         planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout
-        assert f"ranks 0, 1 on node 0, node 1. {match[1]} per step pass" in planned, planned
+        assert f"on node 0, node 1. Each step sends {match[1]} between" in planned, planned
         number, unit = match[1].split()
         assert abs(float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit] / a_step - 1) < 0.02, (
             match[1],

@@ -343,7 +343,7 @@ def check_three_ranks(data, scratch):
                            "degrees that divide: 1, 3, 9\n"
                            "  3 key/value heads and 2 ranks, neither of which divides the other: "
                            "3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
-                           "  remedy: degrees that divide all of these: 1, 3\n"
+                           "  remedy: use one of the degrees that divide all of these: 1, 3\n"
                            "1 problem in the config; nothing was started\n"), message
     must(ftrun("check", "-q",
                *arguments(3, **{"data.sequence_length": 512, "parallel.sequence": "false"}),

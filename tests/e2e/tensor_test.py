@@ -145,7 +145,7 @@ with tempfile.TemporaryDirectory() as scratch:
             r"divide: 1, 3, 9\n"
             r"  3 key/value heads and 4 ranks, neither of which divides the other: 4 = 1 x 3 \+ 1; "
             r"degrees that do: 1, 3, 6, 9\n"
-            r"  remedy: degrees that divide all of these: 1\n"
+            r"  remedy: use one of the degrees that divide all of these: 1\n"
             r"1 problem in the config; nothing was started\n", message), message
         assert not job.out("odd-4").exists()
         # The refusal is listed together with other errors, and also if DeepSpeed's key sets the

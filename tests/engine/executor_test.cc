@@ -61,7 +61,7 @@ int64_t allocations_of_steps(int world_size, const Config& config, const ModelCo
   return made;
 }
 
-TEST_CASE("after the second step nothing is allocated any more, at any stage and tier") {
+TEST_CASE("after the second step nothing is allocated, at any stage and tier") {
   set_kernel_threads(1);
   for (const int world_size : {1, 2})
     for (const int64_t stage : {0, 1, 2, 3})
@@ -79,7 +79,7 @@ TEST_CASE("after the second step nothing is allocated any more, at any stage and
         }
 }
 
-TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the second step") {
+TEST_CASE("nothing is allocated after the second step in 16 bits with recompute either") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3}) {
     for (const bool half : {false, true}) {
@@ -134,7 +134,7 @@ TEST_CASE(
       RankRig plain(config, testing::model_of_many_blocks(), group);
       const Program& program = rig.plan.train.program;
       require(rig.train(1).result.loss_sum == plain.train(1).result.loss_sum, "both train alike");
-      require(rig.train_executor.trace().instrs.empty(), "nothing is noted unasked");
+      require(rig.train_executor.trace().instrs.empty(), "nothing is recorded unless requested");
       const double expected = plain.train(2).result.loss_sum;
       rig.batches = plain.batches;
       StepRun run = rig.prepared(2);

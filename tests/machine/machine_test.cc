@@ -68,7 +68,7 @@ TEST_CASE(
 }
 
 constexpr const char* kFile = R"(machine: two cores
-device: processor
+device: cpu
 devices: 2
 memory: 16 GiB
 sources: {rates: measured}
@@ -100,15 +100,18 @@ TEST_CASE("a machine that is read from a file, written and read again is the sam
   CHECK(machine.memory_capacity == 16.0 * (1 << 30));
   REQUIRE(machine.rates.size() == 2);
   CHECK(machine.rates[0].matmul_flops.at(DType::kBF16) == 80e9);
-  CHECK(machine.rates[0].slowdown == 1.5);
-  CHECK(machine.rates[1].slowdown == 1);
-  CHECK(machine.cluster.latency == Approx(5e-5));
-  CHECK(machine.cluster.bandwidth == Approx(1e9));
+  CHECK(machine.rates[0].default_slowdown == 1.5);
+  CHECK(machine.rates[1].default_slowdown == 1);
+  CHECK(machine.cluster_link.latency == Approx(5e-5));
+  CHECK(machine.cluster_link.bandwidth == Approx(1e9));
   CHECK(machine.min_op_seconds == 4e-6);
   CHECK(&machine.rates_of(1) == &machine.rates[0]);
   CHECK(&machine.rates_of(2) == &machine.rates[1]);
   CHECK(&machine.rates_of(8) == &machine.rates[1]);
-  Machine again = parse_machine("again.yaml", machine_text(machine));
+  std::string older = kFile;
+  older.replace(older.find("device: cpu"), std::string("device: cpu").size(), "device: processor");
+  CHECK(parse_machine("m.yaml", older) == machine);
+  Machine again = parse_machine("again.yaml", machine_yaml(machine));
   CHECK(again.memory_capacity ==
         Approx(machine.memory_capacity).epsilon(1e-4));  // the file has five digits
   again.memory_capacity = machine.memory_capacity;
@@ -125,7 +128,7 @@ TEST_CASE(
       parse_machine("m.yaml", gpus + "host_memory_capacity: 2 TB\nprice: 2.5 USD/h\n");
   CHECK(machine.host_memory_capacity == 2e12);
   CHECK(machine.price == Price{2.5, "USD"});
-  CHECK(parse_machine("again.yaml", machine_text(machine)) == machine);
+  CHECK(parse_machine("again.yaml", machine_yaml(machine)) == machine);
   const std::pair<const char*, const char*> wrong[] = {
       {"price: 2.5", "\"2.5\" has no unit, such as USD/h"},
       {"price: 2.5 USD", "the unit is money an hour"},
@@ -156,7 +159,7 @@ TEST_CASE("names of machines and CPUs with any characters are read back as they 
                            "true", "1", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}) {
     INFO(name);
     machine.name = machine.cpu_model = name;
-    const Machine again = parse_machine("again.yaml", machine_text(machine));
+    const Machine again = parse_machine("again.yaml", machine_yaml(machine));
     CHECK(again.name == name);
     CHECK(again.cpu_model == name);
   }
@@ -187,13 +190,13 @@ TEST_CASE("errors of a machine file name their line and column") {
   CHECK(refusal("    memory: 20 GB/s\n", "") == "m.yaml:7:5: error: rates.memory is missing");
   CHECK(refusal("otherwise: 1.5", "otherwize: 1.5") ==
         "m.yaml:11:5: error: rates.otherwize: unknown key (did you mean \"otherwise\"?)\n"
-        "  remedy: known here: memory, otherwise, products, ranks, slowdown, threads");
+        "  remedy: use one of the keys memory, otherwise, products, ranks, slowdown, threads");
   CHECK(refusal("otherwise: 1.5", "otherwise: -1") ==
         "m.yaml:11:16: error: rates.otherwise: expected a number from 1e-6 to 1e6, not -1");
   CHECK(refusal("bf16: 80", "bf17: 80") ==
         "m.yaml:10:35: error: rates.products.bf17: expected fp32, bf16 or fp16");
-  CHECK(refusal("device: processor", "device: tpu") ==
-        "m.yaml:2:9: error: device: expected processor or gpu, not tpu");
+  CHECK(refusal("device: cpu", "device: tpu") ==
+        "m.yaml:2:9: error: device: expected cpu or gpu, not tpu");
   CHECK(refusal("devices: 2", "devices: 0") ==
         "m.yaml:3:10: error: devices: expected a whole number above 0, not 0");
   CHECK(refusal("  - ranks: 2", "  - ranks: 1") ==
@@ -218,7 +221,7 @@ TEST_CASE("the shipped machine files can be read and state the source of their n
     const Machine machine = read_machine_file(entry.path());
     INFO(machine.name);
     CHECK(machine.name == entry.path().stem());
-    CHECK(machine.node.bandwidth > 0);
+    CHECK(machine.node_link.bandwidth > 0);
     CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
     // The binary contains the same file, and finds it by its name.
     CHECK(read_machine_file(entry.path().stem()) == machine);
@@ -260,16 +263,17 @@ TEST_CASE(
   const Rates& rates = machine.rates.front();
   // The rate of large work is the stack's share of the peak; small work keeps its factor relative
   // to large work.
-  CHECK(slowed(rates, "linear bf16", 0.01) == Approx(0.01 / 0.8));
-  CHECK(slowed(rates, "linear bf16", 6e-6) == Approx(6e-6 / 0.8 * 3.6 / 1.28));
-  CHECK(slowed(rates, "linear fp16", 6e-6) == slowed(rates, "linear bf16", 6e-6));
-  CHECK(slowed(rates, "linear_wgrad fp16", 1) == Approx(1 / 0.8));
-  CHECK(slowed(rates, "attention bf16", 1) == Approx(2));
-  CHECK(slowed(rates, "attention_dgrad fp16", 1) == Approx(2));
+  CHECK(seconds_with_slowdown(rates, "linear bf16", 0.01) == Approx(0.01 / 0.8));
+  CHECK(seconds_with_slowdown(rates, "linear bf16", 6e-6) == Approx(6e-6 / 0.8 * 3.6 / 1.28));
+  CHECK(seconds_with_slowdown(rates, "linear fp16", 6e-6) ==
+        seconds_with_slowdown(rates, "linear bf16", 6e-6));
+  CHECK(seconds_with_slowdown(rates, "linear_wgrad fp16", 1) == Approx(1 / 0.8));
+  CHECK(seconds_with_slowdown(rates, "attention bf16", 1) == Approx(2));
+  CHECK(seconds_with_slowdown(rates, "attention_dgrad fp16", 1) == Approx(2));
   for (const char* kind : {"rms_norm bf16", "layer_norm fp16", "activation bf16", "update", "copy"})
-    CHECK(slowed(rates, kind, 1) == Approx(1 / 0.4));
-  CHECK(machine.node.bandwidth == 2 * plain.node.bandwidth);
-  CHECK(machine.cluster == plain.cluster);
+    CHECK(seconds_with_slowdown(rates, kind, 1) == Approx(1 / 0.4));
+  CHECK(machine.node_link.bandwidth == 2 * plain.node_link.bandwidth);
+  CHECK(machine.cluster_link == plain.cluster_link);
   CHECK(machine.memory_capacity == plain.memory_capacity);
   CHECK_THROWS_WITH(parse_stack("s.yaml", "stack: s\nproduct: 1\nmemory: x\n"),
                     Catch::Contains("s.yaml:2:1: error: product: unknown key (did you mean "
@@ -302,12 +306,12 @@ TEST_CASE("a collective's time is the measured one, else that of a ring algorith
   CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 2) ==
         Approx(50e-6 + 2 * 20e-6 + 1e6 * 0.75 / 2e9));
   // Here a node's link is slower than eight links of the cluster together.
-  CHECK(link_across(machine, 8).bandwidth == 5e9);
-  CHECK(link_across(machine, 1).bandwidth == 1e9);
+  CHECK(link_between_nodes(machine, 8).bandwidth == 5e9);
+  CHECK(link_between_nodes(machine, 1).bandwidth == 1e9);
   CHECK(exchange_seconds(machine, "send", 1e6, 2, 1) == Approx(50e-6 + 1e6 / 1e9));
   CHECK(exchange_seconds(machine, "all_reduce", 1e6, 1, 1) == 0);
   Machine alone = machine;
-  alone.node = alone.cluster = {};
+  alone.node_link = alone.cluster_link = {};
   CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 1),
                     Catch::Contains("has no links.cluster"));
   CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 2), Catch::Contains("has no links.node"));
@@ -338,7 +342,7 @@ TEST_CASE(
         ideal += std::max(arithmetic, pass.bytes / 20e9);
       }
       CHECK(ideal_seconds(rates, graph, op) == Approx(ideal));
-      const bool is_linear = rated_kind(graph, op) == "linear fp32";
+      const bool is_linear = slowdown_key(graph, op) == "linear fp32";
       const double factor = is_linear ? rates.slowdowns.at("linear fp32").at(ideal) : 1.5;
       const double took = list_seconds(machine, rates, graph, {&op, 1});
       CHECK(took == Approx(std::max(ideal * factor, 4e-6)));

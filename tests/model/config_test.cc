@@ -711,8 +711,9 @@ TEST_CASE("unsupported features are named") {
        "yet"},
       {{{"model_type", "mamba"}},
        llama,
-       "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: supported families: " +
-           family_names() + ", and the decoders of gemma3, mistral3"},
+       "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: use a model of a "
+       "supported family: " +
+           family_names() + ", or a decoder of gemma3, mistral3"},
       {{{"model_type", "gemma3"}},
        llama,
        "4: config.json:\n  text_config: missing; expected the object of the model's decoder\n  "
@@ -724,9 +725,9 @@ TEST_CASE("unsupported features are named") {
         {"architectures", nullptr},
         {"text_config", {{"model_type", "mamba"}}}},
        llama,
-       "3: config.json: text_config.model_type \"mamba\" is not supported yet\n  remedy: supported "
-       "families: " +
-           family_names() + ", and the decoders of gemma3, mistral3"},
+       "3: config.json: text_config.model_type \"mamba\" is not supported yet\n  remedy: use a "
+       "model of a supported family: " +
+           family_names() + ", or a decoder of gemma3, mistral3"},
       {{{"model_type", "gemma3"},
         {"architectures", nullptr},
         {"text_config", {{"hidden_size", "wide"}, {"intermediate_size", 64}}}},

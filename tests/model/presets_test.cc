@@ -105,8 +105,8 @@ TEST_CASE("a name that no model has and a number that is no size are refused wit
   const std::string unknown = refusal([] { find_preset("llama-3.1-8"); });
   CHECK(
       unknown.starts_with("2 \"llama-3.1-8\" is neither a config.json, nor a folder that holds "
-                          "one, nor a known model (did you mean \"llama-3.1-8b\"?) | known "
-                          "models: "));
+                          "one, nor a known model (did you mean \"llama-3.1-8b\"?) | name "
+                          "one of "));
   for (const char* text :
        {"", "7", "7G", "B", "-7B", "nanB", "0x10B", "infB", "49M", "10001B", "7B x"}) {
     INFO(text);

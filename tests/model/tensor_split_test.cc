@@ -363,7 +363,7 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
         "1, 3, 9\n"
         "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; "
         "degrees that do: 1, 3, 6, 9\n"
-        "  remedy: degrees that divide all of these: 1, 3");
+        "  remedy: use one of the degrees that divide all of these: 1, 3");
   CHECK(split_refusal(c, {2, 64}, {3, 0, true}) == "accepted");
   ModelConfig odd = c;
   odd.query_heads = 16;

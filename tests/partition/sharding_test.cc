@@ -66,7 +66,7 @@ TEST_CASE("with one rank, or without sharding, no unit is cut") {
   const Partition partition = build_units(tiny_llama(false));
   for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
-      CHECK_FALSE(sharding.cut(unit.id));
+      CHECK_FALSE(sharding.is_cut(unit.id));
       CHECK(sharding.held_elements(unit.id) == unit.padded);
       CHECK(sharding.whole(unit.id) == unit.padded);
       CHECK(sharding.begin(unit.id) == 0);
@@ -103,9 +103,9 @@ TEST_CASE("all ranks' parts of a cut unit cover it once, and each rank has all o
       int64_t end = 0;
       for (int index = 0; index < count; ++index) {
         const Sharding sharding(partition, {count, index}, cut_small);
-        REQUIRE(sharding.cut(unit.id) ==
+        REQUIRE(sharding.is_cut(unit.id) ==
                 (!unit.small || (cut_small && shard_range(unit, count - 1, count).size() > 0)));
-        if (!sharding.cut(unit.id)) {
+        if (!sharding.is_cut(unit.id)) {
           REQUIRE(sharding.own(unit.id) == UnitRange{0, unit.padded});
           end = unit.padded;
           continue;

@@ -31,8 +31,9 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
   REQUIRE(crossing.ranks == std::vector<int>{0, 1, 2, 3});
   REQUIRE(crossing.bytes == 4 * 1000);
   REQUIRE(crossing_text(crossing, nodes)
-              .starts_with("tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
-                           "1, and 1 more group. 3.91 KiB per step pass between nodes"));
+              .starts_with(
+                  "tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
+                  "1, and 1 more group. Each step sends 3.91 KiB between nodes while layers wait"));
 }
 
 TEST_CASE("ranks that alternate between nodes cross nodes at every link of the ring") {

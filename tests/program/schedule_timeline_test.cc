@@ -25,8 +25,8 @@ TEST_CASE("timelines of equal parts agree with another simulator", "[.needs-refe
     INFO(text(golden));
     const auto lists =
         make_schedules(golden.kind, golden.stages, golden.chunks, golden.micro_batches);
-    const ScheduleTimeline line = simulate_timeline(lists, traits_of(golden.kind).placement,
-                                                    equal_parts(golden.stages * golden.chunks));
+    const ScheduleTimeline line = simulate_timeline(
+        lists, traits_of(golden.kind).placement, equal_part_seconds(golden.stages * golden.chunks));
     const double work = golden.run.at("work");
     REQUIRE(line.makespan == golden.run.at("makespan").get<double>());
     REQUIRE(line.makespan - work == golden.run.at("bubble").get<double>());
@@ -165,7 +165,7 @@ TEST_CASE("with unequal parts, the slowest stage is never idle once its inputs a
 TEST_CASE("lists that wait for each other have no timeline") {
   auto lists = make_schedules(PipelineSchedule::k1F1B, 2, 1, 2);
   std::swap(lists[1][0], lists[1][1]);
-  CHECK_THROWS(simulate_timeline(lists, ChunkPlacement::kLoop, equal_parts(2)));
+  CHECK_THROWS(simulate_timeline(lists, ChunkPlacement::kLoop, equal_part_seconds(2)));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace ftrun {
 namespace {
 
 constexpr const char* kDamaged =
-    "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
+    "restore this file, which ftrun wrote, from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
 
 RunManifest example() {

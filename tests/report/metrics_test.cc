@@ -170,8 +170,7 @@ TEST_CASE(
   start_log({});
   REQUIRE(log.ends_with(cat("warning: ", path,
                             ": was removed or replaced while this run writes it, and is written "
-                            "again; the lines up to step 2 are not "
-                            "in it any more\n")));
+                            "again; the lines up to step 2 are no longer in it\n")));
   REQUIRE(read_file(path) ==
           metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
 }

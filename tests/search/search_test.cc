@@ -75,13 +75,13 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
     const std::vector<JudgedLayout> drawn = draw_legal(task, kOfTask, random);
     std::vector<Evaluation> all(drawn.size());
     run_in_parallel(drawn.size(), [&](size_t i) { all[i] = evaluate(task, drawn[i].layout); });
-    Bounds bounds(task);
+    BoundCalculator bounds(task);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Layout& layout = drawn[i].layout;
       const Bound bound = bounds.compute_bound(layout, drawn[i].facts);
       const Evaluation& exact = all[i];
-      INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_text(task.machine));
-      CHECK(exact.problem == "");
+      INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_yaml(task.machine));
+      CHECK(exact.failure == "");
       REQUIRE(exact.time.has_value());
       CHECK(bound.seconds <= exact.time->seconds);
       CHECK(bound.memory.device <= exact.memory.device);
@@ -112,7 +112,7 @@ TEST_CASE(
     task.model.hidden = 64;
     task.model.feed_forward = 256;
     LayoutRules rules(task);
-    Bounds bounds(task);
+    BoundCalculator bounds(task);
     std::map<PipelineSchedule, int> tries;
     std::vector<Layout> layouts = all_layouts(task);
     std::shuffle(layouts.begin(), layouts.end(), random);
@@ -158,7 +158,7 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
       ++legal;
       REQUIRE(*verdict.facts == state_facts(*config));
     }
-    CHECK(rules.asked() < static_cast<int64_t>(layouts.size()));
+    CHECK(rules.try_calls() < static_cast<int64_t>(layouts.size()));
     if (t % 3 != 1) CHECK(legal > 0);
   }
 }
@@ -174,7 +174,7 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
   write(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
   const auto hosted = [&] {
     LayoutRules rules(task);
-    Bounds bounds(task);
+    BoundCalculator bounds(task);
     int64_t fitting = 0;
     for (const Layout& layout : all_layouts(task)) {
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
@@ -198,8 +198,8 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
   const int64_t plain = evaluate(task, {.data = 2, .micro_batch = 2}, false).memory.host;
   task.machine.host_memory_capacity = static_cast<double>(2 * plain + 2);
   const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
-  REQUIRE(!found.choices.empty());
-  for (const Evaluation& one : found.choices) CHECK(one.memory.host <= plain + 1);
+  REQUIRE(!found.ranking.empty());
+  for (const Evaluation& one : found.ranking) CHECK(one.memory.host <= plain + 1);
   task.host_memory = int64_t{1} << 40;
   CHECK(hosted() > 0);
 }
@@ -212,11 +212,11 @@ TEST_CASE("a slow rank changes the times of layouts, but not which ones are lega
   const SearchResult even = search_layouts(task, {.seconds = kUnlimited});
   task.slow = {{1, 3}};
   const SearchResult uneven = search_layouts(task, {.seconds = kUnlimited});
-  REQUIRE(!even.choices.empty());
-  REQUIRE(!uneven.choices.empty());
+  REQUIRE(!even.ranking.empty());
+  REQUIRE(!uneven.ranking.empty());
   CHECK(uneven.proved);
   CHECK(uneven.counts.legal == even.counts.legal);
-  CHECK(uneven.choices.front().time->seconds > even.choices.front().time->seconds);
+  CHECK(uneven.ranking.front().time->seconds > even.ranking.front().time->seconds);
 }
 
 /// Makes the task of Llama-3-405B on so many nodes of 8 H100, with 2,048 rows a step.
@@ -244,7 +244,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
           "[long]") {
   const SearchTask task = llama_405b_task(2048);
   LayoutRules rules(task);
-  Bounds bounds(task);
+  BoundCalculator bounds(task);
   int64_t legal = 0, all = 0, compared = 0;
   std::mt19937_64 random(405);
   for (const Layout& layout : all_layouts(task)) {
@@ -266,7 +266,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
   // These are the numbers in docs/plan.md.
   CHECK(all == 375'558);
   CHECK(legal == 143'586);
-  CHECK(rules.asked() == 4'757);
+  CHECK(rules.try_calls() == 4'757);
   CHECK(compared > 50);
 }
 
@@ -291,10 +291,10 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
       if (task.device_memory == 0 || one.memory.device <= task.device_memory)
         best = std::min(best, one.time->seconds);
     const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
-    INFO(machine_text(task.machine) << layouts.size() << " layouts");
-    REQUIRE(!found.choices.empty());
+    INFO(machine_yaml(task.machine) << layouts.size() << " layouts");
+    REQUIRE(!found.ranking.empty());
     CHECK(found.proved);
-    CHECK(found.choices.front().time->seconds == best);
+    CHECK(found.ranking.front().time->seconds == best);
     CHECK(found.counts.legal == static_cast<int64_t>(layouts.size()));
     CHECK(found.counts.legal + found.counts.refused == found.counts.all);
     // Each legal layout has one outcome.
@@ -343,10 +343,10 @@ TEST_CASE("a search that runs out of time lists the fastest planned layout first
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, 4, 8);
     const SearchResult found = search_layouts(task, {.seconds = 0.05});
-    if (found.choices.empty()) continue;
-    for (const PlainChoiceComparison& why : found.why_not)
-      if (why.best && why.best->is_choice())
-        CHECK(why.best->time->seconds >= found.choices.front().time->seconds);
+    if (found.ranking.empty()) continue;
+    for (const PlainChoiceComparison& why : found.plain_choices)
+      if (why.best && why.best->is_ranked())
+        CHECK(why.best->time->seconds >= found.ranking.front().time->seconds);
   }
 }
 
@@ -375,23 +375,23 @@ TEST_CASE(
   task.nodes = 1;
   task.device_memory = 1;
   const SearchResult none = search_layouts(task, {.seconds = kUnlimited});
-  CHECK(none.choices.empty());
-  REQUIRE(none.nearest.has_value());
-  CHECK(none.nearest->memory.device > 1);
-  CHECK(!none.nearest->fits);
-  CHECK(!none.on_more_nodes.has_value());
+  CHECK(none.ranking.empty());
+  REQUIRE(none.least_memory.has_value());
+  CHECK(none.least_memory->memory.device > 1);
+  CHECK(!none.least_memory->fits);
+  CHECK(!none.fit_on_more_nodes.has_value());
 
   task.device_memory = 0;
   const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
-  REQUIRE(!found.choices.empty());
+  REQUIRE(!found.ranking.empty());
   std::set<std::string> named;
   int chosen = 0;
-  for (const PlainChoiceComparison& why : found.why_not) {
+  for (const PlainChoiceComparison& why : found.plain_choices) {
     named.insert(why.choice);
-    chosen += why.chosen ? 1 : 0;
+    chosen += why.is_chosen ? 1 : 0;
     if (why.best && why.best->time)
-      CHECK(why.best->time->seconds >= found.choices.front().time->seconds);
-    CHECK((why.chosen || why.best.has_value() || why.bound.has_value() || !why.refusal.empty()));
+      CHECK(why.best->time->seconds >= found.ranking.front().time->seconds);
+    CHECK((why.is_chosen || why.best.has_value() || why.bound.has_value() || !why.refusal.empty()));
   }
   CHECK(named.contains("ZeRO 3"));
   CHECK(chosen <= 1);
@@ -405,11 +405,11 @@ TEST_CASE(
   task.nodes = 1;
   task.device_memory = 1;
   const SearchResult found = search_layouts(task, {.seconds = 0});
-  CHECK(found.choices.empty());
-  REQUIRE(found.nearest.has_value());
+  CHECK(found.ranking.empty());
+  REQUIRE(found.least_memory.has_value());
   CHECK(found.counts.planned <= 2);
-  CHECK(!found.on_more_nodes.has_value());
-  CHECK(found.nodes_left == 2);
+  CHECK(!found.fit_on_more_nodes.has_value());
+  CHECK(found.first_untried_nodes == 2);
   // Without a time limit, a search tries all numbers of nodes.
   CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
 }
@@ -431,20 +431,21 @@ TEST_CASE("a number of nodes whose layouts were not all tried is not reported as
   task.model.vocab_rows = 512;
   // 60 % of what a small layout on one node needs.
   task.device_memory = 1;
-  const SearchResult one = search_layouts(task, {.seconds = kUnlimited, .more_nodes = false});
-  REQUIRE(one.nearest.has_value());
-  task.device_memory = one.nearest->memory.device * 6 / 10;
+  const SearchResult one = search_layouts(task, {.seconds = kUnlimited, .tries_more_nodes = false});
+  REQUIRE(one.least_memory.has_value());
+  task.device_memory = one.least_memory->memory.device * 6 / 10;
   const SearchResult all = search_layouts(task, {.seconds = kUnlimited});
-  REQUIRE(all.on_more_nodes.has_value());
-  REQUIRE(all.more_nodes > 2);
-  CHECK(all.nodes_left == 0);
+  REQUIRE(all.fit_on_more_nodes.has_value());
+  REQUIRE(all.sufficient_nodes > 2);
+  CHECK(all.first_untried_nodes == 0);
   for (double seconds = 0.005; seconds < 1; seconds *= 1.3) {
     const SearchResult found = search_layouts(task, {.seconds = seconds});
-    if (!found.nearest) continue;  // the time was too short for one node
-    INFO(seconds << " s: " << found.more_nodes << ", left " << found.nodes_left << ", of "
-                 << all.more_nodes);
-    const bool enough = found.on_more_nodes && found.more_nodes <= all.more_nodes;
-    CHECK((enough || (found.nodes_left > 0 && found.nodes_left <= all.more_nodes)));
+    if (!found.least_memory) continue;  // the time was too short for one node
+    INFO(seconds << " s: " << found.sufficient_nodes << ", left " << found.first_untried_nodes
+                 << ", of " << all.sufficient_nodes);
+    const bool enough = found.fit_on_more_nodes && found.sufficient_nodes <= all.sufficient_nodes;
+    CHECK((enough ||
+           (found.first_untried_nodes > 0 && found.first_untried_nodes <= all.sufficient_nodes)));
   }
 }
 
@@ -452,7 +453,8 @@ TEST_CASE("an exact plan is given up when its time is over") {
   std::mt19937_64 random(5);
   const SearchTask task = random_task(random, 4, 8);
   const Layout layout = legal_layouts(task).front();
-  CHECK_THROWS_AS(evaluate(task, layout, true, std::chrono::steady_clock::now()), PlanGivenUp);
+  CHECK_THROWS_AS(evaluate(task, layout, true, std::chrono::steady_clock::now()),
+                  PlanDeadlineExceeded);
   Layout longer = layout;
   longer.accumulation *= 2;
   CHECK(plan_effort(task, longer) > plan_effort(task, layout));
@@ -462,9 +464,9 @@ TEST_CASE("a search whose time is over before any plan is complete says so", "[l
   // All layouts that may fit keep their state in main memory, and accumulate many micro-batches.
   SearchTask task = llama_405b_task(1);
   const SearchResult found = search_layouts(task, {.seconds = 0});
-  CHECK(found.choices.empty());
+  CHECK(found.ranking.empty());
   CHECK(!found.proved);
-  CHECK(found.counts.planned + found.counts.given_up <= 1);
+  CHECK(found.counts.planned + found.counts.abandoned <= 1);
   if (found.counts.planned == 0) CHECK(found.needed_seconds > 0);
 }
 
@@ -472,10 +474,10 @@ TEST_CASE("a search that has no time says how much better another layout could b
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
   const SearchResult found = search_layouts(task, {.seconds = 0});
-  REQUIRE(!found.choices.empty());
+  REQUIRE(!found.ranking.empty());
   CHECK(!found.proved);
   CHECK(found.counts.tried < found.counts.all);
-  CHECK(found.least <= found.choices.front().time->seconds);
+  CHECK(found.other_seconds_bound <= found.ranking.front().time->seconds);
 }
 
 }  // namespace

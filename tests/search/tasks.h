@@ -24,7 +24,7 @@ T one_of(std::mt19937_64& random, const std::vector<T>& choices) {
 inline Machine random_machine(std::mt19937_64& random, int devices) {
   const bool gpus = random() % 3 > 0;
   std::string text =
-      cat("machine: m\ndevice: ", gpus ? "gpu" : "processor", "\ndevices: ", devices, "\nrates:\n");
+      cat("machine: m\ndevice: ", gpus ? "gpu" : "cpu", "\ndevices: ", devices, "\nrates:\n");
   for (int ranks = 1; ranks <= (gpus ? 1 : devices); ranks *= 2)
     text += cat("  - ranks: ", ranks, "\n    memory: ", one_of<int>(random, {1, 10, 100}),
                 " GB/s\n    products: {fp32: ", one_of<int>(random, {1, 20, 300}),

@@ -97,7 +97,7 @@ std::string difference_of_collectives(const Program& a, const Program& b) {
   for (size_t lane = 0; lane < one.lanes.size(); ++lane)
     for (size_t i = 0; i < one.lanes[lane].size(); ++i)
       if (one.lanes[lane][i].announced != other.lanes[lane][i].announced)
-        return instr_place(a, one.lanes[lane][i].instr) + " meets others";
+        return numbered_instr_text(a, one.lanes[lane][i].instr) + " meets others";
   return "";
 }
 
@@ -118,7 +118,7 @@ std::string difference_but_place(const Program& a, const Program& b) {
     const bool parts = touches_parts(x);
     if (!equal_fields(x, y) || !equal_ranges(x.reads, y.reads, parts) ||
         !equal_ranges(x.writes, y.writes, parts))
-      return instr_place(a, static_cast<InstrId>(i));
+      return numbered_instr_text(a, static_cast<InstrId>(i));
   }
   return difference_of_collectives(a, b);
 }

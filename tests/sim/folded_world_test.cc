@@ -99,7 +99,9 @@ bool reach_end(const World& world, const std::vector<LaneSchedule>& schedules) {
 /// Damages the schedule of a class in one of four ways: a step is missing, two steps are swapped, a
 /// step announces something else, or a wait needs more steps.
 void damage(LaneSchedule& schedule, std::mt19937_64& random) {
-  auto& lane = schedule.lanes[static_cast<size_t>(schedule.used[random() % schedule.used.size()])];
+  auto& lane =
+      schedule
+          .lanes[static_cast<size_t>(schedule.used_lanes[random() % schedule.used_lanes.size()])];
   if (lane.empty()) return;
   const size_t at = random() % lane.size();
   const auto kind = random() % 4;
@@ -135,7 +137,7 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
       std::vector<LaneSchedule> changed = schedules;
       for (int i = 0; i < damages; ++i) {
         LaneSchedule& schedule = changed[random() % changed.size()];
-        if (!schedule.used.empty()) damage(schedule, random);
+        if (!schedule.used_lanes.empty()) damage(schedule, random);
         // In some rounds all classes get the same damaged schedule, which often still reaches the
         // end.
         if (damages % 2 == 0) changed.assign(changed.size(), LaneSchedule(schedule)), i = damages;

@@ -136,7 +136,7 @@ TEST_CASE("a record has all instructions of each class's lowest rank, and its ti
       if (lane.lane == Lane::kCompute) compute = lane.busy;
     CHECK(static_cast<double>(compute) / kPicosecondsPerSecond ==
           Approx(rank.time.layers + rank.time.update + rank.time.other).epsilon(1e-12));
-    waits_for_groups |= rank.time.waits.collectives() > 0;
+    waits_for_groups |= rank.time.idle_by_lane.collectives() > 0;
     double parts = 0;
     for (const auto& [name, seconds] : parts_of(rank.time)) parts += seconds;
     CHECK(parts <= rank.time.seconds * (1 + 1e-9));

@@ -39,9 +39,9 @@ struct PricedProgram {
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
     program.groups.push_back({{"dp_shard@0", {0, 1, 2, 3}}, {4, 0}});
   }
-  Picoseconds time_of(const Instr& instr, int on_node = 4) {
-    InstrCosts costs(machine, 3, program, model, {on_node});
-    return costs.cost_of(instr).alone;
+  Picoseconds time_of(const Instr& instr, int ranks_on_node = 4) {
+    InstrCosts costs(machine, 3, program, model, {ranks_on_node});
+    return costs.cost_of(instr).unshared_time;
   }
 };
 
@@ -103,7 +103,7 @@ TEST_CASE("collectives use the node's link, or the cluster's if their ranks are 
 TEST_CASE(
     "a missing entry of a machine file is named with what to add, an impossible one is refused") {
   PricedProgram priced;
-  priced.machine.host = {};
+  priced.machine.host_link = {};
   priced.machine.host_memory_bandwidth = 0;
   priced.machine.disk_read = 0;
   Instr copy{.kind = InstrKind::kCopy};
@@ -132,7 +132,7 @@ Config config_on(DeviceKind device, int tensor, int data) {
   return config;
 }
 
-StepTime predicted(const Config& config, const Machine& machine, const RunPlace& place) {
+StepTime predicted(const Config& config, const Machine& machine, const RunPlacement& place) {
   const ModelConfig model = small_config(2, false);
   const StepPlan own = plan_steps(config, model, 0);
   const ClassPlans all(config, model, 0, own);
@@ -141,7 +141,7 @@ StepTime predicted(const Config& config, const Machine& machine, const RunPlace&
 
 TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of rank 0 is on one") {
   Machine machine = parse_machine("gpus.yaml", kGpus);
-  machine.cluster.latency = 1;
+  machine.cluster_link.latency = 1;
   const Config config = config_on(DeviceKind::kCuda, 2, 3);
   // There are six ranks. On nodes of three, ranks 2 and 3 are on different nodes; on nodes of two,
   // no pair is split.
@@ -168,7 +168,7 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
       predicted(config, cores, {.nodes = 1, .threads = 3}),
       Catch::Contains("threads is 3, and the machine gpus was measured with 2 for 2 ranks"));
   const StepTime time = predicted(config, cores, {.nodes = 1, .threads = 2});
-  CHECK(time.products == 2e9);
+  CHECK(time.matmul_flops == 2e9);
   CHECK(time.seconds >= time.layers + time.update + time.other);
   // Eight ranks with two threads each share four cores, so at most two ranks compute at once.
   CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).products == 2e9);

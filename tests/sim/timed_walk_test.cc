@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "axes/pipeline/plan.h"
+#include "axes/pipeline/pipeline_config.h"
 #include "axes/pipeline/schedule_timeline.h"
 #include "program/choices.h"
 #include "sim/class_plans.h"
@@ -45,7 +45,7 @@ TEST_CASE("lanes run at the same time, and an instruction begins when its waits 
   CHECK(time.end == 115);
   CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 45);
   // Compute is idle from 40, when its second instruction is done, to 110.
-  CHECK(time.waited[static_cast<size_t>(WaitedFor::kCopies)] == 70);
+  CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 70);
 }
 
 TEST_CASE("a wait is charged to what runs in it, and to what that waited for before") {
@@ -56,10 +56,10 @@ TEST_CASE("a wait is charged to what runs in it, and to what that waited for bef
                                     {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
   const RankTime time = timed(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 95);
-  CHECK(time.waited[static_cast<size_t>(WaitedFor::kCopies)] == 60);
-  REQUIRE(time.waited_on.size() > static_cast<size_t>(Lane::kToHost));
-  CHECK(time.waited_on[static_cast<size_t>(Lane::kToDevice)] == 40);
-  CHECK(time.waited_on[static_cast<size_t>(Lane::kToHost)] == 20);
+  CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 60);
+  REQUIRE(time.idle_by_lane.size() > static_cast<size_t>(Lane::kToHost));
+  CHECK(time.idle_by_lane[static_cast<size_t>(Lane::kToDevice)] == 40);
+  CHECK(time.idle_by_lane[static_cast<size_t>(Lane::kToHost)] == 20);
 }
 
 TEST_CASE("threads that want the same cores share them") {
@@ -199,8 +199,8 @@ void require_same_times(const World& folded, const std::vector<RankTime>& of_fol
     const RankTime& rank = of_all[static_cast<size_t>(folded.ranks[cell].number)];
     REQUIRE(one.end == rank.end);
     REQUIRE(one.busy == rank.busy);
-    REQUIRE(one.waited == rank.waited);
-    REQUIRE(one.waited_on == rank.waited_on);
+    REQUIRE(one.idle_by_cause == rank.idle_by_cause);
+    REQUIRE(one.idle_by_lane == rank.idle_by_lane);
   }
   REQUIRE(last_end(of_folded) == last_end(of_all));
 }

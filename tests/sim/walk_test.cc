@@ -229,7 +229,7 @@ TEST_CASE(
     for (size_t i = 0; i < steps; ++i) walk.finish(0);
     return walk.ready().empty()
                ? walk.fault()
-               : cat(walk.takes_part(walk.ready()[0]) ? "takes part" : "is left out");
+               : cat(walk.runs_in_step(walk.ready()[0]) ? "takes part" : "is left out");
   };
   CHECK(walk_to(true, 1) == "rank 0: instruction 1 (begin) starts before the decision");
   program.instrs[0].kind = InstrKind::kDecide;

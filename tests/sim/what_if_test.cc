@@ -47,7 +47,7 @@ Config config_of(int data, int tensor, int pipeline, int stage, int64_t micro_ba
 }
 
 StepTime predicted(const Config& config, const ModelConfig& model, const Machine& machine,
-                   const RunPlace& place) {
+                   const RunPlacement& place) {
   const StepPlan own = plan_steps(config, model, 0);
   return predict_step(ClassPlans(config, model, 0, own), machine, place);
 }
@@ -68,20 +68,20 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
           for (const int64_t slow : {ranks - 1, ranks / 2}) {
             INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
                           << pipeline << ", slow " << slow);
-            const RunPlace folded{.nodes = 2, .slow = {{slow, 1.7}}};
+            const RunPlacement folded{.nodes = 2, .slow = {{slow, 1.7}}};
             // The factors are so close to 1 that no picosecond changes, but all different, so no
             // two ranks can be folded.
-            RunPlace apart = folded;
+            RunPlacement apart = folded;
             for (int rank = 0; rank < ranks; ++rank)
               if (rank != slow) apart.slow.push_back({rank, 1 + rank * DBL_EPSILON});
             const StepTime one = predict_step(all, machine, folded);
             const StepTime each = predict_step(all, machine, apart);
             CHECK(one.seconds == each.seconds);
             CHECK(one.layers == each.layers);
-            CHECK(one.communication == each.communication);
-            CHECK(one.stages == each.stages);
-            CHECK(one.waits.stages == each.waits.stages);
-            CHECK(one.waits.collectives() == each.waits.collectives());
+            CHECK(one.collective_wait == each.collective_wait);
+            CHECK(one.pipeline_wait == each.pipeline_wait);
+            CHECK(one.idle_by_lane.stages == each.idle_by_lane.stages);
+            CHECK(one.idle_by_lane.collectives() == each.idle_by_lane.collectives());
             CHECK(one.stage_waits == each.stage_waits);
             ++compared;
             changed += one.seconds > predict_step(all, machine, {.nodes = 2}).seconds ? 1 : 0;
@@ -94,7 +94,7 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
 TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its own stage alone") {
   ModelConfig model = small_config(8, false);
   Machine machine = gpus(2);
-  machine.node = {1e-9, 1e15};
+  machine.node_link = {1e-9, 1e15};
   constexpr double kTimes = 2;
   const auto slower = [&](const Config& config) {
     return predicted(config, model, machine, {.nodes = 1, .slow = {{1, kTimes}}}).seconds /
@@ -120,12 +120,12 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
   const StepTime time = predicted(config_of(2, 2, 1, 1, 2), model, gpus(2), {.nodes = 2});
   double sum = 0;
   std::vector<std::string> axes;
-  for (const GroupWait& wait : time.waits.groups) {
+  for (const GroupIdle& wait : time.idle_by_lane.groups) {
     sum += wait.seconds;
     axes.push_back(wait.axes);
   }
-  CHECK(sum == Approx(time.communication));
-  CHECK(time.communication > 0);
+  CHECK(sum == Approx(time.collective_wait));
+  CHECK(time.collective_wait > 0);
   CHECK(std::find(axes.begin(), axes.end(), "tp") != axes.end());
   // Tensor ranks share a node; data-parallel groups span two nodes.
   int64_t node = 0, cluster = 0;
@@ -139,17 +139,17 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
   }
   CHECK(node > 0);
   CHECK(cluster > 0);
-  CHECK(time.links.node == node);
-  CHECK(time.links.cluster == cluster);
-  CHECK(time.links.to_host == 0);
-  CHECK(time.links.disk_read == 0);
+  CHECK(time.link_bytes.node == node);
+  CHECK(time.link_bytes.cluster == cluster);
+  CHECK(time.link_bytes.to_host == 0);
+  CHECK(time.link_bytes.disk_read == 0);
 }
 
 TEST_CASE("a slow rank and a network are read, and what is wrong with them is named") {
   const auto slow = parse_slow_ranks({"rank=5:1.3", "rank=0:0.5"});
   CHECK(slow == std::vector<SlowRank>{{5, 1.3}, {0, 0.5}});
-  CHECK(slowness_of(slow, 5) == 1.3);
-  CHECK(slowness_of(slow, 4) == 1);
+  CHECK(slow_factor_of(slow, 5) == 1.3);
+  CHECK(slow_factor_of(slow, 4) == 1);
   const std::pair<const char*, const char*> wrong[] = {
       {"5:1.3", "expected a rank and how slow it is"},
       {"rank=5", "expected a rank and how slow it is"},
@@ -166,23 +166,23 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
   }
   CHECK_THROWS_WITH(parse_slow_ranks({"rank=1:2", "rank=1:3"}),
                     Catch::Contains("rank 1 is given twice"));
-  CHECK_THROWS_WITH(require_ranks({{4, 2}}, 4),
+  CHECK_THROWS_WITH(require_slow_ranks_exist({{4, 2}}, 4),
                     Catch::Contains("--slow rank=4:2: the run has 4 ranks, counted from 0"));
-  CHECK_NOTHROW(require_ranks({{3, 2}}, 4));
+  CHECK_NOTHROW(require_slow_ranks_exist({{3, 2}}, 4));
 
   Machine machine = gpus(2);
   set_network("200Gb/s", 2, machine);
-  CHECK(machine.cluster.bandwidth == Approx(25e9));
+  CHECK(machine.cluster_link.bandwidth == Approx(25e9));
   set_network("5 GB/s", 2, machine);
-  CHECK(machine.cluster.bandwidth == Approx(5e9));
-  CHECK(machine.cluster.latency == gpus(2).cluster.latency);
+  CHECK(machine.cluster_link.bandwidth == Approx(5e9));
+  CHECK(machine.cluster_link.latency == gpus(2).cluster_link.latency);
   CHECK(what_if_text({{5, 1.3}}, machine, true) ==
         "rank 5 takes 1.3 times as long, the network has 5 GB/s");
   CHECK_THROWS_WITH(set_network("5 furlongs", 2, machine), Catch::Contains("the unit is one of"));
   CHECK_THROWS_WITH(set_network("-5 GB/s", 2, machine), Catch::Contains("not a number above 0"));
   CHECK_THROWS_WITH(set_network("5 GB/s", 1, machine),
                     Catch::Contains("there is one node, so nothing goes between nodes"));
-  machine.cluster = {};
+  machine.cluster_link = {};
   CHECK_THROWS_WITH(set_network("5 GB/s", 2, machine), Catch::Contains("has no links.cluster"));
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   const StepPlan plan = plan_steps(config, model, 0);
   StepTime time;
   time.seconds = 36;
-  time.products = 1e6;
+  time.matmul_flops = 1e6;
   const RunEstimate run = estimate_run(config, model, plan, time, machine, 1, 1000);
   CHECK(run.hours == Approx(10));
   CHECK(run.device_hours == Approx(40));
@@ -221,7 +221,8 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   const double flops = recomputed_flops_per_token(config, model, again.train.model);
   CHECK(flops < 1.2 * (products + 4 * 4 * hidden * tokens));
   CHECK(flops > products - 4 * 2 * hidden * wide);
-  CHECK(recomputed.hfu - recomputed.mfu == Approx(flops * run.tokens_per_second / time.products));
+  CHECK(recomputed.hfu - recomputed.mfu ==
+        Approx(flops * run.tokens_per_second / time.matmul_flops));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::string divisor_remedy(int64_t number) {
 
 /// Resolves MiCS, whose key is the number of ranks in a shard group; parallel.data_replicate is the
 /// number of groups.
-void resolve_mics(Resolving& r) {
+void resolve_mics(ResolveState& r) {
   ParallelConfig& mesh = r.config.parallel;
   const int64_t ranks = r.config.zero.mics_shard_size;
   const std::string path = "zero_optimization.mics_shard_size";
@@ -46,7 +46,7 @@ void resolve_mics(Resolving& r) {
            cat("data-parallel ", mesh.data, " / mics_shard_size ", ranks));
 }
 
-void check_hybrid(Resolving& r) {
+void check_hybrid(ResolveState& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t stage = r.config.zero.stage;
   const std::string path = "parallel.data_replicate";
@@ -65,7 +65,7 @@ void check_hybrid(Resolving& r) {
                        ": each replica is one rank, so nothing is sharded"));
 }
 
-void check_secondary_shards(Resolving& r) {
+void check_secondary_shards(ResolveState& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const ZeroConfig& zero = r.config.zero;
   const std::string path = "zero_optimization.zero_hpz_partition_size";
@@ -84,7 +84,7 @@ void check_secondary_shards(Resolving& r) {
         divisor_remedy(shards));
 }
 
-void check_shard_groups(Resolving& r) {
+void check_shard_groups(ResolveState& r) {
   resolve_mics(r);
   check_hybrid(r);
   check_secondary_shards(r);

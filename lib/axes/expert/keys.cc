@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-void check_experts(Resolving& r) {
+void check_experts(ResolveState& r) {
   const ParallelConfig& mesh = r.config.parallel;
   if ((mesh.data * mesh.context) % mesh.expert != 0)
     r.error("parallel.expert",

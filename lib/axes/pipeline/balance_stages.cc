@@ -74,9 +74,9 @@ class StageCut {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, this
-  /// many do, too: there are enough blocks, and cutting a part in two does not make it heavier.
-  bool holds(int64_t limit) const {
+  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, so does
+  /// this number: there are enough blocks, and cutting a part in two does not make it heavier.
+  bool fits_in_parts(int64_t limit) const {
     int parts = 0;
     for (int from = 0; from < blocks_; ++parts) {
       int to = from;
@@ -91,7 +91,7 @@ class StageCut {
     int64_t too_light = -1, enough = sums_.back();
     while (enough - too_light > 1) {
       const int64_t middle = too_light + (enough - too_light) / 2;
-      (holds(middle) ? enough : too_light) = middle;
+      (fits_in_parts(middle) ? enough : too_light) = middle;
     }
     return enough;
   }

@@ -52,7 +52,7 @@ bool matches_decoder_layers(const std::string& expression) {
   return matches;
 }
 
-void resolve_chunks(Resolving& r) {
+void resolve_chunks(ResolveState& r) {
   ParallelConfig& p = r.config.parallel;
   const std::string path = "parallel.virtual_stages";
   const ScheduleTraits& schedule = traits_of(p.schedule);
@@ -74,7 +74,7 @@ void resolve_chunks(Resolving& r) {
   }
 }
 
-void check_rounds(Resolving& r) {
+void check_rounds(ResolveState& r) {
   const ParallelConfig& p = r.config.parallel;
   const int64_t count = r.config.gradient_accumulation_steps;
   if (!traits_of(p.schedule).runs_in_rounds || count % p.pipeline == 0) return;
@@ -86,7 +86,7 @@ void check_rounds(Resolving& r) {
           nearest_multiples("use", count, p.pipeline));
 }
 
-void check_layers(Resolving& r) {
+void check_layers(ResolveState& r) {
   const ParallelConfig& p = r.config.parallel;
   const std::string path = "parallel.pipeline_layers";
   const auto count = static_cast<int64_t>(p.pipeline_layers.size());
@@ -99,7 +99,7 @@ void check_layers(Resolving& r) {
     if (p.pipeline_layers[k] == 0)
       return r.error(
           path, cat(path, ": part ", k, " has no block"),
-          "only the first part (the embedding) and the last part (the head) may have no blocks");
+          "give each part a block, except the first (the embedding) and the last (the head)");
   if (r.config.pipeline.partition != PipelineConfig{}.partition)
     r.error(path,
             cat(path, " and pipeline.partition ", r.config.pipeline.partition,
@@ -107,7 +107,7 @@ void check_layers(Resolving& r) {
             "keep one of the two");
 }
 
-void check_partition(Resolving& r) {
+void check_partition(ResolveState& r) {
   const std::string& text = r.config.pipeline.partition;
   if (pipeline_partition(text)) return;
   if (text.starts_with(kTypePrefix))
@@ -120,7 +120,7 @@ void check_partition(Resolving& r) {
             text, "\""));
 }
 
-void check_unit(Resolving& r) {
+void check_unit(ResolveState& r) {
   if (r.config.partition.unit != UnitGranularity::kModel) return;
   r.error("partition.unit",
           cat("partition.unit model makes one unit of all layers, and pipeline ",
@@ -129,7 +129,7 @@ void check_unit(Resolving& r) {
 }
 
 /// Adds a notice for each key that has no effect with a single stage.
-void name_unused(Resolving& r) {
+void report_unused_keys(ResolveState& r) {
   const ParallelConfig& p = r.config.parallel;
   const auto unused = [&](const std::string& path, const std::string& value) {
     r.notice(path, cat(path, value, ": has effect with parallel.pipeline above 1 only"));
@@ -177,11 +177,11 @@ std::string pipeline_parts_text(const ParallelConfig& mesh) {
              mesh.virtual_stages > 1 ? cat(" × virtual_stages ", mesh.virtual_stages) : "", ")");
 }
 
-void resolve_pipeline(Resolving& r) {
+void resolve_pipeline(ResolveState& r) {
   ParallelConfig& p = r.config.parallel;
   check_partition(r);
   if (p.pipeline == 1) {
-    name_unused(r);
+    report_unused_keys(r);
     p.virtual_stages = 1;
     return;
   }

@@ -46,7 +46,7 @@ StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
 
 /// Returns the letter of a phase: 'F', 'B', 'I' or 'W'.
 char phase_letter(Phase phase);
-/// Writes phase, chunk and micro-batch of each action: "F0.0 B0.0 F0.1 B0.1".
+/// Formats phase, chunk and micro-batch of each action: "F0.0 B0.0 F0.1 B0.1".
 std::string schedule_text(const std::vector<ScheduleAction>& actions);
 
 }  // namespace ftrun

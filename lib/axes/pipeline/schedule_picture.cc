@@ -16,9 +16,10 @@ constexpr size_t kLeftOutColumns = 5;
 /// embedding's action would make all others very wide.
 constexpr double kShort = 0.1;
 
-class Picture {
+/// SchedulePicture draws the rows of one timeline.
+class SchedulePicture {
  public:
-  Picture(const ScheduleTimeline& timeline, size_t width) : timeline_(timeline) {
+  SchedulePicture(const ScheduleTimeline& timeline, size_t width) : timeline_(timeline) {
     for (size_t s = 0; s < timeline.stages.size(); ++s)
       prefix_ = std::max(prefix_, stage_name(s).size());
     for_each_action(
@@ -151,7 +152,7 @@ class Picture {
 
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
   require(timeline.makespan > 0, "the makespan of a timeline is positive");
-  return Picture(timeline, width).draw();
+  return SchedulePicture(timeline, width).draw();
 }
 
 }  // namespace ftrun

@@ -7,14 +7,14 @@
 namespace ftrun {
 namespace {
 
-constexpr double kNotYet = -1;
+constexpr double kNotReady = -1;
 
-/// Timeline runs the stages' lists of actions in turn, each as far as possible, until all have
-/// ended.
-class Timeline {
+/// TimelineSimulation runs the stages' lists of actions in turn, each as far as possible, until all
+/// have ended.
+class TimelineSimulation {
  public:
-  Timeline(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
-           double transfer)
+  TimelineSimulation(const StageActions& lists, ChunkPlacement placement,
+                     const ActionSeconds& seconds, double transfer)
       : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
     require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
     int32_t largest = 0;
@@ -27,7 +27,7 @@ class Timeline {
       }
     }
     const auto parts = lists.size() * static_cast<size_t>(chunks);
-    const std::vector<double> none(static_cast<size_t>(largest), kNotYet);
+    const std::vector<double> none(static_cast<size_t>(largest), kNotReady);
     outputs_.assign(parts, none);
     gradients_.assign(parts, none);
     stage_of_.resize(parts);
@@ -62,7 +62,7 @@ class Timeline {
     const ScheduleAction& action = list[at];
     const auto part = static_cast<size_t>(part_of(placement_, stages(), stage, action.chunk));
     const double inputs = inputs_ready_time(action, part);
-    if (inputs == kNotYet) return false;
+    if (inputs == kNotReady) return false;
     const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
     const double seconds = seconds_[static_cast<size_t>(stage)][at];
     line.actions.push_back({action, start, start + seconds});
@@ -82,13 +82,13 @@ class Timeline {
       return part == 0 ? 0 : arrival_time(outputs_[part - 1][m], part - 1, part);
     if (action.phase == Phase::kWeightGrad) return gradients_[part][m];
     const double own = outputs_[part][m];
-    if (part + 1 == outputs_.size() || own == kNotYet) return own;
+    if (part + 1 == outputs_.size() || own == kNotReady) return own;
     const double gradient = arrival_time(gradients_[part + 1][m], part + 1, part);
-    return gradient == kNotYet ? kNotYet : std::max(own, gradient);
+    return gradient == kNotReady ? kNotReady : std::max(own, gradient);
   }
 
   double arrival_time(double made, size_t from, size_t to) const {
-    return made == kNotYet || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
+    return made == kNotReady || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
   }
 
   const StageActions& lists_;
@@ -101,7 +101,9 @@ class Timeline {
   ScheduleTimeline timeline_;
 };
 
-int32_t most_until(const std::vector<ScheduleAction>& list, Phase last) {
+/// Returns the maximum number of micro-batches of a chunk that are begun and whose phase `last` has
+/// not ended.
+int32_t max_begun(const std::vector<ScheduleAction>& list, Phase last) {
   int32_t now = 0, largest = 0;
   for (const ScheduleAction& action : list) {
     if (action.phase == Phase::kForward) largest = std::max(largest, ++now);
@@ -142,7 +144,7 @@ double ScheduleTimeline::idle_share() const {
 
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
                                    const ActionSeconds& seconds, double transfer) {
-  return Timeline(lists, placement, seconds, transfer).run();
+  return TimelineSimulation(lists, placement, seconds, transfer).run();
 }
 
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
@@ -159,16 +161,16 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
   return simulate_timeline(lists, placement, seconds, transfer);
 }
 
-std::vector<PhaseSeconds> equal_parts(int parts) {
+std::vector<PhaseSeconds> equal_part_seconds(int parts) {
   return std::vector<PhaseSeconds>(static_cast<size_t>(parts), {1, 2, 1, 1});
 }
 
 int32_t max_in_flight(const std::vector<ScheduleAction>& list) {
-  return most_until(list, Phase::kWeightGrad);
+  return max_begun(list, Phase::kWeightGrad);
 }
 
 int32_t max_awaiting_input_grad(const std::vector<ScheduleAction>& list) {
-  return most_until(list, Phase::kInputGrad);
+  return max_begun(list, Phase::kInputGrad);
 }
 
 }  // namespace ftrun

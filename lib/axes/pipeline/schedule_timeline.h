@@ -62,7 +62,7 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
 
 /// Returns the seconds of parts that take equally long. Backward takes twice as long as forward;
 /// half of that time is for each kind of gradient.
-std::vector<PhaseSeconds> equal_parts(int parts);
+std::vector<PhaseSeconds> equal_part_seconds(int parts);
 
 /// Returns the maximum number of micro-batches of a chunk that a stage has begun and not finished:
 /// it keeps their activations from the forward pass to the end of the backward pass.

@@ -16,7 +16,7 @@ constexpr int64_t kMaxTried = 4096;
 
 /// Suggests degrees that divide the quotient of the ranks and the other degrees: ", or write
 /// parallel.tensor: 1, 3 or 9".
-std::string tensor_degrees(const Resolving& r) {
+std::string tensor_degrees(const ResolveState& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world_size = r.context.world_size;
   const int64_t other_degrees = model_ranks(mesh) / mesh.tensor;

@@ -51,11 +51,10 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
   const int others = crossing.groups - 1;
   return cat("tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ",
              join(places, ", "), others == 0 ? "" : cat(", and ", count_text(others, "more group")),
-             ". ", human_bytes(crossing.bytes),
-             " per step pass between nodes inside layers, which wait for them",
-             "\n  remedy: place each tensor group on one node: a multiple of parallel.tensor ranks "
-             "per node, in order (sbatch --ntasks-per-node, srun --distribution=block), or a "
-             "smaller parallel.tensor");
+             ". Each step sends ", human_bytes(crossing.bytes),
+             " between nodes while layers wait for it",
+             "\n  remedy: start a multiple of parallel.tensor ranks on each node, in rank order "
+             "(sbatch --ntasks-per-node, srun --distribution=block), or lower parallel.tensor");
 }
 
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes) {

@@ -11,33 +11,33 @@
 namespace ftrun {
 namespace {
 
-/// SplitCount is a quantity that is divided evenly among the ranks. With `or_held_by_several` there
+/// DividedQuantity is a quantity that is divided evenly among the ranks. With `allows_copies` there
 /// may be more ranks than there are of it; several ranks then hold the same part.
-struct SplitCount {
+struct DividedQuantity {
   int64_t count;
   std::string what;
-  bool or_held_by_several = false;
+  bool allows_copies = false;
   /// Says whether the quantity is rows that are padded: the last rank may have fewer of its own
   /// than the others, but at least one.
-  bool padded = false;
+  bool is_padded = false;
 
   bool fits(int64_t degree) const {
-    if (padded) return (degree - 1) * divide_up(count, degree) < count;
-    return count % degree == 0 || (or_held_by_several && degree % count == 0);
+    if (is_padded) return (degree - 1) * divide_up(count, degree) < count;
+    return count % degree == 0 || (allows_copies && degree % count == 0);
   }
 };
 
-std::vector<SplitCount> all_shared(const ModelConfig& c) {
-  std::vector<SplitCount> all{{c.query_heads, cat(c.query_heads, " query heads")},
-                              {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
-                              {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
-                              {.count = c.vocab_rows,
-                               .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
-                               .padded = true}};
+std::vector<DividedQuantity> divided_quantities(const ModelConfig& c) {
+  std::vector<DividedQuantity> all{{c.query_heads, cat(c.query_heads, " query heads")},
+                                   {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
+                                   {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
+                                   {.count = c.vocab_rows,
+                                    .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
+                                    .is_padded = true}};
   if (c.learned_positions)
     all.push_back({.count = c.max_positions + c.position_offset,
                    .what = cat("vectors for ", c.max_positions, " positions"),
-                   .padded = true});
+                   .is_padded = true});
   return all;
 }
 
@@ -55,13 +55,13 @@ std::string division_text(int64_t count, int64_t degree) {
   return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
 }
 
-std::string problem_text(const ModelConfig& config, const SplitCount& shared, int64_t degree) {
+std::string problem_text(const ModelConfig& config, const DividedQuantity& shared, int64_t degree) {
   const auto fit = degrees(config, [&](int64_t d) { return shared.fits(d); });
-  if (shared.or_held_by_several)
+  if (shared.allows_copies)
     return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
                division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
                "; degrees that do: ", join_numbers(fit, ", "));
-  if (shared.padded)
+  if (shared.is_padded)
     return cat(shared.what, ", ", divide_up(shared.count, degree), " per rank, leaves none for ",
                "the last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
   return cat(shared.what, " cannot be shared out among ", degree,
@@ -73,7 +73,7 @@ std::string problem_text(const ModelConfig& config, const SplitCount& shared, in
 
 std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree) {
   std::vector<std::string> problems;
-  for (const SplitCount& shared : all_shared(config))
+  for (const DividedQuantity& shared : divided_quantities(config))
     if (!shared.fits(degree)) problems.push_back(problem_text(config, shared, degree));
   return problems;
 }
@@ -101,11 +101,11 @@ void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
           "the rank belongs to the tensor-parallel group");
   const std::vector<std::string> problems = check_tensor_split(config, split.degree);
   if (problems.empty()) return;
-  throw Error(
-      ExitCode::kUsage,
-      cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
-          join(problems, "\n  ")),
-      cat("degrees that divide all of these: ", join_numbers(tensor_split_degrees(config), ", ")));
+  throw Error(ExitCode::kUsage,
+              cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
+                  join(problems, "\n  ")),
+              cat("use one of the degrees that divide all of these: ",
+                  join_numbers(tensor_split_degrees(config), ", ")));
 }
 
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {

@@ -14,8 +14,8 @@ namespace ftrun {
 // W [out, in]; Megatron's ColumnParallelLinear), and the output and down matrices by input features
 // (columns; RowParallelLinear). With sequence parallelism (Korthikanti et al. 2022) the hidden
 // states between those linear layers are divided by tokens. All ranks have the same number of rows
-// of a vocabulary: the last rank pads its own (TensorInfo::padding). All ranks have the same number
-// of tokens, too: rows are padded at their ends (BatchShape::row_padding).
+// of a vocabulary: the last rank pads its own (TensorInfo::padding). All ranks also have the same
+// number of tokens: rows are padded at their ends (BatchShape::row_padding).
 
 /// Lists every reason why a model cannot be split over `degree` ranks, one per line, with the
 /// arithmetic and the degrees that divide; nothing for degree 1.

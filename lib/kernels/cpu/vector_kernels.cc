@@ -15,8 +15,8 @@ namespace ftrun {
 
 namespace {
 
-/// Returns the best instruction set that the CPU and ATEN_CPU_CAPABILITY allow. (The variable
-/// limits LibTorch's kernels, too.)
+/// Returns the best instruction set that the CPU and ATEN_CPU_CAPABILITY allow. (The variable also
+/// limits LibTorch's kernels.)
 Isa wanted_isa() {
   const Isa best = best_isa();
   const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");

@@ -142,7 +142,7 @@ struct AttentionForwardTile {
   const Compute<S>* values;
   int64_t head_size, padded_head;
   double scale;
-  /// The bound of scores; 0: scores have none.
+  /// The bound on scores; 0: scores have none.
   double softcap;
   /// The index of the block, its number of tokens, and the first key block to which any of them
   /// attends.
@@ -169,7 +169,7 @@ struct AttentionBackwardTile {
   const Compute<S>* keys;
   int64_t head_size, padded_head;
   double scale;
-  /// The bound of scores; 0: scores have none.
+  /// The bound on scores; 0: scores have none.
   double softcap;
   int64_t query_block, key_block, rows;
   const int32_t* lowest;

@@ -46,7 +46,7 @@ cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   return asked ? found : properties.uuid;
 }
 
-/// Writes an id as nvidia-smi shows it: "GPU-01234567-89ab-...".
+/// Formats an id as nvidia-smi shows it: "GPU-01234567-89ab-...".
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (size_t i = 0; i < sizeof uuid.bytes; ++i) {

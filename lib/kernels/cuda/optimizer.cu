@@ -226,8 +226,8 @@ void with_pointers(const FlatUpdate& u, Body body) {
 /// The maps of codes without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// CodedBlocks holds, for each state, its scales and whether its codes stand for negative numbers,
-/// too. Blocks [first, last) are those of which the range has elements.
+/// CodedBlocks holds, for each state, its scales and whether its codes also stand for negative
+/// numbers. Blocks [first, last) are those of which the range has elements.
 struct CodedBlocks {
   float* scales[kMaxOptimizerStates];
   float* new_scales[kMaxOptimizerStates];

@@ -30,7 +30,7 @@ struct AttentionAttrs {
   double scale = 1.0;
   /// The sliding window in tokens; 0 = none.
   int64_t window = 0;
-  /// The bound of the scores (Gemma Team 2024, section 2); 0 = none.
+  /// The bound on the scores (Gemma Team 2024, section 2); 0 = none.
   double softcap = 0;
   bool operator==(const AttentionAttrs&) const = default;
 };

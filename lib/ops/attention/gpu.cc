@@ -16,7 +16,7 @@ void require_head_size(int64_t head_size) {
     throw Error(
         ExitCode::kUnsupported,
         cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
-        cat("they go up to ", kMaxHeadSize));
+        cat("use a model whose heads have at most ", kMaxHeadSize, ", or set \"device\": \"cpu\""));
 }
 
 /// Requires that the GPU has enough shared memory for our kernels. Of the GPUs for which they are

@@ -26,7 +26,7 @@ struct AttentionArgs {
   int64_t width, out_width;
   int sequence_length, blocks, query_heads, kv_heads, group, head_size;
   float scale;
-  /// The bound of scores; 0: scores have none.
+  /// The bound on scores; 0: scores have none.
   float softcap;
   /// Rows can be moved 16 bytes at a time.
   bool vectors;

@@ -81,7 +81,7 @@ int64_t attention_dgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_attention_workspace(tokens, op.attrs.get<AttentionAttrs>(), true).bytes;
 }
 
-/// Returns an upper bound of the workspace of cuDNN's gradient: that of the largest part of
+/// Returns an upper bound on the workspace of cuDNN's gradient: that of the largest part of
 /// cudnn_parts(), of rows or of documents, and some KiB for lists and marks.
 int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   constexpr int64_t kLists = int64_t{1} << 20;

@@ -45,7 +45,7 @@ struct CrossEntropyAttrs {
   bool with_gradients = true;
   /// The number of tokens whose logits are in memory at one time.
   int64_t chunk_tokens = 256;
-  /// The bound of the logits (Gemma Team 2024, section 2); 0 = none.
+  /// The bound on the logits (Gemma Team 2024, section 2); 0 = none.
   double softcap = 0;
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
@@ -59,7 +59,7 @@ struct VocabularyAttrs {
   int64_t rank = 0;
   /// The chunk: tokens [first_token, first_token + C).
   int64_t first_token = 0;
-  /// The bound of the logits (CrossEntropyAttrs::softcap).
+  /// The bound on the logits (CrossEntropyAttrs::softcap).
   double softcap = 0;
   /// The number of rows of the vocabulary; 0: ranks V. Rows of w after them are padding: their
   /// logits are minus infinity, and their gradients 0.

@@ -24,7 +24,7 @@ struct SoftmaxLoss {
   /// Null with gradients.
   int32_t* correct;
   int64_t rows, vocabulary, row_stride;
-  /// The bound of the logits; 0: none.
+  /// The bound on the logits; 0: none.
   float softcap;
   const StepScalars* scalars;
 };
@@ -51,7 +51,7 @@ struct VocabularyRows {
   /// vocabulary_loss() reads.
   float* label_logit;
   int64_t rows, vocabulary, own_rows, first_row, all_rows;
-  /// The bound of the logits; 0: none.
+  /// The bound on the logits; 0: none.
   float softcap;
 };
 /// Writes the statistics F32[rows, 2], 0 for masked rows, and label_logit. Applies the softcap to

@@ -97,7 +97,8 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
   if (half > kMaxAngles)
     throw Error(ExitCode::kUnsupported,
                 cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
-                cat("they go up to ", 2 * kMaxAngles));
+                cat("use a model whose heads have at most ", 2 * kMaxAngles,
+                    ", or set \"device\": \"cpu\""));
   TableAngles angles{};
   for (int i = 0; i < half; ++i) {
     const RopeAngle& angle = attrs.angles[static_cast<size_t>(i)];

@@ -15,7 +15,7 @@ std::span<const OptimizerState> momentum_states(const OptimizerConfig& config) {
   return kMomentumBuffer;
 }
 
-/// Returns the fault of a config whose Nesterov momentum torch.optim.SGD refuses, too.
+/// Returns the fault of a config whose Nesterov momentum torch.optim.SGD also refuses.
 std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
   if (!config.nesterov || (config.momentum > 0 && config.dampening == 0)) return std::nullopt;
   return OptimizerFault{"nesterov",

@@ -229,7 +229,7 @@ std::optional<Resolution> resolved(const Base& base, const std::vector<std::stri
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
   Resolution resolution = resolve(loaded.written, {.world_size = base.ranks});
-  if (!resolution.ok() || !resolution.not_yet.empty()) return std::nullopt;
+  if (!resolution.ok() || !resolution.unsupported.empty()) return std::nullopt;
   return resolution;
 }
 
@@ -393,12 +393,14 @@ const std::map<std::string, RunKey>& run_keys() {
       {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/inputs/export_options.cc", "config.model_export.dtype"}},
       // The keys below set how a pipeline is cut and run.
-      {"parallel.schedule", {"lib/axes/pipeline/plan.cc", ": config.parallel.schedule;"}},
-      {"parallel.virtual_stages", {"lib/axes/pipeline/plan.cc", "config.parallel.virtual_stages"}},
+      {"parallel.schedule",
+       {"lib/axes/pipeline/pipeline_config.cc", ": config.parallel.schedule;"}},
+      {"parallel.virtual_stages",
+       {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.virtual_stages"}},
       {"parallel.pipeline_layers",
-       {"lib/axes/pipeline/plan.cc", "config.parallel.pipeline_layers"}},
+       {"lib/axes/pipeline/pipeline_config.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition",
-       {"lib/axes/pipeline/plan.cc", "pipeline_partition(config.pipeline.partition)"}},
+       {"lib/axes/pipeline/pipeline_config.cc", "pipeline_partition(config.pipeline.partition)"}},
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
@@ -447,7 +449,7 @@ std::string content(const std::string& path) {
 
 /// Returns whether a run can use this key, which the reference documents as honored.
 bool runnable(const Field& field) {
-  if (field.action != Action::kImplement) return false;
+  if (field.treatment != KeyTreatment::kImplement) return false;
   if (field.types.empty()) return true;
   // Optimizers that are refused, whose parameters therefore have no effect.
   std::set<std::string> refused;
@@ -477,7 +479,7 @@ TEST_CASE("each key in the list of run keys is read by the source line that the 
     const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
                                             path.substr(dot + 1));
     REQUIRE(field != nullptr);
-    CHECK(field->action == Action::kImplement);
+    CHECK(field->treatment == KeyTreatment::kImplement);
     CHECK(content(place.file).find(place.line) != std::string::npos);
   }
 }

@@ -1,4 +1,4 @@
-#include "plan_table.h"
+#include "plan_memory_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,15 +6,15 @@
 #include <optional>
 #include <utility>
 
-#include "answer.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "json_output.h"
 #include "machine/machine_file.h"
 #include "model/families.h"
 #include "model/size.h"
-#include "search/size_table.h"
+#include "search/memory_table.h"
 
 namespace ftrun {
 namespace {
@@ -24,15 +24,15 @@ using Json = nlohmann::ordered_json;
 constexpr double kGigabyte = 1e9;
 constexpr int kStages = 4;
 /// The differences of the rows with this number of GPUs are explained line by line.
-constexpr int64_t kExplained = 8;
+constexpr int64_t kExplainedGpus = 8;
 
-/// SizeGpu is a GPU with whose memory the rows are compared.
-struct SizeGpu {
+/// MemoryTableGpu is a GPU with whose memory the rows are compared.
+struct MemoryTableGpu {
   std::string name;
   double bytes = 0;
 };
 
-std::vector<SizeGpu> gpus_of(const std::optional<Machine>& machine) {
+std::vector<MemoryTableGpu> gpus_of(const std::optional<Machine>& machine) {
   if (!machine) return {{"A100-40", 40e9}, {"A100, H100-80", 80e9}};
   return {{machine->name, machine->memory_capacity}};
 }
@@ -41,21 +41,21 @@ std::string gigabytes(double bytes) {
   return fixed_text(bytes / kGigabyte, 2);
 }
 
-std::string fits_text(const MemoryTableRow& row, const SizeGpu& gpu) {
+std::string fits_text(const MemoryTableRow& row, const MemoryTableGpu& gpu) {
   const bool formula = row.formula() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
   if (formula == planned) return planned ? "fits" : "no";
   return planned ? "fits, but not by the formulas" : "no, but fits by the formulas";
 }
 
 Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
-              const std::vector<SizeGpu>& gpus) {
+              const std::vector<MemoryTableGpu>& gpus) {
   Json lines = Json::array(), fits = Json::object();
   for (const MemoryTablePart& line : row.lines)
     lines.push_back({{"part", line.part},
                      {"formula", std::llround(line.formula)},
                      {"planned", std::llround(line.planned)},
                      {"why", line.why}});
-  for (const SizeGpu& gpu : gpus)
+  for (const MemoryTableGpu& gpu : gpus)
     fits[gpu.name] = {{"formula", row.formula() <= gpu.bytes},
                       {"planned", row.planned() <= gpu.bytes}};
   Json json{{"model", model.name},
@@ -77,7 +77,7 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
 }
 
 /// Prints the differences between the plan and the formulas, part by part.
-void print_lines(const MemoryTableModel& model, const MemoryTableRow& row) {
+void print_differences(const MemoryTableModel& model, const MemoryTableRow& row) {
   std::cout << '\n'
             << model.name << ", ZeRO " << row.query.zero << " on " << row.query.ranks
             << " GPUs, GB per GPU at its peak, " << row.peak_instr << '\n';
@@ -92,12 +92,13 @@ void print_lines(const MemoryTableModel& model, const MemoryTableRow& row) {
 
 /// Prints how close the formulas and the plan are to the numbers that textbooks state for 7 B
 /// parameters on 8 GPUs.
-Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
+Json print_textbook_figures(const std::vector<MemoryTableRow>& rows, double parameters) {
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
-  for (const TextbookSize& stated : kTextbookSizes) {
-    const double formula = formula_state_bytes(stated.zero, kExplained) * parameters / kGigabyte +
-                           kTextbookActivations;
+  for (const TextbookMemory& stated : kTextbookMemory) {
+    const double formula =
+        formula_state_bytes(stated.zero, kExplainedGpus) * parameters / kGigabyte +
+        kTextbookActivations;
     const MemoryTableRow& row = rows[static_cast<size_t>(stated.zero)];
     cells.push_back({cat("ZeRO ", stated.zero), fixed_text(stated.gigabytes, 0),
                      fixed_text(formula, 1), signed_percent_text(formula / stated.gigabytes - 1, 1),
@@ -108,25 +109,27 @@ Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
                     {"formula", formula},
                     {"planned", row.planned() / kGigabyte}});
   }
-  std::cout << "\nround figures of textbooks for 7 B on 8 GPUs, in GB, their formula with "
-            << fixed_text(kTextbookActivations, 0) << " GB of activations, and the plan\n"
-            << format_table(
-                   {"", "stated", "formula", "formula vs stated", "planned", "plan vs stated"},
-                   cells)
-            << "The stated figure for ZeRO 3 (16 GB) leaves 5.5 GB for activations. Those for ZeRO "
-               "1 (52 GB) and ZeRO 2 (38 GB) are 7 GB and 5 GB above the formula.\n";
+  std::cout
+      << "\nround figures of textbooks for 7 B on 8 GPUs, in GB, next to the formula with "
+      << fixed_text(kTextbookActivations, 0) << " GB of activations and to the plan\n"
+      << format_table({"", "stated", "formula", "formula vs stated", "planned", "plan vs stated"},
+                      cells)
+      << "The textbook figure for ZeRO 3 (16 GB) leaves 5.5 GB for activations. Those for ZeRO 1 "
+         "(52 GB) and ZeRO 2 (38 GB) are 7 GB and 5 GB above the formula.\n";
   return json;
 }
 
 /// Prints the example of 1.3 B parameters on 2 GPUs: DDP and FSDP, each with and without recompute.
-Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<SizeGpu>& gpus) {
-  const MemoryTableModel model = size_model("1.3B");
+Json print_two_gpus(const std::optional<Machine>& machine,
+                    const std::vector<MemoryTableGpu>& gpus) {
+  const MemoryTableModel model = memory_table_model("1.3B");
   std::vector<MemoryTableQuery> queries;
   for (const int zero : {0, 3})
     for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull})
       queries.push_back({.zero = zero, .ranks = 2, .recompute = recompute});
   const bool timed = machine && machine->has_gpus && machine->devices > 1;
-  const std::vector<MemoryTableRow> rows = size_rows(model, queries, timed ? &*machine : nullptr);
+  const std::vector<MemoryTableRow> rows =
+      memory_table_rows(model, queries, timed ? &*machine : nullptr);
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
   for (const MemoryTableRow& row : rows) {
@@ -146,8 +149,8 @@ Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<Siz
   return json;
 }
 
-std::vector<MemoryTableModel> models_of(const TableOptions& options) {
-  if (!options.model.size.empty()) return {size_model(options.model.size)};
+std::vector<MemoryTableModel> models_of(const MemoryTableOptions& options) {
+  if (!options.model.size.empty()) return {memory_table_model(options.model.size)};
   if (options.model.model.empty()) return textbook_models();
   const NamedModel named = read_named_model(options.model);
   const ModelDescription described = build_model(named.config, {}, Mode::kEvaluate);
@@ -155,7 +158,7 @@ std::vector<MemoryTableModel> models_of(const TableOptions& options) {
 }
 
 /// Reads the machine with whose GPU the rows are compared; nothing if the options name none.
-std::optional<Machine> compared_machine(const TableOptions& options) {
+std::optional<Machine> compared_machine(const MemoryTableOptions& options) {
   if (options.machine.empty()) return std::nullopt;
   Machine machine = read_machine_file(options.machine);
   if (machine.memory_capacity == 0)
@@ -171,32 +174,33 @@ struct ModelRows {
   std::vector<MemoryTableRow> rows;
 };
 
-std::vector<ModelRows> compute_rows(const TableOptions& options,
+std::vector<ModelRows> compute_rows(const MemoryTableOptions& options,
                                     const std::vector<int64_t>& ranks) {
   std::vector<MemoryTableQuery> queries;
   for (const int64_t count : ranks)
     for (int zero = 0; zero < kStages; ++zero) queries.push_back({.zero = zero, .ranks = count});
   std::vector<ModelRows> all;
   for (MemoryTableModel& model : models_of(options)) {
-    std::vector<MemoryTableRow> rows = size_rows(model, queries);
+    std::vector<MemoryTableRow> rows = memory_table_rows(model, queries);
     all.push_back({std::move(model), std::move(rows)});
   }
   return all;
 }
 
 /// Prints the table of all rows, and returns them for --json.
-Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& gpus) {
-  std::cout << "memory of a GPU in GB of 10^9 bytes; all weights are trained in bf16 with one "
+Json print_rows(const std::vector<ModelRows>& all, const std::vector<MemoryTableGpu>& gpus) {
+  std::cout << "memory per GPU in GB (10^9 bytes); all weights are trained in bf16 with one "
                "sequence of "
             << all.front().rows.front().query.sequence_length
             << " tokens on each GPU\n"
-               "formula: the textbook's 2 + 2 + 8 bytes per parameter for weights, gradients and "
-               "optimizer state, which ZeRO 3, 2 and 1 divide by the GPUs, plus 4 bytes x batch x "
-               "sequence x hidden size x layers of activations\n"
+               "formula: per parameter 2 bytes of weights (sharded at ZeRO 3), 2 of gradients "
+               "(sharded at ZeRO 2 and 3) and 8 of optimizer state (sharded at ZeRO 1 to 3); "
+               "activations take 4 x batch x sequence x hidden size x layers bytes\n"
                "planned: what ftrun and its libraries would allocate\n\n";
   std::vector<std::string> headers{"model",   "ZeRO",    "GPUs",
                                    "formula", "planned", "plan vs formula"};
-  for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
+  for (const MemoryTableGpu& gpu : gpus)
+    headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
   std::vector<std::vector<std::string>> cells;
   Json json = Json::array();
   for (const auto& [model, rows] : all)
@@ -204,7 +208,7 @@ Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& g
       cells.push_back({model.name, std::to_string(row.query.zero), std::to_string(row.query.ranks),
                        gigabytes(row.formula()), gigabytes(row.planned()),
                        signed_percent_text(row.planned() / row.formula() - 1, 1)});
-      for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
+      for (const MemoryTableGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
       json.push_back(row_json(model, row, gpus));
     }
   std::cout << format_table(headers, cells);
@@ -213,26 +217,27 @@ Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& g
 
 }  // namespace
 
-int size_table(const TableOptions& options, Answer& answer) {
+int print_memory_table(const MemoryTableOptions& options, JsonOutput& output) {
   const std::optional<Machine> machine = compared_machine(options);
-  const std::vector<SizeGpu> gpus = gpus_of(machine);
+  const std::vector<MemoryTableGpu> gpus = gpus_of(machine);
   std::vector<int64_t> ranks = options.gpus;
-  if (ranks.empty()) ranks = {4, kExplained, 64};
+  if (ranks.empty()) ranks = {4, kExplainedGpus, 64};
   const std::vector<ModelRows> all = compute_rows(options, ranks);
   Json json{{"rows", print_rows(all, gpus)}};
 
-  const bool uses_textbook_models = !options.model.given();
-  const auto at = std::find(ranks.begin(), ranks.end(), kExplained);
+  const bool uses_textbook_models = !options.model.is_given();
+  const auto at = std::find(ranks.begin(), ranks.end(), kExplainedGpus);
   const int64_t first = at == ranks.end() ? 0 : kStages * std::distance(ranks.begin(), at);
   const auto& [model, rows] = all[uses_textbook_models ? 1 : 0];
-  for (const int zero : {0, 3}) print_lines(model, rows[static_cast<size_t>(first + zero)]);
+  for (const int zero : {0, 3}) print_differences(model, rows[static_cast<size_t>(first + zero)]);
   if (uses_textbook_models) {
     if (at != ranks.end())
-      json["stated"] = print_stated({rows.begin() + first, rows.begin() + first + kStages},
-                                    static_cast<double>(model.parameters));
+      json["stated"] =
+          print_textbook_figures({rows.begin() + first, rows.begin() + first + kStages},
+                                 static_cast<double>(model.parameters));
     json["two_gpus"] = print_two_gpus(machine, gpus);
   }
-  answer.add("table", json);
+  output.add("table", json);
   return 0;
 }
 

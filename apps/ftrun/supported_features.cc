@@ -1,4 +1,4 @@
-#include "support.h"
+#include "supported_features.h"
 
 #include <nlohmann/json.hpp>
 
@@ -17,11 +17,12 @@ using Json = nlohmann::ordered_json;
 Json key_json(const Field& field) {
   const std::string path = field.path(), missing = unsupported_part(path);
   std::string where = "yes";
-  if (field.action == Action::kNotice) where = "no effect";
-  if (field.action == Action::kReject || field.action == Action::kRejectIfOn) where = "no";
+  if (field.treatment == KeyTreatment::kNotice) where = "no effect";
+  if (field.treatment == KeyTreatment::kReject || field.treatment == KeyTreatment::kRejectIfOn)
+    where = "no";
   if (!missing.empty()) where = field.choices.empty() ? "no" : "in part";
   Json json{{"key", path}, {"processors", where}, {"gpus", where}};
-  if (where == "yes" && only_emulated_on_gpus(path)) json["gpus"] = "emulated";
+  if (where == "yes" && is_only_emulated_on_gpus(path)) json["gpus"] = "emulated";
   if (!missing.empty()) json["note"] = missing;
   return json;
 }

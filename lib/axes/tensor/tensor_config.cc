@@ -1,4 +1,4 @@
-#include "axes/tensor/place.h"
+#include "axes/tensor/tensor_config.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/other_parts.h"
+#include "model/non_decoder_modules.h"
 
 #include <algorithm>
 #include <map>
@@ -41,7 +41,8 @@ bool excludes_other(const LoraOptions& options, const std::optional<std::regex>&
              [&](const std::string& entry) { return holds_parts(module, entry); });
 }
 
-bool names_other(const LoraOptions& options, const std::string& entry, const OtherModule& module) {
+bool names_module(const LoraOptions& options, const std::string& entry,
+                  const NonDecoderModule& module) {
   // PEFT replaces all-linear by whole paths, to which the choice of layers does not apply.
   if (entry == kAllLinear) return module.is_linear;
   if (module.name == entry) return true;
@@ -58,42 +59,42 @@ std::optional<std::regex> compile_if_written(const std::string& text) {
 
 }  // namespace
 
-std::vector<OtherModule> list_other_modules(const StoredShapes& stored) {
-  std::map<std::string, OtherModule> modules;
+std::vector<NonDecoderModule> list_non_decoder_modules(const StoredShapes& stored) {
+  std::map<std::string, NonDecoderModule> modules;
   for (const auto& [tensor, shape] : stored) {
     const bool is_weight = tensor.ends_with(".weight");
     if (!is_outside_decoder(tensor) || (!is_weight && !tensor.ends_with(".bias"))) continue;
     const std::string in_memory = uses_in_memory_names(tensor) ? tensor : cat("model.", tensor);
     const std::string name = in_memory.substr(0, in_memory.rfind('.'));
-    OtherModule& module = modules[name];
+    NonDecoderModule& module = modules[name];
     module.name = name;
     const size_t part = std::string_view("model.").size();
     module.part = name.substr(part, name.find('.', part) - part);
     if (is_weight && shape.size() == 2)
       module.is_linear = std::string_view(last_part(name)).find("embed") == std::string_view::npos;
   }
-  std::vector<OtherModule> list;
+  std::vector<NonDecoderModule> list;
   for (auto& [name, module] : modules) list.push_back(std::move(module));
   return list;
 }
 
-std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,
-                                                     const StoredShapes& stored) {
+std::vector<NonDecoderTarget> find_non_decoder_targets(const LoraOptions& options,
+                                                       const StoredShapes& stored) {
   const std::optional<std::regex> target = compile_if_written(options.target_pattern),
                                   exclude = compile_if_written(options.exclude_pattern);
-  std::vector<OtherModule> modules = list_other_modules(stored);
-  std::erase_if(modules, [&](const OtherModule& module) {
+  std::vector<NonDecoderModule> modules = list_non_decoder_modules(stored);
+  std::erase_if(modules, [&](const NonDecoderModule& module) {
     return excludes_other(options, exclude, module.name);
   });
   std::vector<std::string> entries = options.target_modules;
   if (target) entries = {options.target_pattern};
-  std::vector<OtherPartChoice> choices;
+  std::vector<NonDecoderTarget> choices;
   for (const std::string& entry : entries) {
-    std::map<std::string, OtherPartChoice> of_part;
-    for (const OtherModule& module : modules) {
-      if (target ? !std::regex_match(module.name, *target) : !names_other(options, entry, module))
+    std::map<std::string, NonDecoderTarget> of_part;
+    for (const NonDecoderModule& module : modules) {
+      if (target ? !std::regex_match(module.name, *target) : !names_module(options, entry, module))
         continue;
-      OtherPartChoice& choice = of_part[module.part];
+      NonDecoderTarget& choice = of_part[module.part];
       if (choice.modules++ == 0) choice = {entry, module.part, 1, module.name};
     }
     for (auto& [part, choice] : of_part) choices.push_back(std::move(choice));

@@ -1,4 +1,4 @@
-#include "sim/check_lists.h"
+#include "sim/check_op_lists.h"
 
 #include <map>
 #include <set>
@@ -115,7 +115,7 @@ class ListWalk {
 
 }  // namespace
 
-void check_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults) {
+void check_op_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults) {
   AgreedFacts known;
   std::set<const Program*> seen;
   for (const RankProgram& rank : ranks)

@@ -1,6 +1,6 @@
-#include "axes/fits.h"
-#include "axes/tensor/place.h"
+#include "axes/model_fit.h"
 #include "axes/tensor/split.h"
+#include "axes/tensor/tensor_config.h"
 #include "config/ranks.h"
 
 namespace ftrun {
@@ -19,6 +19,7 @@ std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig
 
 }  // namespace
 
-constinit const FitCheck fit_checks::tensor{.misfit = tensor_misfit, .runs_despite_errors = true};
+constinit const ModelFitCheck model_fit_checks::tensor{.misfit = tensor_misfit,
+                                                       .runs_despite_errors = true};
 
 }  // namespace ftrun

@@ -60,35 +60,37 @@ struct MemoryTableRow {
   double planned() const;
 };
 
-/// Answers a query by textbook formulas and by the plan of a GPU rank. The formulas are, for each
-/// parameter, 2 bytes of weights, 2 of gradients and 8 of moments, which are divided by the number
-/// of ranks from ZeRO stage 3, 2 and 1 on, respectively; and 2 b s h L values of 2 bytes for
-/// activations. If `machine` is given, the time of a step on enough nodes is predicted. The
-/// sequence is shorter than requested if the model has fewer positions.
-MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
-                        const Machine* machine = nullptr);
+/// Answers a query by textbook formulas and by the plan of a GPU rank. The formulas count for each
+/// parameter 2 bytes of weights (divided by the number of ranks at ZeRO stage 3), 2 of gradients
+/// (divided at stages 2 and 3) and 8 of moments (divided at stages 1 to 3). Activations take 2 b s
+/// h L values of 2 bytes (batch, sequence, hidden size, layers). If `machine` is given, the time of
+/// a step on enough nodes is predicted. The sequence is shorter than requested if the model has
+/// fewer positions.
+MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
+                                const Machine* machine = nullptr);
 
 /// Answers all queries concurrently.
-std::vector<MemoryTableRow> size_rows(const MemoryTableModel& model,
-                                      const std::vector<MemoryTableQuery>& questions,
-                                      const Machine* machine = nullptr);
+std::vector<MemoryTableRow> memory_table_rows(const MemoryTableModel& model,
+                                              const std::vector<MemoryTableQuery>& queries,
+                                              const Machine* machine = nullptr);
 
 /// Makes the models of textbook exercises: 1, 7, 13, 70 and 405 billion parameters.
 std::vector<MemoryTableModel> textbook_models();
 
 /// Makes a model of about this many parameters; `parameters` is also its name ("7B").
-MemoryTableModel size_model(std::string_view parameters);
+MemoryTableModel memory_table_model(std::string_view parameters);
 
-/// TextbookSize is the memory in GB that textbooks state for each of 8 GPUs that train 7 billion
+/// TextbookMemory is the memory in GB that textbooks state for each of 8 GPUs that train 7 billion
 /// parameters, with about 10 GB of activations.
-struct TextbookSize {
+struct TextbookMemory {
   int zero = 0;
   double gigabytes = 0;
 };
-/// The activations in the textbook sizes, in GB.
+/// The activations in the figures of textbooks, in GB.
 inline constexpr double kTextbookActivations = 10;
-/// The sizes that textbooks state, by ZeRO stage.
-inline constexpr std::array<TextbookSize, 4> kTextbookSizes{{{0, 95}, {1, 52}, {2, 38}, {3, 16}}};
+/// The memory that textbooks state, by ZeRO stage.
+inline constexpr std::array<TextbookMemory, 4> kTextbookMemory{
+    {{0, 95}, {1, 52}, {2, 38}, {3, 16}}};
 
 /// Returns the bytes for each parameter on each rank by textbook formulas, without activations:
 /// 12 at stage 0.

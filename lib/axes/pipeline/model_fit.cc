@@ -1,5 +1,5 @@
-#include "axes/fits.h"
-#include "axes/pipeline/plan.h"
+#include "axes/model_fit.h"
+#include "axes/pipeline/pipeline_config.h"
 
 namespace ftrun {
 namespace {
@@ -17,7 +17,7 @@ std::optional<ModelMisfit> pipeline_misfit(const Config& config, const ModelConf
 
 }  // namespace
 
-constinit const FitCheck fit_checks::pipeline{.misfit = pipeline_misfit,
-                                              .runs_despite_errors = false};
+constinit const ModelFitCheck model_fit_checks::pipeline{.misfit = pipeline_misfit,
+                                                         .runs_despite_errors = false};
 
 }  // namespace ftrun

@@ -1,4 +1,4 @@
-#include "output_admission.h"
+#include "output_checks.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "axes/pipeline/plan.h"
+#include "axes/pipeline/pipeline_config.h"
 #include "program/training_model.h"
 
 #include "axes/pipeline/schedule_timeline.h"

@@ -1,4 +1,4 @@
-#include "config/frontend.h"
+#include "config/foreign_config.h"
 
 #include <algorithm>
 #include <string>
@@ -23,13 +23,13 @@ std::string underscored(std::string key) {
   return key;
 }
 
-/// Lists the keys of the file that a config may have, too.
+/// Lists the keys of the file that a config may also have.
 std::vector<std::string> known_keys(const ConfigNode& root) {
   std::vector<std::string> out;
   for (const ConfigEntry& entry : root.entries) {
     const Field* field = Schema::get().find("", entry.key);
     if (Schema::get().find_section(entry.key) != nullptr ||
-        (field != nullptr && field->action == Action::kImplement))
+        (field != nullptr && field->treatment == KeyTreatment::kImplement))
       out.push_back(entry.key);
   }
   return out;
@@ -90,29 +90,30 @@ bool holds_component(const ConfigNode& node) {
                      [](const ConfigEntry& entry) { return holds_component(entry.value); });
 }
 
-struct Sign {
+/// ProgramMarker lists keys that only the files of one program have.
+struct ProgramMarker {
   std::vector<std::string> keys;
   const char* program;
 };
 
 }  // namespace
 
-std::optional<Problem> foreign_front_end(const ConfigNode& root) {
+std::optional<Problem> foreign_config_problem(const ConfigNode& root) {
   if (!root.is_map()) return std::nullopt;
   if (auto problem = gpt_neox(root)) return problem;
   const std::string remedy =
       "write a config with model.path, data.train and DeepSpeed's keys; docs/config.md lists all";
   if (holds_component(root))
     return Problem{root.entries.front().at, "this is a recipe config of torchtune", remedy};
-  static const std::vector<Sign> kSigns{
+  static const std::vector<ProgramMarker> kMarkers{
       {{"base_model", "datasets", "val_set_size"}, "a config of axolotl"},
       {{"finetuning_type", "dataset_dir", "cutoff_len", "template"}, "a config of LLaMA-Factory"},
       {{"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "save_steps"},
        "a file of Hugging Face TrainingArguments"},
   };
-  for (const Sign& sign : kSigns)
-    if (const ConfigEntry* entry = first_of(root, sign.keys); entry != nullptr)
-      return Problem{entry->at, cat("this is ", sign.program, " (key \"", entry->key, "\")"),
+  for (const ProgramMarker& marker : kMarkers)
+    if (const ConfigEntry* entry = first_of(root, marker.keys); entry != nullptr)
+      return Problem{entry->at, cat("this is ", marker.program, " (key \"", entry->key, "\")"),
                      remedy};
   return std::nullopt;
 }

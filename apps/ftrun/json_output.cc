@@ -1,4 +1,4 @@
-#include "answer.h"
+#include "json_output.h"
 
 #include <CLI/CLI.hpp>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/as_error.h"
-#include "refused_config.h"
+#include "error_with_problems.h"
 
 namespace ftrun {
 namespace {
@@ -18,15 +18,15 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "ftrun-answer";
 constexpr int kVersion = 1;
 
-/// NoOutput is a stream buffer that discards everything that is written to it.
-class NoOutput : public std::streambuf {
+/// DiscardingBuffer is a stream buffer that discards everything that is written to it.
+class DiscardingBuffer : public std::streambuf {
  protected:
   int overflow(int byte) override { return traits_type::not_eof(byte); }
   std::streamsize xsputn(const char* /*text*/, std::streamsize size) override { return size; }
 };
 
-NoOutput& no_output() {
-  static NoOutput buffer;
+DiscardingBuffer& discarding_buffer() {
+  static DiscardingBuffer buffer;
   return buffer;
 }
 
@@ -46,7 +46,7 @@ Json failure_json(const std::exception& failure) {
   const Error error = as_error(failure);
   Json json{{"code", error_code_name(error.code())}, {"message", error.message()}};
   if (!error.remedy().empty()) json["remedy"] = error.remedy();
-  if (const auto* refused = dynamic_cast<const RefusedConfig*>(&failure)) {
+  if (const auto* refused = dynamic_cast<const ErrorWithProblems*>(&failure)) {
     json["problems"] = Json::array();
     for (const Problem& problem : refused->problems())
       json["problems"].push_back(problem_json(problem));
@@ -237,8 +237,8 @@ Json inspect_schema() {
         array_schema(object_schema({{"name", string_schema()}, {"value", string_schema()}}))}});
 }
 
-/// Makes the schema of the answer of `command` if it succeeds.
-Json done_schema(const char* command, Json result) {
+/// Makes the schema of the output of `command` if it succeeds.
+Json success_schema(const char* command, Json result) {
   return object_schema({{"format", {{"const", kFormat}}},
                         {"version", {{"const", kVersion}}},
                         {"command", {{"const", command}}},
@@ -248,40 +248,42 @@ Json done_schema(const char* command, Json result) {
 
 }  // namespace
 
-Answer::Answer(const std::vector<std::string>& arguments) {
+JsonOutput::JsonOutput(const std::vector<std::string>& arguments) {
   const auto end = std::find(arguments.begin(), arguments.end(), "--");
-  if (std::find(arguments.begin(), end, "--json") != end) silenced_ = std::cout.rdbuf(&no_output());
+  if (std::find(arguments.begin(), end, "--json") != end)
+    silenced_ = std::cout.rdbuf(&discarding_buffer());
 }
 
-Answer::~Answer() {
+JsonOutput::~JsonOutput() {
   print_text_instead();
 }
 
-void Answer::add_option(CLI::App& command) {
+void JsonOutput::add_option(CLI::App& command) {
   command.add_flag("--json")->description(
       "answer with one JSON object (its schema: ftrun schema --answers)");
 }
 
-void Answer::print_text_instead() {
+void JsonOutput::print_text_instead() {
   if (silenced_ != nullptr) std::cout.rdbuf(std::exchange(silenced_, nullptr));
 }
 
-void Answer::print(int exit_code) {
-  if (!is_wanted()) return;
-  write({{"exit_code", exit_code}, {"result", result_}});
+void JsonOutput::print(int exit_code) {
+  if (!is_requested()) return;
+  print_object({{"exit_code", exit_code}, {"result", result_}});
 }
 
-void Answer::print_failure(const std::exception& failure) {
-  if (!is_wanted()) return;
-  write({{"exit_code", static_cast<int>(as_error(failure).code())},
-         {"error", failure_json(failure)}});
+void JsonOutput::print_failure(const std::exception& failure) {
+  if (!is_requested()) return;
+  print_object({{"exit_code", static_cast<int>(as_error(failure).code())},
+                {"error", failure_json(failure)}});
 }
 
-/// Prints the answer. Bytes that are not UTF-8 (for example in file names) are replaced.
-void Answer::write(Json answer) {
+/// Prints the object with the fields of all outputs and those of `rest`. Bytes that are not UTF-8
+/// (for example in file names) are replaced.
+void JsonOutput::print_object(const Json& rest) {
   print_text_instead();
   Json whole{{"format", kFormat}, {"version", kVersion}, {"command", command_}};
-  whole.update(answer);
+  whole.update(rest);
   std::cout << whole.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
@@ -319,12 +321,13 @@ std::string answer_schema() {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
       {"title", "What ftrun answers with --json"},
       {"oneOf",
-       {done_schema("check", check_schema()), done_schema("plan", plan_schema()),
-        done_schema("plan", search_schema()), done_schema("plan", table_schema()),
-        done_schema("inspect", inspect_schema()),
-        done_schema("verify",
-                    object_schema({{"path", string_schema()}, {"undamaged", {{"const", true}}}})),
-        done_schema("convert", object_schema({{"from", string_schema()}, {"to", string_schema()}})),
+       {success_schema("check", check_schema()), success_schema("plan", plan_schema()),
+        success_schema("plan", search_schema()), success_schema("plan", table_schema()),
+        success_schema("inspect", inspect_schema()),
+        success_schema(
+            "verify", object_schema({{"path", string_schema()}, {"undamaged", {{"const", true}}}})),
+        success_schema("convert",
+                       object_schema({{"from", string_schema()}, {"to", string_schema()}})),
         failed}}};
   return schema.dump(2) + "\n";
 }

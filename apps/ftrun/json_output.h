@@ -16,37 +16,39 @@ class App;
 
 namespace ftrun {
 
-/// Answer is the result of a command that was called with --json: one JSON object, which is the
+/// JsonOutput is the output of a command that was called with --json: one JSON object, which is the
 /// only text on standard output. answer_schema() returns its schema. The text for people is then
 /// not printed; messages on standard error are unchanged.
-class Answer {
+class JsonOutput {
  public:
   /// Silences standard output if --json is among the arguments.
-  explicit Answer(const std::vector<std::string>& arguments);
-  ~Answer();
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
+  explicit JsonOutput(const std::vector<std::string>& arguments);
+  ~JsonOutput();
+  JsonOutput(const JsonOutput&) = delete;
+  JsonOutput& operator=(const JsonOutput&) = delete;
 
   /// Declares --json.
   static void add_option(CLI::App& command);
-  bool is_wanted() const { return silenced_ != nullptr; }
+  /// Returns whether --json was given, and the command has not been told to print text instead.
+  bool is_requested() const { return silenced_ != nullptr; }
 
   /// Sets the name of the command that runs.
-  void name_command(const std::string& command) { command_ = command; }
+  void set_command(const std::string& command) { command_ = command; }
   /// Adds a part of the result.
   template <class Value>
   void add(const char* key, const Value& value) {
-    if (is_wanted()) result_[key] = value;
+    if (is_requested()) result_[key] = value;
   }
 
-  /// Prints the answer of a command that has ended; does nothing without --json.
+  /// Print the output of a command that has ended, or the failure that ended it; both do nothing
+  /// without --json.
   void print(int exit_code);
   void print_failure(const std::exception& failure);
   /// Makes the command print text instead of JSON, because the user asked for help.
   void print_text_instead();
 
  private:
-  void write(nlohmann::ordered_json answer);
+  void print_object(const nlohmann::ordered_json& rest);
 
   std::string command_;
   nlohmann::ordered_json result_ = nlohmann::ordered_json::object();
@@ -57,7 +59,7 @@ class Answer {
 /// each.
 const char* error_code_name(ExitCode code);
 
-/// Returns the JSON Schema of all answers (`ftrun schema --answers`).
+/// Returns the JSON Schema of the output of all commands (`ftrun schema --answers`).
 std::string answer_schema();
 
 }  // namespace ftrun

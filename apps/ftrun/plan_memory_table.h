@@ -8,10 +8,10 @@
 
 namespace ftrun {
 
-class Answer;
+class JsonOutput;
 
-/// TableOptions holds the options of `ftrun plan --table`.
-struct TableOptions {
+/// MemoryTableOptions holds the options of `ftrun plan --table`.
+struct MemoryTableOptions {
   /// The model of the table, instead of the textbook models.
   ModelOptions model;
   /// A machine file; "" for GPUs of 40 and 80 GB.
@@ -20,9 +20,9 @@ struct TableOptions {
   std::vector<int64_t> gpus;
 };
 
-/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer.
+/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to `output`.
 /// Shows the result of textbook formulas (docs/plan.md) next to the plan, and explains the
-/// difference line by line.
-int size_table(const TableOptions& options, Answer& answer);
+/// difference part by part.
+int print_memory_table(const MemoryTableOptions& options, JsonOutput& output);
 
 }  // namespace ftrun

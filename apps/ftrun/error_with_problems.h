@@ -9,11 +9,11 @@
 
 namespace ftrun {
 
-/// RefusedConfig is an Error about a config or a checkpoint that also holds the list of its
+/// ErrorWithProblems is an Error about a config or a checkpoint that also holds the list of its
 /// problems, so that --json can list them one by one.
-class RefusedConfig : public Error {
+class ErrorWithProblems : public Error {
  public:
-  RefusedConfig(const Error& error, std::vector<Problem> problems)
+  ErrorWithProblems(const Error& error, std::vector<Problem> problems)
       : Error(error), problems_(std::move(problems)) {}
   const std::vector<Problem>& problems() const { return problems_; }
 

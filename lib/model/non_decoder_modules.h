@@ -13,8 +13,8 @@ namespace ftrun {
 /// StoredShapes lists the names and shapes of a folder's tensors.
 using StoredShapes = std::vector<std::pair<std::string, Dims>>;
 
-/// OtherModule is a module of a multimodal model outside its decoder.
-struct OtherModule {
+/// NonDecoderModule is a module of a multimodal model outside its decoder.
+struct NonDecoderModule {
   /// The name in memory: "model.vision_tower.patch_conv".
   std::string name;
   /// The part as its tensors name it: "vision_tower".
@@ -25,11 +25,11 @@ struct OtherModule {
 
 /// Lists the modules of other parts whose weights or biases a folder stores, in the order of their
 /// names.
-std::vector<OtherModule> list_other_modules(const StoredShapes& stored);
+std::vector<NonDecoderModule> list_non_decoder_modules(const StoredShapes& stored);
 
-/// OtherPartChoice says that an entry or expression of target_modules also names modules of a part
+/// NonDecoderTarget says that an entry or expression of target_modules also names modules of a part
 /// of a multimodal model that does not train.
-struct OtherPartChoice {
+struct NonDecoderTarget {
   /// The entry or expression, as written.
   std::string entry;
   /// The part as its tensors name it: "vision_tower".
@@ -38,7 +38,7 @@ struct OtherPartChoice {
   int64_t modules = 0;
   /// The first of them, by its name in memory: "model.vision_tower.patch_conv".
   std::string first;
-  bool operator==(const OtherPartChoice&) const = default;
+  bool operator==(const NonDecoderTarget&) const = default;
 };
 
 /// Finds the modules of other parts than the decoder that PEFT (check_target_module_exists() of
@@ -47,7 +47,7 @@ struct OtherPartChoice {
 /// matrices that are not embeddings, which are recognized by their names. The family's own modules,
 /// which a config without target_modules chooses, are only in the decoder. make_adapter() must have
 /// accepted the options.
-std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,
-                                                     const StoredShapes& stored);
+std::vector<NonDecoderTarget> find_non_decoder_targets(const LoraOptions& options,
+                                                       const StoredShapes& stored);
 
 }  // namespace ftrun

@@ -1,4 +1,4 @@
-#include "admission.h"
+#include "resource_checks.h"
 
 #include <algorithm>
 #include <optional>
@@ -19,8 +19,8 @@ namespace {
 /// LibTorch's tables, which the ranks of a machine share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Returns the measure of main memory. On CPUs it includes the device tier, which is main memory,
-/// too.
+/// Returns the measure of main memory. On CPUs it includes the device tier, which is also main
+/// memory.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
     return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };
@@ -90,8 +90,8 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
 /// Returns the reason why the system may kill the ranks of this machine: their plans and the memory
 /// of the program itself exceed `bytes`, which `what` describes ("only 1.00 GiB are free now").
 /// Returns "" if they do not.
-std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                       int64_t bytes, const std::string& what) {
+std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                               int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   if (measure(plan) * local + kProcessBytes <= bytes) return "";
@@ -140,9 +140,9 @@ std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
                 problem->remedy());
   if (limit.total == 0) return "";
-  return tight_text(loaded, step, local, limit.available,
-                    cat("only ", human_bytes(limit.available), " of ", human_bytes(limit.total),
-                        " are free now"));
+  return scarce_memory_text(loaded, step, local, limit.available,
+                            cat("only ", human_bytes(limit.available), " of ",
+                                human_bytes(limit.total), " are free now"));
 }
 
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan,
@@ -158,11 +158,12 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
     return true;
   // The total memory is compared, not the memory that is free now, because the run may start at
   // another time.
-  const std::string tight =
-      limit.total == 0 ? ""
-                       : tight_text(loaded, plan, local, limit.total,
-                                    cat(limit.limited_by, " has ", human_bytes(limit.total)));
-  if (!tight.empty()) out << "notice: on this machine: " << tight << '\n';
+  const std::string warning =
+      limit.total == 0
+          ? ""
+          : scarce_memory_text(loaded, plan, local, limit.total,
+                               cat(limit.limited_by, " has ", human_bytes(limit.total)));
+  if (!warning.empty()) out << "notice: on this machine: " << warning << '\n';
   return false;
 }
 

@@ -1,14 +1,14 @@
-#include "axes/fits.h"
+#include "axes/model_fit.h"
 
 namespace ftrun {
 
 std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig& model,
                                         bool config_has_errors) {
-  const FitCheck* const checks[] = {
-#define FTRUN_CUT_AXIS(name) &fit_checks::name,
+  const ModelFitCheck* const checks[] = {
+#define FTRUN_CUT_AXIS(name) &model_fit_checks::name,
 #include "axes/axes.inc"
   };
-  for (const FitCheck* check : checks) {
+  for (const ModelFitCheck* check : checks) {
     if (config_has_errors && !check->runs_despite_errors) continue;
     if (auto misfit = check->misfit(config, model)) return misfit;
   }

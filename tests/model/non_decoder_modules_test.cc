@@ -1,4 +1,4 @@
-#include "model/other_parts.h"
+#include "model/non_decoder_modules.h"
 
 #include <catch2/catch.hpp>
 
@@ -24,12 +24,12 @@ Stored folder() {
 const std::string kFirst = "model.vision_tower.encoder.layers.0.self_attn.q_proj";
 const std::string kSecond = "model.vision_tower.encoder.layers.1.self_attn.q_proj";
 
-std::vector<OtherPartChoice> choices(const LoraOptions& options) {
-  return find_other_part_choices(options, folder());
+std::vector<NonDecoderTarget> choices(const LoraOptions& options) {
+  return find_non_decoder_targets(options, folder());
 }
 
 TEST_CASE("an entry names modules of other parts by the end of their paths") {
-  using Choices = std::vector<OtherPartChoice>;
+  using Choices = std::vector<NonDecoderTarget>;
   CHECK(choices({.target_modules = {"q_proj", "down_proj", "proj"}}) ==
         Choices{{"q_proj", "vision_tower", 2, kFirst}});
   CHECK(choices({.target_modules = {kSecond}}) == Choices{{kSecond, "vision_tower", 1, kSecond}});
@@ -43,7 +43,7 @@ TEST_CASE("an entry names modules of other parts by the end of their paths") {
 
 TEST_CASE("all-linear names matrices that are not embeddings, in every part") {
   CHECK(choices({.target_modules = {"all-linear"}}) ==
-        std::vector<OtherPartChoice>{
+        std::vector<NonDecoderTarget>{
             {"all-linear", "multi_modal_projector", 1, "model.multi_modal_projector.linear_1"},
             {"all-linear", "vision_tower", 2, kFirst}});
 }
@@ -54,10 +54,10 @@ TEST_CASE(
   Stored renamed = folder();
   for (auto& [name, shape] : renamed)
     if (!name.starts_with("language_model.")) name = "model." + name;
-  const std::vector<OtherPartChoice> found = choices(whole);
+  const std::vector<NonDecoderTarget> found = choices(whole);
   REQUIRE(found.size() == 1);
   CHECK(found.front().first == kSecond);
-  CHECK(find_other_part_choices(whole, renamed) == found);
+  CHECK(find_non_decoder_targets(whole, renamed) == found);
   CHECK(choices({.target_pattern = "q_proj"}).empty());
 }
 

@@ -8,7 +8,7 @@
 namespace ftrun {
 
 /// Returns the number of a layout's ranks on each node.
-int64_t ranks_of_node(const Layout& layout, int64_t nodes);
+int64_t ranks_per_node(const Layout& layout, int64_t nodes);
 
 /// Returns whether groups of `members` ranks, whose numbers differ by `stride`, span several nodes.
 Crossing crossing_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes);

@@ -16,17 +16,17 @@ struct ModelMisfit {
   Error error;
 };
 
-/// FitCheck says why a model does not fit the degree of one axis.
-struct FitCheck {
+/// ModelFitCheck says why a model does not fit the degree of one axis.
+struct ModelFitCheck {
   /// Returns why the model does not fit the axis; nothing if it fits.
   std::optional<ModelMisfit> (*misfit)(const Config&, const ModelConfig&);
   /// The check also runs if the config's own keys contradict each other.
   bool runs_despite_errors;
 };
-namespace fit_checks {
-#define FTRUN_CUT_AXIS(name) extern const FitCheck name;
+namespace model_fit_checks {
+#define FTRUN_CUT_AXIS(name) extern const ModelFitCheck name;
 #include "axes/axes.inc"
-}  // namespace fit_checks
+}  // namespace model_fit_checks
 
 /// Returns why a model cannot be divided along the axes of a config; nothing if it can. If the
 /// config's own keys contradict each other (`config_has_errors`), only the checks that do not need

@@ -1,4 +1,4 @@
-#include "axes/pipeline/plan.h"
+#include "axes/pipeline/pipeline_config.h"
 
 #include "axes/pipeline/balance_stages.h"
 #include "axes/pipeline/keys.h"
@@ -16,7 +16,7 @@ double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   const PipelineSchedule schedule = pipeline_schedule(config);
   return simulate_timeline(make_schedules(schedule, stages, chunks, micro_batches),
-                           traits_of(schedule).placement, equal_parts(stages * chunks))
+                           traits_of(schedule).placement, equal_part_seconds(stages * chunks))
       .idle_share();
 }
 

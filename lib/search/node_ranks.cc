@@ -1,16 +1,16 @@
-#include "search/rank_place.h"
+#include "search/node_ranks.h"
 
 #include "base/round_up.h"
 
 namespace ftrun {
 
-int64_t ranks_of_node(const Layout& layout, int64_t nodes) {
+int64_t ranks_per_node(const Layout& layout, int64_t nodes) {
   return divide_up(layout.ranks(), nodes);
 }
 
 Crossing crossing_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes) {
   if (nodes == 1) return Crossing::kNone;
-  const int64_t here = ranks_of_node(layout, nodes);
+  const int64_t here = ranks_per_node(layout, nodes);
   if ((members - 1) * stride >= here) return Crossing::kAll;
   return here % (members * stride) == 0 ? Crossing::kNone : Crossing::kSome;
 }

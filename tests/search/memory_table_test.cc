@@ -1,4 +1,4 @@
-#include "search/size_table.h"
+#include "search/memory_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,8 @@ TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   CHECK(formula_state_bytes(3, 8) * 7 == 10.5);
   MemoryTableModel model{"seven", 7'000'000'000, small_config(2, false)};
   model.config.hidden = 64;
-  const MemoryTableRow row = size_row(model, {.zero = 1, .ranks = 4, .sequence_length = 32});
+  const MemoryTableRow row =
+      memory_table_row(model, {.zero = 1, .ranks = 4, .sequence_length = 32});
   CHECK(row.lines[0].formula == 14e9);
   CHECK(row.lines[1].formula == 14e9);
   CHECK(row.lines[2].formula == 14e9);
@@ -33,34 +34,34 @@ TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   CHECK(row.lines[4].formula == 2 * 32 * 64 * 2 * 2);
 }
 
-TEST_CASE("the lines of a size table add up to the need of the plan's fullest rank") {
+TEST_CASE("the lines of a memory table add up to the memory of the plan's rank that needs most") {
   std::mt19937_64 random(38);
   for (int t = 0; t < 24; ++t) {
     MemoryTableModel model{"small", 1'000'000,
                            small_config(one_of<int64_t>(random, {1, 3}), t % 2 == 0)};
     model.config.hidden = one_of<int64_t>(random, {16, 64});
     model.config.vocab_rows = one_of<int64_t>(random, {32, 5000});
-    const MemoryTableQuery question{.zero = t % 4,
-                                    .ranks = one_of<int64_t>(random, {1, 2, 8}),
-                                    .sequence_length = one_of<int64_t>(random, {16, 128}),
-                                    .recompute = one_of<RecomputeLevel>(
-                                        random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
-    const MemoryTableRow row = size_row(model, question);
+    const MemoryTableQuery query{.zero = t % 4,
+                                 .ranks = one_of<int64_t>(random, {1, 2, 8}),
+                                 .sequence_length = one_of<int64_t>(random, {16, 128}),
+                                 .recompute = one_of<RecomputeLevel>(
+                                     random, {RecomputeLevel::kNone, RecomputeLevel::kFull})};
+    const MemoryTableRow row = memory_table_row(model, query);
 
     SearchTask task;
     task.model = model.config;
     task.machine.has_gpus = true;
     task.machine.devices = 8;
-    std::vector<std::string> overrides = layout_overrides(question.ranks);
+    std::vector<std::string> overrides = layout_overrides(query.ranks);
     overrides.insert(overrides.end(),
                      {"device=cuda", "bf16.enabled=true", "model.path=m", "optimizer.type=AdamW",
-                      cat("data.sequence_length=", question.sequence_length)});
+                      cat("data.sequence_length=", query.sequence_length)});
     task.written = load_config_text("size.yaml", "", overrides).written;
     task.context.plans_only = true;
     Layout layout;
-    layout.data = question.ranks;
-    layout.zero = question.zero;
-    layout.recompute = question.recompute;
+    layout.data = query.ranks;
+    layout.zero = query.zero;
+    layout.recompute = query.recompute;
     const Evaluation planned = evaluate(task, layout, false);
     INFO(layout_text(layout));
     CHECK(std::llround(row.planned()) == planned.memory.device);
@@ -72,12 +73,13 @@ TEST_CASE("the lines of a size table add up to the need of the plan's fullest ra
   }
 }
 
-TEST_CASE("each line of a size table equals its category of the plan") {
+TEST_CASE("each line of a memory table equals its category of the plan") {
   for (const int zero : {0, 1, 2, 3}) {
     MemoryTableModel model{"small", 1'000'000, small_config(2, false)};
     model.config.hidden = 64;
     model.config.vocab_rows = 5000;
-    const MemoryTableRow row = size_row(model, {.zero = zero, .ranks = 4, .sequence_length = 128});
+    const MemoryTableRow row =
+        memory_table_row(model, {.zero = zero, .ranks = 4, .sequence_length = 128});
     SearchTask task;
     task.model = model.config;
     std::vector<std::string> overrides = layout_overrides(4);
@@ -114,9 +116,9 @@ TEST_CASE("each line of a size table equals its category of the plan") {
   }
 }
 
-TEST_CASE("the size table of an exercise's model shows a master copy of 4 bytes per parameter") {
-  const MemoryTableModel model = size_model("1B");
-  const MemoryTableRow row = size_row(model, {.zero = 3, .ranks = 8});
+TEST_CASE("the memory table of an exercise's model shows a master copy of 4 bytes per parameter") {
+  const MemoryTableModel model = memory_table_model("1B");
+  const MemoryTableRow row = memory_table_row(model, {.zero = 3, .ranks = 8});
   const auto counted = static_cast<double>(row.parameters);
   CHECK(std::abs(counted / 1e9 - 1) < 0.005);
   CHECK(row.lines[3].planned / (counted / 8) == Approx(4).epsilon(0.01));

@@ -1,4 +1,4 @@
-#include "search/size_table.h"
+#include "search/memory_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,7 +43,7 @@ Config config_of(const MemoryTableModel& model, const MemoryTableQuery& query,
   for (const char* key : {"device=cuda", "model.path=model", "bf16.enabled=true"})
     overrides.emplace_back(key);
   overrides.push_back(cat("data.sequence_length=", query.sequence_length));
-  task.written = load_config_text("size table", "", overrides).written;
+  task.written = load_config_text("memory table", "", overrides).written;
   task.context.plans_only = true;
   Layout layout;
   layout.data = query.ranks;
@@ -105,19 +105,19 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const Memor
                                      {"buckets", 0, planned.buckets, ""},
                                      {"loss, norm, gaps", 0, planned.rest, ""},
                                      {"libraries of a GPU", 0, planned.libraries, ""}};
-  const double counts = static_cast<double>(parameters) / nominal;
-  const std::string named = cat("the model has ", human_count(parameters), " parameters");
-  const bool is_named = std::abs(counts - 1) > 5e-4;
+  const double true_to_nominal = static_cast<double>(parameters) / nominal;
+  const std::string true_count = cat("the model has ", human_count(parameters), " parameters");
+  const bool differs_from_name = std::abs(true_to_nominal - 1) > 5e-4;
   // Returns the planned bytes beyond the formula, after the formula is scaled to the real number of
   // parameters.
-  const auto beside = [&](const MemoryTablePart& line) {
-    return line.planned - line.formula * counts;
+  const auto beyond_formula = [&](const MemoryTablePart& line) {
+    return line.planned - line.formula * true_to_nominal;
   };
   for (size_t i = 0; i < 3; ++i) {
     MemoryTablePart& line = lines[i];
     std::vector<std::string> why;
-    if (is_named) why.push_back(named);
-    const double rest = beside(line);
+    if (differs_from_name) why.push_back(true_count);
+    const double rest = beyond_formula(line);
     if (std::abs(rest) > 1e-3 * std::max(line.formula, 1.0)) {
       if (i == 1 && rest < 0)
         why.push_back(cat(gigabytes(-rest), " not allocated at ", planned.peak_instr));
@@ -156,7 +156,7 @@ void add_time(const MemoryTableModel& model, const Config& config, const StepPla
   const int64_t nodes = nodes_for(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;
-  row.communication_wait_share = time.communication / time.seconds;
+  row.communication_wait_share = time.collective_wait / time.seconds;
 }
 
 }  // namespace
@@ -178,8 +178,8 @@ double formula_state_bytes(int zero, int64_t ranks) {
          shared(kMoments, zero >= 1, ranks);
 }
 
-MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
-                        const Machine* machine) {
+MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
+                                const Machine* machine) {
   MemoryTableQuery query = requested;
   if (model.config.max_positions > 0)
     query.sequence_length = std::min(query.sequence_length, model.config.max_positions);
@@ -195,16 +195,16 @@ MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& r
   return row;
 }
 
-std::vector<MemoryTableRow> size_rows(const MemoryTableModel& model,
-                                      const std::vector<MemoryTableQuery>& questions,
-                                      const Machine* machine) {
-  std::vector<MemoryTableRow> rows(questions.size());
-  run_in_parallel(questions.size(),
-                  [&](size_t i) { rows[i] = size_row(model, questions[i], machine); });
+std::vector<MemoryTableRow> memory_table_rows(const MemoryTableModel& model,
+                                              const std::vector<MemoryTableQuery>& queries,
+                                              const Machine* machine) {
+  std::vector<MemoryTableRow> rows(queries.size());
+  run_in_parallel(queries.size(),
+                  [&](size_t i) { rows[i] = memory_table_row(model, queries[i], machine); });
   return rows;
 }
 
-MemoryTableModel size_model(std::string_view parameters) {
+MemoryTableModel memory_table_model(std::string_view parameters) {
   const int64_t count = parse_parameter_count(parameters);
   const std::string name(parameters);
   return {name, count, preset_config(preset_of_size(count), name)};
@@ -212,7 +212,8 @@ MemoryTableModel size_model(std::string_view parameters) {
 
 std::vector<MemoryTableModel> textbook_models() {
   std::vector<MemoryTableModel> models;
-  for (const char* name : {"1B", "7B", "13B", "70B", "405B"}) models.push_back(size_model(name));
+  for (const char* name : {"1B", "7B", "13B", "70B", "405B"})
+    models.push_back(memory_table_model(name));
   return models;
 }
 

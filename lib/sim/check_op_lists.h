@@ -13,6 +13,6 @@ namespace ftrun {
 /// same graph must end at the same operation in all layers, micro-batches and ranks. The check does
 /// not know the graphs: if a list is cut short in all places alike, only a read of unwritten bytes
 /// reveals it.
-void check_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults);
+void check_op_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults);
 
 }  // namespace ftrun
