@@ -139,7 +139,7 @@ step s:
 * p(s) is the error of one process;
 * f(s) is the error of the cell if step s starts from the weights of the fp64 training.
 
-A cell whose gradient norm exceeds its bound counts as within bounds if all of these hold:
+A cell whose gradient norm exceeds its bound counts as within bounds if all of these are true:
 
 * e(1) ≤ {TIMES} · max(p(1), the median of p over all steps);
 * e(s) ≤ {TIMES} · (the largest p of all steps), for each step s;
