@@ -96,8 +96,8 @@ int inspect(const std::string& named, Answer& answer) {
     problems.push_back(problem);
   }
   throw RefusedConfig(Error(ExitCode::kBadInput, join(damage, "\n"),
-                            "--resume auto continues from the newest checkpoint that is undamaged, "
-                            "--resume STEP from that of another step"),
+                            "continue from the newest undamaged checkpoint with --resume auto, or "
+                            "from that of another step with --resume STEP"),
                       std::move(problems));
 }
 

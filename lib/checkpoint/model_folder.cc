@@ -43,13 +43,13 @@ void check_is_folder(const std::string& folder) {
 std::string incomplete_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
   return line.empty() ? "check that the download of the model is complete"
-                      : cat(line, " downloads the missing files");
+                      : cat("download the missing files: ", line);
 }
 
 std::string dead_link_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
   return line.empty() ? "fetch the model again, or correct the link"
-                      : cat(line, " downloads the missing files");
+                      : cat("download the missing files: ", line);
 }
 
 /// Returns the command that converts a model whose weights are pickles to safetensors.
@@ -72,10 +72,10 @@ void refuse_dead_link(const std::string& path) {
   const bool pickled =
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
-    refuse_model(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
-                 cat("convert them, where transformers is: ", conversion_line(folder),
-                     " (then copy the tokenizer's files); ftrun reads no "
-                     "format that can run code"));
+    refuse_model(cat(folder, ": has its weights only as pickles (pytorch_model*.bin)"),
+                 cat("convert them with transformers: ", conversion_line(folder),
+                     " (then copy the tokenizer's files); ftrun reads no format that can run "
+                     "code"));
   refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kModelIndex),
                incomplete_remedy(folder));
 }

@@ -15,13 +15,13 @@ void request_shared_memory(const void* kernel, size_t bytes) {
   // The bytes that are allowed so far, by kernel and GPU.
   static std::map<std::pair<const void*, int>, size_t> granted;
   int device = 0;
-  check(cudaGetDevice(&device), "asking for the GPU at hand");
+  check(cudaGetDevice(&device), "getting the current GPU");
   const std::lock_guard lock(mutex);
   size_t& has = granted[{kernel, device}];
   if (bytes <= has) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
-        "asking for shared memory");
+        "requesting shared memory");
   has = bytes;
 }
 
