@@ -45,15 +45,15 @@ def explain_norms(cells):
     return [f"""
 {len(cells)} cells have a step whose gradient norm differs from one process's by more than
 {bound}. The first column lists each cell's values, in the order of the axes below. *Error* is the
-largest relative difference of a step's norm from the same training in fp64:
+largest e(s), *error from fp64's weights* the largest f(s):
 """, *markdown_table(headers, rows), f"""
-If each step starts from the fp64 weights, the norms of these cells are off by {error} at most and
-those of one process by {error_1}. The larger errors over whole runs are rounding errors of earlier
-steps, which AdamW amplifies at this learning rate. This was measured on 2026-11-24, on models and
-batches of this kind:
+If each step starts from the fp64 weights, the norms of these cells are off by at most {error}, and
+those of one process by at most {error_1}. The larger errors over whole runs are rounding errors of
+earlier steps, which AdamW amplifies at this learning rate. This was measured on 2026-11-24, on
+models and batches of this kind:
 
-* the fp64 training itself strayed by up to 1.3e-04 after its first weights were moved by half a
-  unit in the last place of fp32;
+* the norms of the fp64 training itself changed by up to 1.3e-04 after its first weights were moved
+  by half a unit in the last place of fp32;
 * three of five such cells (a mistral, a llama and a qwen3) stayed within 4e-06 of one process with
   epsilon 1e-4, with a learning rate of 1e-3 and with SGD.
 
@@ -97,11 +97,11 @@ def main():
     seconds = sum(float(cell["seconds"]) for cell in cells)
     print(f"""# Layouts compared with one process
 
-Every layout of ranks must train like one process. Look here to see whether a combination of
-settings was compared with one process, and how closely the two agreed. `scripts/lattice.sh` trains
-a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on each
-layout of up to 8 ranks, and compares it with one process that trains the same global batch. Ranks
-are threads with the communicators of real ones. The script wrote this page on {day}
+Look up here whether a combination of settings was compared with one process, and how closely the
+two agreed. Every layout of ranks must train like one process, up to rounding. `scripts/lattice.sh`
+trains a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on
+each layout of up to 8 ranks, and compares it with one process that trains the same global batch.
+Ranks are threads with the communicators of real ones. The script wrote this page on {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes for all cells).
 
 A *cell* is one layout with its other settings. There are two sets of cells:
@@ -109,7 +109,7 @@ A *cell* is one layout with its other settings. There are two sets of cells:
 * *complete*: every combination of tensor {{1, 2, 4}}, pipeline {{1, 2, 4}}, dp_shard {{1, 2, 3}}
   and dp_replicate {{1, 2}} that has 2 to 8 ranks, with each ZeRO stage {{0, 1, 2, 3}} and each
   schedule. The model is a llama with untied embeddings; a step has 12 micro-batches. At stage 0
-  nothing is sharded, so dp_shard would do the same as dp_replicate and is left out. Without a
+  nothing is sharded, so dp_shard would do the same as dp_replicate and is omitted. Without a
   pipeline there is no schedule;
 * *pairwise*: every pair of values of two axes occurs in some cell. The axes include the model's
   family, recompute, the tier of the state and accumulation.
@@ -125,19 +125,25 @@ A cell is compared with one process by these bounds:
 
 The bound of key biases is wider. A key bias adds nearly the same amount to all scores of a query
 (exactly the same if there were no RoPE), so its gradient is almost zero. AdamW normalizes the
-gradient and takes full steps, even if the gradient is only rounding error.
+gradient and takes full steps, even if the gradient consists only of rounding errors.
 
 {count_within_first(cells)} of the {len(cells)} cells that were run are within these four bounds;
 with a rule for gradient norms {count_within(cells)} are. The rule was added on 2026-11-24, after a
-run of 2026-11-22 in which five of 323 cells exceeded the bound of the gradient norm. The tables
+run of 2026-11-22 in which five of 323 cells exceeded the bound for the gradient norm. The tables
 below have a column for each count.
 
-By this rule, a gradient norm beyond its bound counts as within bounds if both of these hold:
+The rule compares with the same training in fp64. These are relative errors of the gradient norm in
+step s:
 
-* its error against fp64 is at most {TIMES} times one process's own error. For the first step
-  that is its error in that step or in the median step, whichever is larger; for later steps it is
-  its error in the worst step;
-* if each step starts from the fp64 weights, its error is at most {FRESH_BOUND:.0e}.
+* e(s) is the error of the cell;
+* p(s) is the error of one process;
+* f(s) is the error of the cell if step s starts from the weights of the fp64 training.
+
+A cell whose gradient norm exceeds its bound counts as within bounds if all of these are true:
+
+* e(1) ≤ {TIMES} · max(p(1), the median of p over all steps);
+* e(s) ≤ {TIMES} · (the largest p of all steps), for each step s;
+* f(s) < {FRESH_BOUND:.0e}, for each step s.
 """)
     headers = ("part", "cells", "run", "within the four bounds", "with the rule",
                *(f"worst {name}" for name in BOUNDS),

@@ -1,14 +1,16 @@
-# Which GPU architectures kernels are compiled for. An architecture that is not among them starts with the instructions of an older
-# one, which the driver translates: tens of seconds at the first start of every rank.
+# Chooses the GPU architectures for which kernels are compiled. On a GPU of another architecture the
+# driver compiles the kernels from the instructions of an older one, which takes tens of seconds at
+# the first start of each rank.
 
-# Architectures of 8.0 and 9.0 serve what the kernels were tuned for.
+# The architectures for which the kernels were tuned.
 set(FTRUN_USUAL_ARCHITECTURES 80 90)
-# With those of Blackwell (data centres, workstations) they run on all GPUs that the kernels know.
+# These architectures cover all GPUs that the kernels support (100 and 120 are Blackwell's).
 set(FTRUN_ALL_ARCHITECTURES 80 90 100 120)
 
-# The architectures among `wanted` that the compiler has.
+# Sets `result` to the architectures among `wanted` that the compiler supports.
 function(ftrun_known_architectures compiler wanted result)
-  execute_process(COMMAND "${compiler}" --list-gpu-arch OUTPUT_VARIABLE listed ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND "${compiler}" --list-gpu-arch OUTPUT_VARIABLE listed ERROR_QUIET
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
   string(REGEX MATCHALL "[0-9]+" listed "${listed}")
   set(known)
   foreach(architecture IN LISTS wanted)
@@ -19,7 +21,8 @@ function(ftrun_known_architectures compiler wanted result)
   set(${result} "${known}" PARENT_SCOPE)
 endfunction()
 
-# 100 for GPUs of 10.0 and 10.3: a family runs what is compiled for its first member. Empty without a GPU or its driver.
+# Sets `result` to the architectures of this machine's GPUs, or to an empty list if it has no GPU or
+# no driver. A family of GPUs runs what is compiled for its first member, so 10.3 counts as 100.
 function(ftrun_architectures_here result)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                   OUTPUT_VARIABLE told ERROR_QUIET RESULT_VARIABLE failed)
@@ -35,7 +38,9 @@ function(ftrun_architectures_here result)
   set(${result} "${here}" PARENT_SCOPE)
 endfunction()
 
-# AUTO: the usual ones and those of this machine's GPUs. ALL: all that the compiler has. Anything else is a list, taken as it is.
+# Sets `result` to the architectures to compile for. AUTO: the usual ones and those of this
+# machine's GPUs. ALL: all that the compiler supports. Any other value is a list, which is used as
+# it is.
 function(ftrun_cuda_architectures wanted compiler result)
   if(wanted STREQUAL "ALL")
     ftrun_known_architectures("${compiler}" "${FTRUN_ALL_ARCHITECTURES}" wanted)

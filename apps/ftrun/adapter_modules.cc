@@ -48,17 +48,17 @@ std::string choice_text(const NonDecoderTarget& choice) {
 std::string remedy_text(const Config& config, const ModelConfig& model) {
   const AdapterConfig& adapter = config.adapter;
   const PeftModel peft = peft_model("", model.family, model.multimodal, model.tied);
-  std::string text = cat("exclude_modules: '", exclusion_with_non_decoder(adapter, peft),
-                         "' makes PEFT choose what ftrun trains (the exported adapter has it)");
+  std::string text =
+      cat("to make PEFT choose what ftrun trains, write exclude_modules: '",
+          exclusion_with_non_decoder(adapter, peft), "' (the exported adapter has it)");
   const std::vector<std::string>& entries = adapter.target_modules;
   const bool are_names = std::all_of(entries.begin(), entries.end(), [](const std::string& entry) {
     return entry != kAllLinear && entry.find('.') == std::string::npos;
   });
   if (!adapter.target_pattern.empty())
-    text += "; so does an expression that requires language_model in the path";
+    text += ", or an expression that requires language_model in the path";
   else if (are_names && adapter.layers_to_transform.empty())
-    text +=
-        cat("; so does target_modules: '.*\\.language_model\\..*\\.(", join(entries, "|"), ")'");
+    text += cat(", or target_modules: '.*\\.language_model\\..*\\.(", join(entries, "|"), ")'");
   return text;
 }
 
@@ -70,7 +70,7 @@ Problem non_decoder_notice(const Config& config, const ModelConfig& model,
       config.adapter.target_pattern.empty() ? "adapter.target_modules" : "adapter.target_pattern";
   return Problem{config.origins.position(key),
                  cat("adapter.target_modules: ", join(texts, "; "),
-                     ": PEFT would train these too, ftrun trains only the text decoder"),
+                     ": PEFT would also train these, ftrun trains only the text decoder"),
                  remedy_text(config, model), Severity::kNotice};
 }
 
@@ -90,10 +90,10 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
                           ? cat(named, "matches the path of no module")
                           : cat(named, "no module has this name", did_you_mean(useless.module),
                                 "; adapters can be on ", join(adaptable_names(names), ", "));
-    problem.remedy =
-        cat(is_pattern ? "write an expression that matches a whole path, like "
-                       : "write paths of modules, like ",
-            example, list.empty() ? "" : cat("; write names as a list: ", list), "; or remove it");
+    problem.remedy = cat(is_pattern ? "write an expression that matches a whole path, like "
+                                    : "write the end of a module's path, like ",
+                         example, list.empty() ? "" : cat("; or write names as a list: ", list),
+                         "; or remove it");
     return problem;
   }
   problem.severity = Severity::kNotice;
@@ -103,10 +103,10 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
     return problem;
   }
   problem.message = cat(named, "changes nothing: ", useless.module,
-                        " only holds other modules, and PEFT excludes a module by its own path");
+                        " only contains other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
-    problem.remedy = cat("write exclude_modules: '(.*\\.)?", pattern_of_path(useless.entry),
-                         "\\..*' to exclude what it holds");
+    problem.remedy = cat("to exclude the modules in it, write exclude_modules: '(.*\\.)?",
+                         pattern_of_path(useless.entry), "\\..*'");
   return problem;
 }
 

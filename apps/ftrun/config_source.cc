@@ -112,7 +112,8 @@ std::string base_of_adapter(const std::string& folder) {
   const std::string message = cat(folder, ": has no config.json"), model = folder + "/export/model",
                     adapter = folder + "/export/adapter";
   if (std::filesystem::exists(model + "/config.json", error))
-    throw Error(ExitCode::kBadInput, message, cat("give the model that this run trained, ", model));
+    throw Error(ExitCode::kBadInput, message,
+                cat("it is the folder of a run: name the model that it trained, ", model));
   if (std::filesystem::exists(adapter + "/adapter_config.json", error))
     throw Error(
         ExitCode::kBadInput, message,
@@ -129,7 +130,7 @@ void require_model_folder(const FoundFolder& found) {
   const std::string& folder = found.folder;
   const std::string hidden =
       found.hides_cached
-          ? "; or rename this one, to have the model of that name that the Hugging Face cache holds"
+          ? "; or rename this one to use the model of that name in the Hugging Face cache"
           : "";
   std::error_code error;
   if (!fs::exists(folder, error))
@@ -170,15 +171,15 @@ std::string model_folder(const WrittenConfig& config, LoadReport& report) {
   if (found.hides_cached)
     add_notice(config.origins, "model.path",
                cat("model.path: the folder ", path,
-                   " is read; the Hugging Face cache holds a model of that name too"),
+                   " is read; the Hugging Face cache also has a model of that name"),
                cat("write ", std::filesystem::absolute(path).lexically_normal().string(),
-                   " if the folder is meant, or rename it if not"),
+                   " if you mean the folder; else rename it"),
                report);
   if (std::filesystem::exists(found.folder + "/adapter_config.json"))
     add_notice(config.origins, "model.path",
                cat("model.path: ", found.folder,
-                   " holds an adapter beside the model (adapter_config.json), which is not read"),
-               cat("adapter: ", found.folder, " continues from it"), report);
+                   " also contains an adapter (adapter_config.json), which is not read"),
+               cat("to continue from it, write adapter: ", found.folder), report);
   return found.folder;
 }
 

@@ -99,9 +99,9 @@ Error removed_commit_error(const std::string& named, const std::string& reposito
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
   return {ExitCode::kBadInput,
           cat(named, ": the run began with commit ", recorded_commit,
-              ", which the Hugging Face cache no longer holds",
-              cached_commit.empty() ? "" : cat(" (it holds ", cached_commit, ")")),
-          cat("run: hf download ", repository, option, " --revision ", recorded_commit,
+              ", which the Hugging Face cache no longer has",
+              cached_commit.empty() ? "" : cat(" (it has ", cached_commit, ")")),
+          cat("download it: hf download ", repository, option, " --revision ", recorded_commit,
               cached_commit.empty()
                   ? ""
                   : cat("; or write ", repository, "@", cached_commit,
@@ -166,8 +166,9 @@ void require_split(const std::string& named, const std::string& pinned, const st
   throw Error(ExitCode::kBadInput,
               cat(named, ": the data set in the Hugging Face cache, ", folder, ", has neither ",
                   split, ".bin nor ", split, ".jsonl, tokens that a model can be trained on"),
-              cat("run scripts/prepare_data.py --tokenizer MODEL --out FOLDER ", named,
-                  " to make them of texts and conversations; then name FOLDER/", split));
+              cat("make them of texts and conversations: scripts/prepare_data.py --tokenizer MODEL "
+                  "--out FOLDER ",
+                  named, "; then name FOLDER/", split));
 }
 
 void find_model(NameLookup& lookup, NamedInputs& found) {

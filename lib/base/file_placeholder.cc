@@ -60,8 +60,8 @@ FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byt
   };
   if (std::any_of(kPageStarts.begin(), kPageStarts.end(), begins_page) && !is_page_by_name(path))
     return {"a web page (HTML)",
-            "download the file itself; where a site's address of its page has /blob/, that of the "
-            "file has /resolve/ or /raw/"};
+            "download the file itself: if its address contains /blob/, replace that by /resolve/ "
+            "or /raw/"};
   return {};
 }
 

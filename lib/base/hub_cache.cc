@@ -157,7 +157,7 @@ std::string download_line(const HubName& name, HubKind kind) {
              name.gives_revision ? cat(" --revision ", shell_word(name.revision)) : "");
 }
 
-/// Lists the refs of a repository that the cache holds: " (it holds main, v1.0)"; "" for none.
+/// Lists the refs of a repository that the cache holds: " (it has main, v1.0)"; "" for none.
 std::string cached_revisions(const std::string& folder) {
   std::vector<std::string> names;
   const std::string refs = folder + "/refs";
@@ -166,7 +166,7 @@ std::string cached_revisions(const std::string& folder) {
        at.increment(error))
     if (at->is_regular_file(error)) names.push_back(at->path().lexically_relative(refs).string());
   std::sort(names.begin(), names.end());
-  return names.empty() ? "" : cat(" (it holds ", join(names, ", "), ")");
+  return names.empty() ? "" : cat(" (it has ", join(names, ", "), ")");
 }
 
 /// Lists the snapshots whose commits begin with `revision`. A revision is a short commit only if it
@@ -188,9 +188,9 @@ std::vector<std::string> commits_beginning_with(const std::string& folder,
   const std::vector<std::string> whole = commits_beginning_with(folder, name.revision);
   if (whole.empty()) throw Error(ExitCode::kBadInput, message + cached_revisions(folder), remedy);
   throw Error(ExitCode::kBadInput,
-              cat(message, "; it holds ", whole.size() == 1 ? "the commit " : "the commits ",
+              cat(message, "; it has ", whole.size() == 1 ? "the commit " : "the commits ",
                   join(whole, ", ")),
-              cat("name a commit by all of its digits: ", name.repository, "@", whole.front()));
+              cat("name the commit with all of its digits: ", name.repository, "@", whole.front()));
 }
 
 FoundFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
@@ -198,7 +198,7 @@ FoundFolder find_snapshot(const HubName& name, const std::string& file, const En
   const std::string cache = hub_cache_folder(lookup);
   const std::string folder = repository_folder(cache, name.repository, kind);
   const char* where = kind == HubKind::kModel ? "a folder" : "a file";
-  const std::string remedy = cat("run: ", download_line(name, kind), "; or name ", where,
+  const std::string remedy = cat("download it: ", download_line(name, kind), "; or name ", where,
                                  " on this machine, relative to the working directory");
   const std::string shown = cat(name.repository, name.gives_revision ? "@" + name.revision : "");
   if (!posix_files().exists(folder))
@@ -224,7 +224,7 @@ void refuse_dead_link(const std::string& path) {
   if (!fs::is_symlink(fs::symlink_status(path, error))) return;
   throw Error(
       ExitCode::kBadInput, cat(path, ": cannot be read: ", reading_problem(path)),
-      "correct the link; or remove it, and the name is looked up in the Hugging Face cache");
+      "correct the link, or remove it so that the name is looked up in the Hugging Face cache");
 }
 
 }  // namespace

@@ -108,8 +108,8 @@ void require_same(const std::string& folder, const std::optional<FolderIdentity>
       ExitCode::kEnvironment,
       cat(folder, ": another process ", before ? "replaced" : "wrote",
           " it while this one was writing it"),
-      "check what the folder holds now; then either run the command again, which replaces it, or "
-      "choose another folder");
+      "check what the folder contains now; then either run the command again, which replaces it, "
+      "or choose another folder");
 }
 
 /// Renames the old folder out of the way and `made` to its name; returns the old folder's new path.

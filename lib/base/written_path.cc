@@ -52,8 +52,8 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
               cat(path, ": cannot be written to: \"", name,
                   "\" in its path is a link of another user (uid ", link.st_uid,
                   ") in a folder that others may write to"),
-              "name the folder that the link leads to, if that is where it should go; else choose "
-              "a folder that only you may write to");
+              "give the path of the folder that the link names, if that is where it should go; "
+              "else choose a folder that only you may write to");
 }
 
 /// Reads the target of a link in `folder`; "" with errno if it is not a link.

@@ -143,7 +143,7 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
       return folder;
     }
     problems.push_back(problem);
-    if (group.rank == 0 && !step) log_error(cat("checkpoint ", name, " is passed over: ", problem));
+    if (group.rank == 0 && !step) log_error(cat("checkpoint ", name, " is skipped: ", problem));
   }
   refuse_without_good_checkpoint(root, problems, step);
 }

@@ -72,10 +72,10 @@ void refuse_dead_link(const std::string& path) {
   const bool pickled =
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
-    refuse_model(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
-                 cat("convert them, where transformers is: ", conversion_line(folder),
-                     " (then copy the tokenizer's files); ftrun reads no "
-                     "format that can run code"));
+    refuse_model(cat(folder, ": has its weights only as pickles (pytorch_model*.bin)"),
+                 cat("convert them with transformers: ", conversion_line(folder),
+                     " (then copy the tokenizer's files); ftrun reads no format that can run "
+                     "code"));
   refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kModelIndex),
                incomplete_remedy(folder));
 }

@@ -60,7 +60,7 @@ std::string receive(int fd, size_t count,
       const auto left = std::chrono::ceil<Milliseconds>(*deadline - Clock::now());
       pollfd wanted{fd, POLLIN, 0};
       const int ready = left.count() <= 0 ? 0 : ::poll(&wanted, 1, static_cast<int>(left.count()));
-      if (ready == 0) throw std::runtime_error("something else answers there, or nothing");
+      if (ready == 0) throw std::runtime_error("no server of ftrun answers there");
       if (ready < 0 && errno == EINTR) continue;
       if (ready < 0) lost(errno_text(errno).c_str());
     }
@@ -140,7 +140,7 @@ AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& membe
   const std::string greeting =
       receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, handshake_end);
   if (!greeting.starts_with(kStoreGreeting))
-    throw std::runtime_error("something else answers there, or nothing");
+    throw std::runtime_error("no server of ftrun answers there");
   const std::string theirs = greeting.substr(kStoreGreeting.size()),
                     own = random_bytes(kChallengeBytes);
   const std::string bytes = member_bytes(member);
@@ -190,7 +190,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline,
                    bool endpoint_may_change, std::shared_ptr<StoreServer> served,
                    const std::function<void(const std::string& why)>& record_failure)
     : member_(std::move(member)), served_(std::move(served)) {
-  std::string why = "something else answers there, or nothing";
+  std::string why = "no server of ftrun answers there";
   // If rank 0 answered once, `why` keeps its answer: the last try may fail only because no time was
   // left.
   bool answered = false;

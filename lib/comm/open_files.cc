@@ -32,7 +32,7 @@ void require_open_files(int world_size) {
               cat("rank 0 serves the job's store to ", world_size, " ranks, which takes up to ",
                   needed, " open files (", kConnections, " connections per rank, ", kOthers,
                   " for other files), and the limit of its process is ", limit.rlim_cur),
-              cat("raise both limits (hard and soft) where rank 0 is started: ulimit -n ", needed));
+              cat("raise the soft and the hard limit where rank 0 is started: ulimit -n ", needed));
 }
 
 }  // namespace ftrun

@@ -49,7 +49,7 @@ constexpr IgnoredKey kIgnoredKeys[] = {
     {"fp8_config", ""},
     {"ipex_config", ""},
     {"megatron_lm_config", ""},
-    {"fsdp_config", "its distributed_type is another"},
+    {"fsdp_config", "for another distributed_type"},
     {"commands", ""},
     {"command_file", ""},
 };
@@ -281,7 +281,7 @@ class AccelerateTranslator {
       if (known != std::end(kIgnoredKeys))
         name(entry, entry.key, *known);
       else if (entry.key == "deepspeed_config" && !reads_block)
-        name(entry, entry.key, {"", "its distributed_type is another"});
+        name(entry, entry.key, {"", "for another distributed_type"});
       else if (!contains(
                    {"deepspeed_config", "distributed_type", "mixed_precision", "num_processes",
                     "num_machines", "use_cpu", "parallelism_config", "tp_config"},
@@ -326,10 +326,10 @@ class AccelerateTranslator {
       problems_.error(
           type->at,
           "distributed_type FSDP: an fsdp_config is not read; ftrun shards with ZeRO instead",
-          cat("write what it stands for: ", fsdp_as_ftrun_keys()));
+          cat("write these keys instead: ", fsdp_as_ftrun_keys()));
     else if (type_ == "MEGATRON_LM" && !megatron_as_ftrun_keys().empty())
       problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
-                      cat("write what it stands for: ", megatron_as_ftrun_keys()));
+                      cat("write these keys instead: ", megatron_as_ftrun_keys()));
     else
       problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such back end"),
                       "write a config with model.path, data.train and DeepSpeed's keys");

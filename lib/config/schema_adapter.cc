@@ -76,7 +76,7 @@ void declare_quantization(Schema& s) {
        .doc = "Frozen weights in few bits (QLoRA): the weight matrices of the blocks are quantized "
               "while they are loaded, so they are never unquantized in memory as a whole. "
               "Embeddings, the head, norms, biases and adapters are not quantized. The values "
-              "equal those of bitsandbytes, whose keys are read, too.",
+              "equal those of bitsandbytes, whose keys are also accepted.",
        .vocabulary = Vocabulary::kFtrun},
       [](auto& c) -> auto& { return c.quantization; });
   using Q = QuantizationConfig;

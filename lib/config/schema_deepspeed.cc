@@ -153,8 +153,7 @@ void declare_precision(Schema& s) {
   bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
            "Skip the update of a step whose loss or gradient is not finite.")
-      .notice(
-          "always done; train.max_nonfinite_steps says how many such steps in a row are tolerated");
+      .notice("always done; train.max_nonfinite_steps limits such steps in a row");
   bf16.checked_only<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
            "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "
@@ -189,7 +188,7 @@ void declare_zero(Schema& s) {
       [](auto& c) -> auto& { return c.zero; });
   zero.key("stage", &ZeroConfig::stage,
            "State that is sharded. 0: none. 1: optimizer state. 2: also gradients. 3: also "
-           "parameters. FSDP's names are read, too.")
+           "parameters. FSDP's names are also accepted.")
       .range(0, 3)
       .word("NO_SHARD", 0)
       .word("SHARD_GRAD_OP", 2)
@@ -218,7 +217,7 @@ void declare_zero(Schema& s) {
       .notice();
   zero.key("load_from_fp32_weights", &ZeroConfig::load_from_fp32_weights,
            "Load master weights from a checkpoint's fp32 weights, not from its 16-bit weights.")
-      .notice("checkpoints hold the optimizer's own weights, and a resumed run loads those");
+      .notice("checkpoints contain the optimizer's own weights, and a resumed run loads those");
   zero.key("sub_group_size", &ZeroConfig::sub_group_size, "Tile of the stage-3 update.")
       .at_least(0)
       .in_unit("elements")
@@ -325,7 +324,7 @@ void declare_zero(Schema& s) {
        .vocabulary = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.zero.offload_param; });
-  param.key("device", &OffloadParamConfig::device, "The tier that holds the parameters.");
+  param.key("device", &OffloadParamConfig::device, "Tier of the parameters.");
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
   param
       .key("buffer_count", &OffloadParamConfig::buffer_count,
@@ -353,13 +352,12 @@ void declare_zero(Schema& s) {
        .vocabulary = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.zero.offload_optimizer; });
-  optimizer.key("device", &OffloadOptimizerConfig::device,
-                "The tier that holds the optimizer state.");
+  optimizer.key("device", &OffloadOptimizerConfig::device, "Tier of the optimizer state.");
   optimizer.key("nvme_path", &OffloadOptimizerConfig::nvme_path, "Folder for device nvme.")
       .or_null();
   optimizer.key("buffer_count", &OffloadOptimizerConfig::buffer_count, "Buffers for NVMe.")
       .at_least(0)
-      .notice("the state is processed in intervals through two buffers, whatever this says");
+      .notice("the state is processed in intervals through two buffers, whatever the value");
   optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory,
                 "Use page-locked host memory if there is a device.");
   optimizer

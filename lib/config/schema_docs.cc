@@ -23,7 +23,7 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 
 <!-- Generated from the schema in lib/config; `ftrun schema --markdown` prints it. Do not edit. -->
 
-With this page you can write a config and look up any key: its type, default, unit and meaning.
+With this page you write a config, and look up any key: its type, default, unit and meaning.
 
 A config file is JSON (comments and trailing commas are allowed) or YAML.
 
@@ -32,9 +32,9 @@ A config file is JSON (comments and trailing commas are allowed) or YAML.
 * A launcher file of Hugging Face Accelerate is read as the config that it represents.
 * Some keys exclude each other: `train.steps` and `train.epochs`, a rate in `train` and in
   `optimizer.params`, `fp16` and `bf16`, and others. If they are set in different places, the later
-  one (`--set` after the files) replaces the earlier one, and a notice says so. In one place they
-  are an error.
-* DeepSpeed's keys stand at top level, as in a DeepSpeed config, so that one file serves both
+  one (`--set` after the files) replaces the earlier one, with a notice. In one place they are an
+  error.
+* DeepSpeed's keys are at top level, as in a DeepSpeed config, so that one file serves both
   programs. The sections `model`, `data`, `adapter`, `quantization`, `train`, `parallel`,
   `elastic`, `partition`, `recompute`, `kernels`, `comm` and `export` are ftrun's own. So are the
   keys `output_dir`, `device` and `threads`, and in `checkpoint` the keys `every`, `every_minutes`,
@@ -49,14 +49,14 @@ A config file is JSON (comments and trailing commas are allowed) or YAML.
 `ftrun check --config FILE` reports every problem of a config with its place, and uses no device.
 A run writes the whole config, with every default, to `config.yaml` in the run folder.
 
-The column *does* says what ftrun does with a key:
+The column *does* shows what ftrun does with a key:
 
 | word | meaning |
 |---|---|
 | yes | The key works. |
 | ignored | The value is checked and has no effect. |
 | not yet | The key works, except for the named feature, which ends a run with exit code 3. |
-| refused | ftrun does not have the feature; a run that asks for it ends with exit code 3. |
+| refused | ftrun does not have the feature; a run that requests it ends with exit code 3. |
 | GPUs: emulated | The key works on CPUs and emulated GPUs; no GPU has run it yet (a notice). |
 )";
 

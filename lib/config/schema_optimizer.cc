@@ -37,7 +37,7 @@ std::string type_text() {
     if (std::find(offered.begin(), offered.end(), name) != offered.end())
       others.push_back(cat(alias, " (", name, ")"));
   return cat(join(offered, ", "),
-             ". As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Read too: ",
+             ". As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Other names: ",
              join(others, ", "), ".");
 }
 
@@ -127,7 +127,7 @@ void declare_optimizer(Schema& s) {
     declare_parameter(params, parameter);
   // These keys of DeepSpeed are checked but not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
-  params.checked_only<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels refuse it too.")
+  params.checked_only<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels also refuse it.")
       .reject_if_on()
       .for_types(adam_like);
   params.checked_only<bool>("eps_inside_sqrt", false, "eps inside the root.")
@@ -239,7 +239,8 @@ void declare_scheduler(Schema& s) {
       .for_types(names_of({S::kLinear, S::kCosine, S::kCosineWithMinLr}));
   params
       .key("min_lr_rate", &C::min_lr_rate,
-           "Learning rate at the end, as a share of optimizer.params.lr; min_lr or this is needed.")
+           "Learning rate at the end, as a share of optimizer.params.lr; min_lr or this is "
+           "required.")
       .range(0, 1)
       .unset_is_zero()
       .for_types(names_of({S::kCosineWithMinLr}));
@@ -261,7 +262,7 @@ void declare_scheduler(Schema& s) {
       .unset_is_zero()
       .for_types(names_of({S::kInverseSqrt}))
       .defaults_to("warmup_num_steps, or 10000 without warm-up");
-  params.key("num_decay_steps", &C::num_decay_steps, "Steps of the decay; needed.")
+  params.key("num_decay_steps", &C::num_decay_steps, "Steps of the decay; required.")
       .at_least(0)
       .in_unit("steps")
       .for_types(stable_decay);
@@ -278,10 +279,10 @@ void declare_scheduler(Schema& s) {
            "optimizer.params.lr.")
       .range(0, 1)
       .for_types(stable_decay);
-  params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; needed.")
+  params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; required.")
       .at_least(0)
       .for_types(cycle);
-  params.key("cycle_max_lr", &C::cycle_max_lr, "Highest learning rate; needed.")
+  params.key("cycle_max_lr", &C::cycle_max_lr, "Highest learning rate; required.")
       .at_least(0)
       .for_types(cycle);
   params.key("decay_lr_rate", &C::decay_lr_rate, "Rate of the decay after the cycle.")
@@ -312,7 +313,7 @@ void declare_scheduler(Schema& s) {
       .at_least(0)
       .in_unit("steps")
       .for_types(cycle);
-  params.key("cycle_momentum", &C::cycle_momentum, "Cycle beta1 too; beta2 is 0.99 then.")
+  params.key("cycle_momentum", &C::cycle_momentum, "Cycle beta1 as well; beta2 is then 0.99.")
       .for_types(cycle);
   params.key("cycle_min_mom", &C::cycle_min_mom, "Lowest beta1.")
       .from_to_below(0, 1)

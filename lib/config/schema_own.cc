@@ -12,8 +12,8 @@ void declare_model_and_data(Schema& s) {
   model
       .key("path", &ModelSection::path,
            "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the "
-           "name of a model that the Hugging Face cache holds: owner/name, owner/name@revision. A "
-           "folder of that path comes first. Needed to train.")
+           "name of a model in the Hugging Face cache: owner/name, owner/name@revision. A folder "
+           "with that path takes precedence. Required for training.")
       .may_change();
   model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
             "trained: the embedding row of the padding token (config.json's pad_token_id) is "
@@ -27,7 +27,7 @@ void declare_model_and_data(Schema& s) {
            "Data set file, or a list of files that are read one after the other, or a list of "
            "{path, weight}, which mixes data sets by weight. owner/name or owner/name@revision "
            "names a data set of the Hugging Face cache, of which train.bin or train.jsonl is read. "
-           "Needed to train.")
+           "Required for training.")
       .or_weighted()
       .may_change();
   data.key("train_weights", &DataConfig::train_weights,
@@ -52,7 +52,7 @@ void declare_model_and_data(Schema& s) {
   data.key("packing", &DataConfig::packing,
            "concat: documents are joined, and attention crosses from one document into the next. "
            "documents: documents are packed into sequences, and attention stays inside each. none: "
-           "a sequence holds one document and padding.")
+           "a sequence contains one document and padding.")
       .defaults_to("documents where the data are conversations, else concat");
   data.key("format", &DataConfig::format,
            "Format of the files; auto: ftrun recognizes it by name and content.");
@@ -126,7 +126,7 @@ void declare_train(Schema& s) {
 
   train
       .key("check_replicas", &TrainConfig::check_replicas,
-           "Steps between two comparisons of state that several ranks hold (whole parameters, "
+           "Steps between two comparisons of state that several ranks share (whole parameters, "
            "replicas). Ranks compare hashes, also before each checkpoint; an error names the rank "
            "whose memory or CPU changed a bit. 0 = never.")
       .at_least(0)
@@ -220,7 +220,7 @@ void declare_train(Schema& s) {
       s,
       {.path = "train.trace",
        .doc = "Measured start and end of each instruction of some steps. The run folder's "
-              "trace.json holds them beside the predicted step, for the viewers of Perfetto and "
+              "trace.json contains them beside the predicted step, for the viewers of Perfetto and "
               "Chrome (docs/plan.md).",
        .vocabulary = kOwn,
        .may_change = true},
@@ -264,7 +264,7 @@ void declare_parallel(Schema& s) {
                "parallelism); no effect at tensor 1.");
   parallel
       .key("pipeline", &ParallelConfig::pipeline,
-           "Stages of a pipeline. Each stage holds consecutive layers on its own ranks. The "
+           "Stages of a pipeline. Each stage has consecutive layers on its own ranks. The "
            "accumulation steps are its micro-batches.")
       .at_least(1)
       .in_unit("stages");

@@ -23,7 +23,7 @@ void declare_activation_checkpointing(Schema& s) {
                           "Divides the inputs among the tensor ranks.");
   rows.checked_only<bool>("contiguous_memory_optimization", false,
                           "Keeps all inputs in one buffer; ftrun's memory plan always does.");
-  rows.checked_only<int64_t>("number_checkpoints", 0, "Inputs that this buffer holds.").or_null();
+  rows.checked_only<int64_t>("number_checkpoints", 0, "Number of inputs in this buffer.").or_null();
   rows.checked_only<bool>("synchronize_checkpoint_boundary", false, "Waits for the device.");
   rows.checked_only<bool>("profile", false, "Times recomputation.");
 }
@@ -110,8 +110,8 @@ void declare_monitors(Schema& s) {
        .may_change = true},
       [](auto& c) -> auto& { return c.wandb; });
   wandb.key("enabled", &WandbConfig::enabled,
-            "Start the script with the run. If there is no client, a warning says so at the start "
-            "and at the end.");
+            "Start the script with the run. If there is no client, a warning is printed at the "
+            "start and at the end.");
   wandb.key("group", &WandbConfig::group, "Group of runs; empty = none.").or_null();
   wandb
       .key("team", &WandbConfig::team,
@@ -178,11 +178,11 @@ void declare_elasticity(Schema& s) {
       [](auto& c) -> auto& { return c.elasticity; });
   using C = ElasticityConfig;
   rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
-  rows.key("max_train_batch_size", &C::max_train_batch_size, "Largest batch; needed when enabled.")
+  rows.key("max_train_batch_size", &C::max_train_batch_size, "Largest batch; required if enabled.")
       .at_least(1)
       .in_unit("sequences");
   rows.key("micro_batch_sizes", &C::micro_batch_sizes,
-           "Micro-batches to choose from; needed when enabled.")
+           "Micro-batches to choose from; required if enabled.")
       .at_least(1);
   rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").range(1, 65'536).in_unit("ranks");
   rows.key("max_gpus", &C::max_gpus, "Most ranks.").range(1, 65'536).in_unit("ranks");

@@ -20,7 +20,7 @@ auto over_shared_memory(const TrainingSetup& setup) {
 }
 
 /// An upper bound on the bytes that each thread of a training process needs in addition to the plan
-/// and attention's tiles: its stack, and the heap of records and libraries (docs/memory_peaks.md).
+/// and attention's tiles: its stack, and the heap of records and libraries (docs/memory-peaks.md).
 constexpr int64_t kHeapOfThread = 896 << 10;
 /// Upper bounds on memory that cannot be counted: that of the process, and that of the threads that
 /// run the lanes of each group.

@@ -139,11 +139,10 @@ bool is_imported(const CheckpointMeta& saved) {
 
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved) {
   const ImportRecord record = import_record(saved);
-  return cat(folder, ": was imported from ", printable(record.source),
-             record.unknown.empty()
-                 ? ""
-                 : cat("; it does not say: ", printable(join(record.unknown, ", "))),
-             "; the data continues where step ", saved.step, " of this config ends");
+  return cat(
+      folder, ": was imported from ", printable(record.source),
+      record.unknown.empty() ? "" : cat("; not known: ", printable(join(record.unknown, ", "))),
+      "; the data continues where step ", saved.step, " of this config ends");
 }
 
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {

@@ -28,9 +28,10 @@ void require_tied(const ModelDescription& model, const ModelFolder& folder) {
   if (folder.holds_equal(embedding, head)) return;
   throw Error(ExitCode::kBadInput,
               cat(folder.path(), ": config.json ties ", head, " to ", embedding,
-                  ", and the weights hold both with other values"),
-              cat("set \"tie_word_embeddings\": false in config.json to train both, or remove ",
-                  head, " from the weights to train one for both"));
+                  ", and the weights contain both, with different values"),
+              cat("to train both, write \"tie_word_embeddings\": false in config.json; to train "
+                  "one matrix for both, remove ",
+                  head, " from the weights"));
 }
 
 /// Describes the remedy for weights that have `problems`.
@@ -41,8 +42,8 @@ std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
   const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
   const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
   if (!model.tied && lacks_end && problems.size() == 1)
-    return "set \"tie_word_embeddings\": true in config.json, if the model uses one matrix for "
-           "embedding and head; else fetch the weights again";
+    return "if the model uses one matrix for embedding and head, write \"tie_word_embeddings\": "
+           "true in config.json; else fetch the weights again";
   return "use the config.json and the weights of the same model";
 }
 
@@ -74,7 +75,7 @@ void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool
   if (const size_t quantized = folder.quantized_tensors(); logs_notices && quantized > 0)
     log_notice(cat(folder.path(), ": ", quantized,
                    " of its matrices are quantized; they are read as the bf16 numbers that their "
-                   "codes stand for, and exported as these"));
+                   "codes represent, and exported as these"));
   if (logs_notices && !model.multimodal.empty()) {
     const std::vector<std::string> stored = folder.names();
     log_notice(cat(folder.path(), ": is a ", model.multimodal, " model; its decoder is trained; ",

@@ -227,8 +227,8 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
   if (!machine.has_gpus && machine.host_memory_capacity > 0)
     top.problem(top.find("host_memory_capacity")->at,
-                "host_memory_capacity is the main memory of machines with GPUs; this one has none",
-                "give memory, of one core, instead");
+                "host_memory_capacity is for machines with GPUs; this one has none",
+                "give memory instead, the main memory for each core");
   if (const ConfigNode* const price = top.find("price")) {
     std::string why;
     const std::optional<Price> found = parse_price(price->text, why);

@@ -194,7 +194,7 @@ std::string nothing_chosen_text(const ModelConfig& config, const std::string& pa
   if (pattern.empty()) return text;
   const TensorNames& names = tensor_names(config.family);
   const std::string all(kAllLinear), list = list_of_names(pattern);
-  return cat(text, ": \"", pattern.substr(0, 80), "\" is an expression of whole paths (",
+  return cat(text, ": \"", pattern.substr(0, 80), "\" is a regular expression of whole paths (",
              path_in_memory(config, names.in_block(0, names.linear_layer(Projection::kQ))), ")",
              !nearest(pattern, {all}).empty() ? did_you_mean(all)
              : list.empty()                   ? ""

@@ -140,12 +140,12 @@ std::string scaling_for(const ModelConfig& config, int64_t tokens) {
   const RopeConfig& rope = config.rope;
   const int64_t reached = reached_positions(config);
   if (rope.as<LongRopeScaling>())
-    return cat("longrope's long_factor was searched for sequences of at most ", reached,
-               " tokens; longer ones take factors that were searched for them");
+    return cat("longrope's long_factor is for sequences of at most ", reached,
+               " tokens; longer ones need factors that were found for them");
   if (find_family(config.family)->yarn_is_longrope)
     return cat(
-        "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
-        "long_factor that were searched for this model");
+        "longrope reaches them: rope_scaling with a short_factor and a long_factor that were found "
+        "for this model");
   const double times = static_cast<double>(tokens) / static_cast<double>(reached);
   if (rope.is_scaled())
     return cat("factor ", rounded_up(rope.factor() * times), " instead of ",

@@ -108,7 +108,7 @@ void explain_missing(const std::vector<std::string>& stored,
   } else if (prefixes.size() > 1) {
     names.cause = cat("the folder holds the tensors ", prefixes.size(), " times, under \"",
                       join(prefixes, "\", \""), "\"");
-    names.remedy = "save the model that is to train alone";
+    names.remedy = "save only the model that should be trained";
   } else if (prefixes.empty() && !stored.empty()) {
     names.cause = cat("none of the model's tensors is there, under any prefix; the first of ",
                       stored.size(), " is called \"", stored.front(), "\"");

@@ -20,22 +20,24 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kIntroduction =
-    "# Model families\n\nWith this page you can look up which model families ftrun trains, and "
-    "which features of a model and of a run each family supports. `ftrun schema --models` writes "
-    "it: the command tries each feature on a small model of each family, and a test compares the "
-    "page. CONTRIBUTING.md says how to add a family.\n\nEvery family trains on data-parallel ranks "
-    "with all ZeRO stages and tiers, on tensor-parallel ranks and in pipelines, on CPUs and on "
-    "GPUs. [config.md](config.md) says what has run on emulated GPUs only. Of multimodal models "
-    "(`gemma3`, `mistral3`) the decoder trains on text, and all other parts stay unchanged.\n\n";
+    "# Supported model families\n\nLook up here which model families ftrun trains, and which "
+    "features of a model and of a run each family supports. [model-accuracy.md](model-accuracy.md) "
+    "shows how closely the numbers of each family agree with transformers. `ftrun schema --models` "
+    "writes this page: it tries each feature on a small model of each family, and a test compares "
+    "the page with the result. CONTRIBUTING.md explains how to add a family.\n\nEvery family "
+    "trains on data-parallel ranks with all ZeRO stages and tiers, on tensor-parallel ranks and in "
+    "pipelines, on CPUs and on GPUs. [config.md](config.md) lists what has run only on emulated "
+    "GPUs. In a multimodal model (`gemma3`, `mistral3`) the decoder trains on text, and all other "
+    "parts stay unchanged.\n\n";
 
 constexpr const char* kRotations =
-    "`longrope` (also `su`) has factors for sequences of up to `original_max_position_embeddings` "
-    "tokens, and others for longer ones. transformers chooses by the longest sequence of each "
-    "batch. A "
-    "run chooses once, by `data.sequence_length`, for training and evaluation, and a notice says "
-    "which factors it uses. `yarn` supports all keys that transformers reads; other keys of its "
-    "object are refused by name, as are other keys of `longrope`. If `data.sequence_length` is "
-    "beyond the positions of the model, a notice names the scaling that would reach it.\n\n";
+    "`longrope` (also `su`) has one list of factors for sequences of up to "
+    "`original_max_position_embeddings` tokens, and another for longer ones. transformers chooses "
+    "the list by the longest sequence of each batch. A run chooses once, by "
+    "`data.sequence_length`, for training and evaluation, and a notice names the list. `yarn` "
+    "supports all keys that transformers reads; other keys of its object are refused by name, and "
+    "so are other keys of `longrope`. If `data.sequence_length` exceeds the positions of the "
+    "model, a notice names the scaling that would reach that length.\n\n";
 
 /// Makes the config.json of a small model of a family, without dropout.
 Json small_config(const Family& family) {
@@ -282,14 +284,14 @@ std::string support_markdown() {
   Notes notes;
   std::string text = kIntroduction + family_table();
   text +=
-      "## Features in config.json\n\n`unchanged`: the model is the same as without the key, "
-      "because the value is the family's default, or because the family's class does not read the "
-      "key, in ftrun as in transformers.\n\n";
+      "## Features in config.json\n\n`unchanged` means that the model is the same as without the "
+      "key: the value is the family's default, or the family's class does not read the key, in "
+      "ftrun as in transformers.\n\n";
   text += feature_table("config.json", config_features(), notes);
   text += kRotations;
   text += "## Features of a run\n\n" + feature_table("run", run_features(), notes);
   std::vector<std::string> methods(kReadableQuantizations.begin(), kReadableQuantizations.end());
-  text += cat("Models that were published quantized are read if `quant_method` is ",
+  text += cat("ftrun reads models that were published quantized if their `quant_method` is ",
               join(methods, " or "),
               " ([checkpoint.md](checkpoint.md#hugging-face-model-folders)).\n\n## Limits\n\n");
   return text + notes.list();

@@ -177,8 +177,8 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
     if (!problems.empty()) remedy = its_remedy;
   };
   look_for(
-      "let exclude_modules and layers_to_transform say which modules have an adapter; train.only "
-      "needs \"lora_\" as well",
+      "choose the modules with an adapter by exclude_modules and layers_to_transform; add "
+      "\"lora_\" to train.only",
       [&] {
         if (cuts_adapter)
           problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");

@@ -57,9 +57,9 @@ void MetricsWriter::write_line(const std::string& line) {
 void MetricsWriter::append(const std::string& lines, int64_t step) {
   if (file_.reopen_if_lost())
     log_warning(cat(file_.path(),
-                    ": was removed or replaced while this run writes it, and is written again; the "
-                    "lines up to step ",
-                    last_step_, " are no longer in it"));
+                    ": was removed or replaced while this run writes it; the run writes a new "
+                    "file, without the lines up to step ",
+                    last_step_));
   file_.append(lines);
   last_step_ = step;
 }

@@ -43,12 +43,13 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
                             : "; it has not run on a GPU of this compute capability before"));
   else if (choice == AttentionChoice::kCudnn)
     notes.push_back(
-        "kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up "
-        "to 128, on GPUs of compute capability 9 up to 256 and documents too (packing), with a "
-        "workspace of an eighth of the GPU's memory at most");
+        "kernels.attention: cudnn has no effect in this run: cuDNN is used only for bf16 and head "
+        "sizes that are a multiple of 8 up to 128 (on GPUs of compute capability 9 up to 256, and "
+        "for sequences of several documents), if its workspace needs at most an eighth of the "
+        "GPU's memory");
   if (choice == AttentionChoice::kAuto && !use.notice.empty())
-    notes.push_back(
-        cat("attention by our kernels, which take several times as long as cuDNN's: ", use.notice));
+    notes.push_back(cat(
+        "attention by ftrun's kernels, which take several times as long as cuDNN's: ", use.notice));
 }
 
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {

@@ -33,7 +33,7 @@ def find(path, repo_type, say):
         kind = "" if repo_type == "model" else f" --repo-type {repo_type}"
         at = f" --revision {revision}" if revision else ""
         raise UserError(f"{path}: there is no such file or folder, and no such {repo_type} in the "
-                        f"Hugging Face cache, {constants.HF_HUB_CACHE}; hf download "
-                        f"{repository}{kind}{at} downloads it") from None
+                        f"Hugging Face cache, {constants.HF_HUB_CACHE}; download it: hf download "
+                        f"{repository}{kind}{at}") from None
     say(f"{path}: commit {os.path.basename(folder)} in the Hugging Face cache")
     return folder

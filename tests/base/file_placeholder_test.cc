@@ -73,8 +73,8 @@ TEST_CASE("a web page that was saved under a file's name is refused") {
   const std::string path = put_in(folder, "config.json", "<!doctype html><html></html>");
   CHECK(failure_of([&] { read_file(path); }) ==
         "4: " + path +
-            ": is a web page (HTML), not the file itself | download the file itself; where a "
-            "site's address of its page has /blob/, that of the file has /resolve/ or /raw/");
+            ": is a web page (HTML), not the file itself | download the file itself: if its "
+            "address contains /blob/, replace that by /resolve/ or /raw/");
 }
 
 }  // namespace

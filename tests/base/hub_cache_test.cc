@@ -133,14 +133,16 @@ TEST_CASE("a model that the cache lacks is reported with the command that downlo
       failure("acme/small-1.5") ==
       "4: acme/small-1.5: there is no such folder, and no such model in the Hugging Face cache, " +
           cache.root.path() +
-          " | run: hf download acme/small-1.5; or name a folder on this machine, relative to the "
-          "working directory");
+          " | download it: hf download acme/small-1.5; or name a folder on this machine, relative "
+          "to the working directory");
   cache.add("main", kFirst);
   write(cache.repository + "/refs/v1", kFirst);
-  CHECK(failure("acme/small-1.5@v2") ==
-        "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
-            ", has no revision v2 of it (it holds main, v1) | run: hf download acme/small-1.5 "
-            "--revision v2; or name a folder on this machine, relative to the working directory");
+  CHECK(
+      failure("acme/small-1.5@v2") ==
+      "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
+          ", has no revision v2 of it (it has main, v1) | download it: hf download "
+          "acme/small-1.5 --revision v2; or name a folder on this machine, relative to the working "
+          "directory");
   fs::remove(cache.repository + "/snapshots/" + kFirst + "/config.json");
   CHECK(failure("acme/small-1.5").find("4: acme/small-1.5: its download is not complete: ") == 0);
   fs::remove(cache.repository + "/blobs/" + kFirst);
@@ -155,7 +157,7 @@ TEST_CASE("a name that is similar to one in the cache is reported with that one"
   cache.add("main", kFirst);
   CHECK(testing::failure_of([&] {
           cache.find("acme/smal-1.5");
-        }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | run: hf download") !=
+        }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | download it: hf") !=
         std::string::npos);
   const auto like = [&](const char* path) { return hub_name_like(path, cache.lookup()); };
   for (const char* path : {"./acme/small-1.5", "acme/small-1.5/", "Small-1.5", "small-15",
@@ -176,9 +178,9 @@ TEST_CASE("a shortened commit is reported with the full one") {
   };
   CHECK(failure("acme/small-1.5@aaaaaaa") ==
         "4: acme/small-1.5@aaaaaaa: the Hugging Face cache, " + cache.root.path() +
-            ", has no revision aaaaaaa of it; it holds the commit " + kFirst +
-            " | name a commit by all of its digits: acme/small-1.5@" + kFirst);
-  CHECK(failure("acme/small-1.5@bbbbbbb").find("(it holds main)") != std::string::npos);
+            ", has no revision aaaaaaa of it; it has the commit " + kFirst +
+            " | name the commit with all of its digits: acme/small-1.5@" + kFirst);
+  CHECK(failure("acme/small-1.5@bbbbbbb").find("(it has main)") != std::string::npos);
 }
 
 TEST_CASE("a link of that name that leads nowhere is refused, not ignored") {
@@ -194,7 +196,7 @@ TEST_CASE("a link of that name that leads nowhere is refused, not ignored") {
   CHECK(
       failure ==
       "4: acme/small-1.5: cannot be read: it is a link to /nowhere, which does not exist | correct "
-      "the link; or remove it, and the name is looked up in the Hugging Face cache");
+      "the link, or remove it so that the name is looked up in the Hugging Face cache");
 }
 
 TEST_CASE("data sets have their own folders and download commands") {
@@ -210,8 +212,9 @@ TEST_CASE("data sets have their own folders and download commands") {
   CHECK(testing::failure_of([&] { find("acme/text@v1"); }) ==
         "4: acme/text@v1: there is no such file, and no such data set in the Hugging Face cache, " +
             cache.root.path() +
-            " (did you mean \"acme/texts\"?) | run: hf download acme/text --repo-type dataset "
-            "--revision v1; or name a file on this machine, relative to the working directory");
+            " (did you mean \"acme/texts\"?) | download it: hf download acme/text --repo-type "
+            "dataset --revision v1; or name a file on this machine, relative to the working "
+            "directory");
   CHECK(hub_download_line(cache.repository + "/snapshots/" + kFirst) ==
         "hf download acme/texts --repo-type dataset --revision " + kFirst);
 }

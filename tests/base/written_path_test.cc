@@ -132,8 +132,8 @@ TEST_CASE("nothing is written through another user's link in a folder that other
   const auto refused = [&](const std::string& on_the_way) {
     return "5: " + on_the_way +
            ": cannot be written to: \"out\" in its path is a link of another user (uid 12345) in a "
-           "folder that others may write to | name the folder that the link leads to, if that is "
-           "where it should go; else choose a folder that only you may write to";
+           "folder that others may write to | give the path of the folder that the link names, if "
+           "that is where it should go; else choose a folder that only you may write to";
   };
   FileSystem& files = posix_files();
   CHECK(failure_of([&] { files.create(link + "/file"); }) == refused(link));

@@ -237,7 +237,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--families", action="store_true", help="small models of all families too")
     parser.add_argument("--page", type=pathlib.Path,
-                        help="docs/memory_peaks.md, whose table is replaced")
+                        help="docs/memory-peaks.md, whose table is replaced")
     options = parser.parse_args()
     rows, failed = [], []
     with tempfile.TemporaryDirectory() as scratch:

@@ -74,8 +74,8 @@ CASES = {
                                    f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
 }
 CPU, DISK = "{device: cpu}", "{device: nvme, nvme_path: FOLDER}"
-# The ways in the README's table, on two ranks: their settings in addition to those of plain data
-# parallelism.
+# The settings in the tables of docs/memory.md and docs/benchmarks.md, on two ranks: what each adds
+# to plain data parallelism.
 WAYS = {
     "ZeRO 0 (data parallel)": [],
     "ZeRO 1": ["zero_optimization.stage=1"],

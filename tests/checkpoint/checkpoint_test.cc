@@ -308,8 +308,8 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is s
   const std::string broken = run / "step-00000003/rank-00001.safetensors";
   fs::remove(broken);
   const std::string log = logged([&] { REQUIRE(choose(std::nullopt) == run / "step-00000002"); });
-  REQUIRE(log.find("error: checkpoint step-00000003 is passed over: " + broken +
-                   ": is missing\n") != std::string::npos);
+  REQUIRE(log.find("error: checkpoint step-00000003 is skipped: " + broken + ": is missing\n") !=
+          std::string::npos);
   REQUIRE(log.find("warning: " + run.path() +
                    "/latest: names step-00000003; the newest good "
                    "checkpoint is step-00000002\n") != std::string::npos);

@@ -145,7 +145,7 @@ TEST_CASE("a folder that is no model is refused with what it lacks") {
           folder.path() + ": has neither model.safetensors nor model.safetensors.index.json");
   write_text(folder / "pytorch_model.bin", "");
   REQUIRE(opening(folder) ==
-          folder.path() + ": holds its weights as pickles (pytorch_model*.bin) only");
+          folder.path() + ": has its weights only as pickles (pytorch_model*.bin)");
 }
 
 TEST_CASE("an index with wrong entries is refused") {

@@ -161,7 +161,7 @@ TEST_CASE("the launcher gives the ranks of several machines") {
 TEST_CASE("a feature of Accelerate that ftrun lacks is refused with the setting to write instead") {
   CHECK(problems_in("fsdp.yaml") ==
         Lines{"fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun "
-              "shards with ZeRO instead\n  remedy: write what it stands for: zero_optimization: "
+              "shards with ZeRO instead\n  remedy: write these keys instead: zero_optimization: "
               "{stage: 3, offload_param: {device: cpu}, offload_optimizer: {device: cpu}}; bf16: "
               "{enabled: true}; recompute: full; parallel: {data: 8, data_replicate: 2}"});
   CHECK(
@@ -169,12 +169,12 @@ TEST_CASE("a feature of Accelerate that ftrun lacks is refused with the setting 
                   "distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: false}") ==
       Lines{
           "c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun shards "
-          "with ZeRO instead\n  remedy: write what it stands for: zero_optimization: {stage: 2}"});
+          "with ZeRO instead\n  remedy: write these keys instead: zero_optimization: {stage: 2}"});
   CHECK(problems_of("c.yaml",
                     "distributed_type: FSDP\nparallelism_config: {parallelism_config_tp_size: 2}\n"
                     "num_processes: 8") ==
         Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun shards "
-              "with ZeRO instead\n  remedy: write what it stands for: zero_optimization: {stage: "
+              "with ZeRO instead\n  remedy: write these keys instead: zero_optimization: {stage: "
               "3}; parallel: {data: 4, tensor: 2}"});
   CHECK(
       problems_of(
@@ -185,7 +185,7 @@ TEST_CASE("a feature of Accelerate that ftrun lacks is refused with the setting 
           "  megatron_lm_recompute_activations: true\n  megatron_lm_gradient_clipping: 1.0\n"
           "  megatron_lm_use_distributed_optimizer: true\n") ==
       Lines{"c.yaml:1:19: error: distributed_type MEGATRON_LM: a megatron_lm_config is not read\n"
-            "  remedy: write what it stands for: parallel: {data: 2, tensor: 4, pipeline: 2, "
+            "  remedy: write these keys instead: parallel: {data: 2, tensor: 4, pipeline: 2, "
             "sequence: "
             "false}; zero_optimization: {stage: 1}; recompute: selective; gradient_clipping: 1.0; "
             "gradient_accumulation_steps: 3; bf16: {enabled: true}"});

@@ -154,10 +154,10 @@ TEST_CASE("a key without effect says why") {
       messages_of(nvme, {}) ==
       Lines{"c.yaml:2:80: notice: zero_optimization.offload_optimizer: accepted without effect in "
             "ftrun: pipeline_read (always done), buffer_count (the state is processed in "
-            "intervals through two buffers, whatever this says)",
+            "intervals through two buffers, whatever the value)",
             "c.yaml:2:119: notice: zero_optimization: accepted without effect in ftrun: "
-            "load_from_fp32_weights (checkpoints hold the optimizer's own weights, and a resumed "
-            "run loads those)"});
+            "load_from_fp32_weights (checkpoints contain the optimizer's own weights, and a "
+            "resumed run loads those)"});
 }
 
 }  // namespace ftrun

@@ -7,15 +7,17 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import textwrap
 
 import jsonschema
 
 from runner import Job, case, ftrun, must, preload, run_cases
 
 SOURCE = pathlib.Path(sys.argv[1])
-# The line before README's table of models.
-TABLE_BEGINS = "<!-- Written by `ftrun schema --models`; tests/e2e/answers_test.py compares. -->\n"
-TABLE_ENDS = "\n<!-- The end of what `ftrun schema --models` writes. -->"
+# The lines before and after README's names of model families.
+NAMES_BEGIN = ("<!-- The families of `ftrun schema --support`; tests/e2e/answers_test.py compares. "
+               "-->\n")
+NAMES_END = "\n<!-- The end of the families. -->"
 preload()
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -161,17 +163,18 @@ with tempfile.TemporaryDirectory() as scratch:
             docs.write_text(written)
         assert docs.read_text() == written, (
             "docs/models.md is outdated; ftrun schema --models > docs/models.md writes it")
-        for family in json.loads(must(ftrun("schema", "--support")).stdout)["families"]:
+        families = json.loads(must(ftrun("schema", "--support")).stdout)["families"]
+        for family in families:
             assert f"| {family['model_type']} | {family['architecture']} |" in written, family
-        # README shows the first table of this page between two marks.
+        # README lists the names of the families between two marks.
+        names = textwrap.fill(", ".join(f"`{family['model_type']}`" for family in families), 100)
         readme = SOURCE / "README.md"
-        before, rest = readme.read_text().split(TABLE_BEGINS)
-        shown, after = rest.split(TABLE_ENDS)
-        table = next(part for part in written.split("\n\n") if part.startswith("| "))
+        before, rest = readme.read_text().split(NAMES_BEGIN)
+        shown, after = rest.split(NAMES_END)
         if os.environ.get("FTRUN_UPDATE_GOLDENS"):
-            shown = f"\n{table}\n"
-            readme.write_text(before + TABLE_BEGINS + shown + TABLE_ENDS + after)
-        assert shown == f"\n{table}\n", (
-            "README's table of models is outdated; FTRUN_UPDATE_GOLDENS=1 writes it")
+            shown = names
+            readme.write_text(before + NAMES_BEGIN + shown + NAMES_END + after)
+        assert shown == names, (
+            "README's list of model families is outdated; FTRUN_UPDATE_GOLDENS=1 writes it")
 
     run_cases()

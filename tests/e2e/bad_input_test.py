@@ -272,7 +272,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                "  remedy: give the path of a Hugging Face model folder\n1 problem "
                                "in the model; nothing was started\n",
                 model={"path": str(root / "no-config")})
-        for kind, file, words in (("model", "config.json", "the model that this run trained, "),
+        for kind, file, words in (("model", "config.json", "name the model that it trained, "),
                                   ("adapter", "adapter_config.json", "write adapter: ")):
             (root / f"run-{kind}/export/{kind}").mkdir(parents=True)
             (root / f"run-{kind}/export/{kind}/{file}").write_text("{}")
@@ -329,9 +329,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_tied_model_with_two_different_matrices_is_refused():
         folder = tiny_model(root / "two-matrices", tie_word_embeddings=True)
         said_of = (f"{folder}: config.json ties lm_head.weight to model.embed_tokens.weight, and "
-                   "the weights hold both with other values\n"
-                   '  remedy: set "tie_word_embeddings": false in config.json to train both, or '
-                   "remove lm_head.weight from the weights to train one for both\n")
+                   "the weights contain both, with different values\n"
+                   '  remedy: to train both, write "tie_word_embeddings": false in config.json; to '
+                   "train one matrix for both, remove lm_head.weight from the weights\n")
         refused("two-matrices-run", 4, f"ftrun: {said_of}", model={"path": str(folder)})
         result = must(ftrun("check", "--config",
                             job.config("two-matrices-check", model={"path": str(folder)})), 4)
@@ -370,9 +370,9 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("no-head-run", 4, f"ftrun: {untied}: the weights are not those of its "
                                   "config.json:\n  tensor lm_head.weight is missing; expected "
                                   "shape [212, 32]\n"
-                                  '  remedy: set "tie_word_embeddings": true in config.json, if '
-                                  "the model uses one matrix for embedding and head; else fetch "
-                                  "the weights again\n", model={"path": str(untied)})
+                                  "  remedy: if the model uses one matrix for embedding and "
+                                  'head, write "tie_word_embeddings": true in config.json; else '
+                                  "fetch the weights again\n", model={"path": str(untied)})
 
     @case
     def a_wrong_model_config_is_refused():
@@ -724,7 +724,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def damaged_checkpoint_is_passed_over_with_an_error():
         saved, path = damaged("damaged")
         resumed = job.run("damaged", "--resume", "auto", train={"steps": 8}, **saved)
-        assert f"error: checkpoint step-00000004 is passed over: {path}: " in resumed.stderr, (
+        assert f"error: checkpoint step-00000004 is skipped: {path}: " in resumed.stderr, (
             resumed.stderr)
         assert (f"resumed from {job.out('damaged')}/checkpoints/step-00000002 (read in "
                 in resumed.stdout), resumed.stdout

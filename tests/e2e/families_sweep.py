@@ -11,7 +11,7 @@ first step in bf16; the first step of rows with several documents, compared with
 another; 20 steps of a LoRA on all linear layers, compared with PEFT, and the same on two ranks,
 compared with one; greedy texts after 20 steps, compared with transformers on the exported weights;
 and whether an unchanged model is exported with the bytes that were read. --page writes
-docs/families.md; rows and columns that this run did not compute stay in the page."""
+docs/model-accuracy.md; rows and columns that this run did not compute stay in the page."""
 import argparse
 import datetime
 import importlib.metadata
@@ -320,44 +320,46 @@ def rows_of(page):
     return {cells[0]: dict(zip(lines[0][1:], cells[1:])) for cells in lines[1:]}
 
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/families.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/model-accuracy.md"
 TEXT_OF_PAGE = """\
-# Model families compared with transformers and PEFT
+# Accuracy of each model family
 
-Each family of models is compared with transformers and PEFT. The table shows in which ways, and how
-closely ftrun's numbers agree with theirs. `tests/e2e/families_sweep.py --page` made the table, its
-last cells on {date}, on {cores} cores ({cpu}) with transformers {transformers}, PEFT {peft} and
-torch {torch}. The script takes three quarters of an hour, so it is run by hand. The tests
-`e2e.families` and `e2e.lora` run a share of it each time.
+Look up here how closely ftrun's losses, gradient norms, texts and files agree with those of
+transformers and PEFT for a family of models. [models.md](models.md) lists what each family
+supports. `tests/e2e/families_sweep.py --page` made the table; its last cells are of {date}, on
+{cores} cores ({cpu}) with transformers {transformers}, PEFT {peft} and torch {torch}. The script
+takes three quarters of an hour, so it is run by hand. The tests `e2e.families` and `e2e.lora`
+repeat a part of it in each test run.
 
 Each row is a small random model of two or three layers (`tests/model/reference.py`). All figures
-are the largest relative differences that were seen:
+are the largest relative differences that were seen. The columns are:
 
-* *layouts*: 20 AdamW steps in fp32 on one rank, with full recompute, on two data-parallel ranks
-  with ZeRO stages 0 to 3, with all state in main memory, on two tensor-parallel ranks, on two
-  pipeline stages, on data 2 × tensor 2 with ZeRO-3, and on tensor 2 × pipeline 2. Models with an
-  odd number of heads or one key head have only the eight layouts without tensor parallelism.
+* *layouts*: how many layouts agree with transformers, of those that were tried. Each trains 20
+  AdamW steps in fp32. The eleven layouts are one rank, the same with full recompute, two
+  data-parallel ranks with ZeRO stage 0, 1, 2 and 3, all state in main memory, two tensor-parallel
+  ranks, two pipeline stages, data 2 × tensor 2 with ZeRO-3, and tensor 2 × pipeline 2. Models with
+  an odd number of heads or one key head have only the eight layouts without tensor parallelism.
 * *loss*, *gradient norm*: the worst layout over the 20 steps, against transformers with eager
   attention. The norms of all weights after the last step agree within 1e-4.
 * *bf16*: the first step in bf16, against transformers in bf16.
 * *packed sequences*: the first step of sequences that several documents share (`data.packing:
   documents`), against transformers on one document after another. The two Phi-3 models have no such
-  figure: transformers chooses longrope's factors for each document, ftrun for the sequences of a
-  run.
+  figure, because transformers chooses longrope's factors for each document, and ftrun chooses them
+  once for the sequences of a run.
 * *LoRA*: 20 steps of rank 4 on all linear layers, against PEFT.
-* *LoRA on 2 ranks*: the same on two tensor-parallel ranks and with ZeRO-3 on two, the worse of
-  both, against one rank. The trained tensors agree within 1e-4. Models without tensor parallelism
-  (above) have ZeRO-3 alone.
-* *texts*: the greedy texts that a run writes after 20 steps (`train.generate`; {prompt} tokens
-  are continued by {text}) that are token by token those of transformers' `generate` on the weights
-  that the run exported.
+* *LoRA on 2 ranks*: the same on two tensor-parallel ranks, and on two ranks with ZeRO-3, against
+  one rank. The cell has the larger difference. The trained tensors agree within 1e-4. Models
+  without tensor parallelism (see *layouts*) have only the run with ZeRO-3.
+* *texts*: greedy texts that a run writes after 20 steps (`train.generate`; {prompt} tokens are
+  continued by {text}). The cell counts those that equal, token by token, the texts of transformers'
+  `generate` with the weights that the run exported.
 * *bytes*: a model that is loaded and exported without a change has the bytes that were read, on one
-  rank and, where it can be divided, on two tensor-parallel ranks.
+  rank, and on two tensor-parallel ranks if it can be divided.
 
 {table}
 
 {count} models; {result} (losses 1e-5, norms 5e-5; bf16 2e-2). Rows
-named `padding` train with `model.padding_row_gradient: transformers`.
+whose name begins with `padding` train with `model.padding_row_gradient: transformers`.
 """
 
 
@@ -385,7 +387,7 @@ def main():
     parser.add_argument("names", nargs="*", default=list(reference.FAMILIES))
     parser.add_argument("--only", default=",".join(COLUMNS), help="columns: " + ", ".join(COLUMNS))
     parser.add_argument("--out", type=pathlib.Path, help="a file for the table")
-    parser.add_argument("--page", action="store_true", help="write docs/families.md")
+    parser.add_argument("--page", action="store_true", help="write docs/model-accuracy.md")
     options = parser.parse_args()
     columns = [COLUMNS[name] for name in options.only.split(",")]
     lora_reference.load_libraries()

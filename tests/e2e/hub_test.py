@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as scratch:
                            checkpoint={"every": 1})
             (scratch / "gone").rename(small / "snapshots" / FIRST)
             assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
-                    f"Face cache no longer holds (it holds {SECOND})\n  remedy: run: hf "
+                    f"Face cache no longer has (it has {SECOND})\n  remedy: download it: hf "
                     f"download acme/small --revision {FIRST}; or write acme/small@{SECOND}, "
                     "which is then compared with what the run was trained on\n") in gone.stderr, (
                 gone.stderr)
@@ -138,12 +138,12 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, words in (
                 ("acme/split", ("acme/split: its download is not complete: ", " has no train.bin\n",
                                 "download the missing files: hf download acme/split --repo-type "
-                                f"dataset --revision {SECOND}")),
+                                f"dataset --revision {SECOND}\n")),
                 ("acme/splits", ("(did you mean \"acme/split\"?)",
-                                 "run: hf download acme/splits --repo-type dataset")),
+                                 "download it: hf download acme/splits --repo-type dataset")),
                 ("acme/raw", ("has neither train.bin nor train.jsonl",
-                              "run scripts/prepare_data.py --tokenizer MODEL --out FOLDER "
-                              "acme/raw to make them of texts"))):
+                              "make them of texts and conversations: scripts/prepare_data.py "
+                              "--tokenizer MODEL --out FOLDER acme/raw; then name FOLDER/train"))):
             stderr = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
             assert all(word in stderr for word in words), stderr
 
@@ -152,8 +152,8 @@ with tempfile.TemporaryDirectory() as scratch:
         place = scratch / "place"
         shutil.copytree(job.model, place / "acme" / "small")
         result = by_name("acme/small", "folder", cwd=place)
-        assert ("the folder acme/small is read; the Hugging Face cache holds a model of that name "
-                "too" in result.stderr), result.stderr
+        assert ("the folder acme/small is read; the Hugging Face cache also has a model of that "
+                "name" in result.stderr), result.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
         shutil.rmtree(place / "acme" / "small")
         for make, words in (((place / "acme" / "small").mkdir, "acme/small: has no config.json\n"),
@@ -162,8 +162,8 @@ with tempfile.TemporaryDirectory() as scratch:
             make()
             stderr = by_name("acme/small", "no-folder", cwd=place, code=4).stderr
             assert (words in stderr
-                    and "or rename this one, to have the model of that name that the Hugging Face "
-                        "cache holds" in stderr), stderr
+                    and "or rename this one to use the model of that name in the Hugging Face "
+                        "cache" in stderr), stderr
             (place / "acme" / "small").rmdir() if (place / "acme" / "small").is_dir() else (
                 place / "acme" / "small").unlink()
 
@@ -191,13 +191,13 @@ with tempfile.TemporaryDirectory() as scratch:
             for word in words:
                 assert word in stderr, f"{word!r} is not in\n{stderr}"
         refused("acme/none", ":3:11: error: acme/none: there is no such folder",
-                "run: hf download acme/none")
-        refused("acme/small@v2", "has no revision v2 of it (it holds main)",
-                "run: hf download acme/small --revision v2")
+                "download it: hf download acme/none;")
+        refused("acme/small@v2", "has no revision v2 of it (it has main)",
+                "download it: hf download acme/small --revision v2;")
         publish("acme/part", job.model, FIRST)
         (cache / "models--acme--part" / "snapshots" / FIRST / "model.safetensors").unlink()
         refused("acme/part", "has neither model.safetensors",
-                f"download the missing files: hf download acme/part --revision {FIRST}")
+                f"download the missing files: hf download acme/part --revision {FIRST}\n")
         config = job.config("no-adapter", adapter="acme/none")
         stderr = must(ftrun("--config", config, env=variables), 2).stderr
         assert ("adapter: acme/none: there is no such folder" in stderr
@@ -223,7 +223,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 in result.stdout), result.stdout + result.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
         gone = prepare("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
-        assert (gone.returncode == 4 and "hf download acme/nothing --repo-type dataset --revision "
-                                         "v1 downloads it" in gone.stderr), gone.stderr
+        assert (gone.returncode == 4 and "; download it: hf download acme/nothing --repo-type "
+                                         "dataset --revision v1" in gone.stderr), gone.stderr
 
     run_cases()

@@ -138,9 +138,9 @@ with tempfile.TemporaryDirectory() as scratch:
         (folder / "adapter_config.json").write_text('{"peft_type": "LORA", '
                                                     '"base_model_name_or_path": "acme/base"}')
         message = check(folder)
-        assert (f"notice: model.path: {folder} holds an adapter beside the model "
-                f"(adapter_config.json), which is not read\n  remedy: adapter: {folder} "
-                "continues from it\n") in message, message
+        assert (f"notice: model.path: {folder} also contains an adapter (adapter_config.json), "
+                f"which is not read\n  remedy: to continue from it, write adapter: {folder}\n"
+                ) in message, message
         (folder / "config.json").unlink()
         message = check(folder, 4)
         assert (f"error: {folder}: is an adapter (adapter_config.json), not a model\n  remedy: "

@@ -1,4 +1,5 @@
-# cmake -P: which GPU architectures a build compiles for, with a compiler and an nvidia-smi that are scripts.
+# Tests for which GPU architectures a build compiles kernels (run by cmake -P). The compiler and
+# nvidia-smi are scripts that the test writes.
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../../third_party/cuda_architectures.cmake")
 
@@ -23,7 +24,7 @@ function(require_architectures wanted compiler expected)
 endfunction()
 
 write_program(nvcc_12_4 "printf 'compute_75\\ncompute_80\\ncompute_89\\ncompute_90\\n'")
-write_program(nvcc_13_0 "printf 'compute_80\\ncompute_90\\ncompute_100\\ncompute_110\\ncompute_103\\ncompute_120\\n'")
+write_program(nvcc_13_0 "printf 'compute_%s\\n' 80 90 100 110 103 120")
 set(ENV{PATH} "${folder}:/usr/bin:/bin")
 
 write_program(nvidia-smi "exit 9")

@@ -1,4 +1,4 @@
-"""Fails on a line of C++, CUDA, Python or a page's prose that is longer than 100 columns.
+"""Fails on a line of C++, CUDA, Python, CMake or a page's prose that is longer than 100 columns.
 
     lines_test.py SOURCE
 
@@ -15,6 +15,7 @@ COLUMNS = 100
 IN_TABLES = 100
 CPP = (".cc", ".h", ".cu", ".cuh", ".inc")
 TOP = ("lib", "apps", "tests", "scripts")
+CMAKE = ("CMakeLists.txt", "third_party/*", *(f"{top}/**/*" for top in TOP))
 PAGES = ("*.md", "docs/*.md", "apps/**/*.md", "lib/**/*.md", "tests/**/*.md")
 WRITTEN = ("docs/config.md", "docs/lattice.md", "docs/models.md")
 
@@ -23,6 +24,13 @@ def sources(root):
     for top in TOP:
         for path in sorted((root / top).rglob("*")):
             if path.suffix in CPP or path.suffix == ".py":
+                yield path
+
+
+def cmake_files(root):
+    for pattern in CMAKE:
+        for path in sorted(root.glob(pattern)):
+            if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
                 yield path
 
 
@@ -60,7 +68,7 @@ def faults(root):
         for number, columns in long_prose(path):
             yield f"{path.relative_to(root)}:{number}: {columns} columns, {COLUMNS} at most"
     tables = 0
-    for path in sources(root):
+    for path in (*sources(root), *cmake_files(root)):
         for number, columns, in_table in long_lines(path):
             if in_table:
                 tables += 1
@@ -79,13 +87,19 @@ def self_check(folder):
     (folder / "lib" / "b.py").write_text(f"# clang-format off\n# {long}\n")
     (folder / "lib" / "c.md").write_text(
         f"```sh\n{long} {long}\n```\n| {long} |\n{long}\nand {long}\n")
+    (folder / "third_party").mkdir()
+    for name in ("CMakeLists.txt", "lib/CMakeLists.txt", "third_party/d.cmake", "lib/d.txt"):
+        (folder / name).write_text(f"# {long}\n")
     (folder / "docs").mkdir()
     (folder / "docs" / "config.md").write_text(f"{long} {long}\n")
     expected = ["lib/c.md:6: 105 columns, 100 at most", "lib/a.cc:6: 101 columns, 100 at most",
-                "lib/b.py:2: 103 columns, 100 at most"]
+                "lib/b.py:2: 103 columns, 100 at most",
+                "CMakeLists.txt:1: 103 columns, 100 at most",
+                "third_party/d.cmake:1: 103 columns, 100 at most",
+                "lib/CMakeLists.txt:1: 103 columns, 100 at most"]
     assert list(faults(folder)) == expected, list(faults(folder))
     (folder / "lib" / "d.inc").write_text("// clang-format off\n" + f"{long}\n" * (IN_TABLES - 1))
-    assert list(faults(folder))[3:] == [
+    assert list(faults(folder))[len(expected):] == [
         "100 lines of tables are longer than 100 columns; fewer than 100"], list(faults(folder))
 
 
@@ -94,6 +108,7 @@ def main():
         self_check(pathlib.Path(folder))
     all_faults = list(faults(ROOT))
     print("\n".join(all_faults) or f"lines: {sum(1 for _ in sources(ROOT))} sources, "
+                             f"{sum(1 for _ in cmake_files(ROOT))} files of CMake, "
                              f"{sum(1 for _ in pages(ROOT))} pages, no fault")
     sys.exit(1 if all_faults else 0)
 

@@ -158,8 +158,8 @@ TEST_CASE("known fields of an imported run are compared, and unknown ones are re
       "of.another": 3, "train": 7}})";
   REQUIRE(is_imported(saved));
   REQUIRE(import_notice("out/step-9", saved) ==
-          "out/step-9: was imported from DeepSpeed; it does not say: tokens, seed; the data "
-          "continues where step 9 of this config ends");
+          "out/step-9: was imported from DeepSpeed; not known: tokens, seed; the data continues "
+          "where step 9 of this config ends");
   try {
     admit_resume("c", recorded_run(saved, now), now, {});
     FAIL("it was admitted");

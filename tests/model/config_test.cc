@@ -486,12 +486,11 @@ TEST_CASE("rows beyond the model's positions are refused with a scaling that all
   CHECK(scaling_for(config("qwen2_yarn.v4"), 196608) ==
         "factor 6 instead of 4 in the rope scaling of config.json reaches them");
   CHECK(scaling_for(config("phi4_mini.v4"), 200000) ==
-        "longrope's long_factor was searched for sequences of at most 131072 tokens; longer ones "
-        "take "
-        "factors that were searched for them");
+        "longrope's long_factor is for sequences of at most 131072 tokens; longer ones need "
+        "factors that were found for them");
   CHECK(scaling_for(config("phi3.v4"), 8192) ==
-        "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
-        "long_factor that were searched for this model");
+        "longrope reaches them: rope_scaling with a short_factor and a long_factor that were found "
+        "for this model");
   const auto gpt2 =
       parse_model_config(R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4})", "m");
   CHECK(scaling_for(gpt2, 2048).empty());

@@ -127,7 +127,7 @@ TEST_CASE("tensors that are stored in place of the model's are named", "[names]"
   CHECK(find_stored_names(model_of(false), twice).cause ==
         "the folder holds the tensors 2 times, under \"student.model.\", \"teacher.model.\"");
   CHECK(find_stored_names(model_of(false), twice).remedy ==
-        "save the model that is to train alone");
+        "save only the model that should be trained");
   CHECK(find_stored_names(model_of(false), {"h.0.attn.c_attn.weight", "wte.weight"}).cause ==
         "none of the model's tensors is there, under any prefix; the first of 2 is called "
         "\"h.0.attn.c_attn.weight\"");

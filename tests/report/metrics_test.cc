@@ -169,8 +169,8 @@ TEST_CASE(
   REQUIRE(read_file(folder / "log") == log);
   start_log({});
   REQUIRE(log.ends_with(cat("warning: ", path,
-                            ": was removed or replaced while this run writes it, and is written "
-                            "again; the lines up to step 2 are no longer in it\n")));
+                            ": was removed or replaced while this run writes it; the run writes "
+                            "a new file, without the lines up to step 2\n")));
   REQUIRE(read_file(path) ==
           metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
 }

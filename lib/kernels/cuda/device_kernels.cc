@@ -83,10 +83,10 @@ DeviceInfo device_info(int index) {
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   info.uuid = uuid_text(uuid_of(properties, index));
   char bus_id[32] = "";
-  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "asking for the GPU's place");
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "querying the GPU's PCI bus id");
   info.bus_id = bus_id;
-  check(cudaDriverGetVersion(&info.driver_version), "asking for the driver's version");
-  check(cudaRuntimeGetVersion(&info.runtime_version), "asking for the runtime's version");
+  check(cudaDriverGetVersion(&info.driver_version), "querying the driver's version");
+  check(cudaRuntimeGetVersion(&info.runtime_version), "querying the runtime's version");
   if (info.compute_major < kMinMajor)
     throw Error(ExitCode::kUnsupported,
                 cat("GPU ", index, " is ", info.name, " of compute capability ", info.compute_major,
@@ -123,7 +123,7 @@ class CudaKernels final : public DeviceKernels {
 
   DeviceMemory memory() const override {
     size_t free_bytes = 0, total_bytes = 0;
-    check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the device's memory");
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "querying the device's memory");
     return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
   }
 
@@ -167,7 +167,7 @@ class CudaKernels final : public DeviceKernels {
 
   DeviceStream create_stream(bool high_priority) override {
     int least = 0, greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "querying stream priorities");
     cudaStream_t stream = nullptr;
     check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                        high_priority ? greatest : least),
@@ -202,7 +202,7 @@ class CudaKernels final : public DeviceKernels {
       cudaGetLastError();  // later calls must not report it
       return false;
     }
-    check(status, "asking for an event");
+    check(status, "querying an event");
     return true;
   }
   double milliseconds(DeviceEvent begin, DeviceEvent end) override {

@@ -21,7 +21,7 @@ void request_shared_memory(const void* kernel, size_t bytes) {
   if (bytes <= has) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
-        "asking for shared memory");
+        "requesting shared memory");
   has = bytes;
 }
 
