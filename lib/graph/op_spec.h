@@ -26,11 +26,7 @@ enum class OpCollective : uint8_t {
 
 /// WorkClass is a class of operations for which a software stack has a speed of its own
 /// (machine/software_stack.h).
-enum class WorkClass : uint8_t {
-  kOther,
-  kProduct,  // matrix products
-  kAttention
-};
+enum class WorkClass : uint8_t { kOther, kMatmul, kAttention };
 
 /// OpSpec holds everything that planning knows about a kind: its entry in the table
 /// (ops/KIND/spec.cc).

@@ -32,8 +32,8 @@ constexpr auto kMayChange = std::to_array<std::string_view>(
      "config.data.validation_names", "data.validation", "config.train.early_stopping",
      "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
      "config.activation_checkpointing", "config.aio",
-     // Another CPU may use another library for matrix products, which rounds differently. Sums over
-     // other ranks may round differently, too.
+     // Another CPU may use another library for matrix multiplication, which rounds differently.
+     // Sums over other ranks may round differently as well.
      "config.kernels", "products", "sums", "attention",
      // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
      "topology", "config.parallel", "config.elastic", "config.tensor_parallel",

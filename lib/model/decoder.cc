@@ -646,8 +646,8 @@ class DecoderBuilder {
     const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
-    // Scales the operand of the product instead of the logits, which is the same because the
-    // product is linear: the logits are never in memory as a whole.
+    // Scales the operand of the matrix multiplication instead of the logits, which is the same
+    // because the multiplication is linear: the logits are never in memory as a whole.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     TensorExchange exchange(g, split_);
     const ValueId y = exchange.all_tokens(scaled);

@@ -182,12 +182,12 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
 }
 
 /// Returns the floating-point operations per second that all ranks of a node together reach in
-/// matrix products; 0: not known.
-double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
-  const auto product = rates.matmul_flops.find(dtype);
-  if (product == rates.matmul_flops.end()) return 0;
+/// matrix multiplications; 0: not known.
+double node_matmul_flops(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
+  const auto rate = rates.matmul_flops.find(dtype);
+  if (rate == rates.matmul_flops.end()) return 0;
   const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
-  return product->second * std::min(ranks, places);
+  return rate->second * std::min(ranks, places);
 }
 
 /// RankKinds holds one program for each kind of rank. Ranks of one kind have the same class, the
@@ -304,8 +304,8 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   time.stage_waits = stage_waits(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
     keep_larger(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus), time.links);
-  time.products =
-      node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
+  time.matmul_flops =
+      node_matmul_flops(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
       static_cast<double>(place.nodes);
   return time;
 }

@@ -73,9 +73,9 @@ struct StepTime {
   /// with a pipeline.
   std::vector<double> stage_waits;
   LinkBytes links;
-  /// Floating-point operations per second that all ranks together could reach in matrix products;
-  /// 0: not known.
-  double products = 0;
+  /// Floating-point operations per second that all ranks together could reach in matrix
+  /// multiplications; 0: not known.
+  double matmul_flops = 0;
 };
 
 /// StepPart is a part of a step's time: "layers", "waits for collectives".

@@ -174,7 +174,7 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a soft cap between two products.
+/// Makes a soft cap between two linear layers.
 inline LayerGraph capped(const BlockShape& s, bool train = true) {
   GraphBuilder g("capped", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");

@@ -19,7 +19,8 @@ namespace {
 using namespace testing;
 
 TEST_CASE(
-    "a Llama block runs forward with one joined matrix product for q, k, v and one for gate, up") {
+    "a Llama block runs forward with one joined matrix multiplication for q, k, v and one for "
+    "gate, up") {
   const LayerGraph g = block({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
@@ -91,8 +92,8 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and recomputes 
 }
 
 TEST_CASE(
-    "an adapter's dropout is repeated in backward, and applied to the gradient before the product "
-    "adds its own") {
+    "an adapter's dropout is repeated in backward, and applied to the gradient before the "
+    "multiplication adds its own") {
   const LayerGraph g = adapted({.dropout = 0.5});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
@@ -158,8 +159,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the ranks sum the gradient of a product's operand once, whatever dropout and magnitudes make "
-    "of it") {
+    "the ranks sum the gradient of a linear layer's operand once, whatever dropout and magnitudes "
+    "make of it") {
   const auto count = [](const LayerGraph& g, const std::string& line) {
     const std::string text = list_text(g, g.backward);
     int found = 0;
@@ -171,8 +172,8 @@ TEST_CASE(
       CAPTURE(dropout, ranks);
       const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
       CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
-      // The sum is complete after the terms of all products, and before the norm's gradients read
-      // it.
+      // The sum is complete after the terms of all linear layers, and before the norm's gradients
+      // read it.
       const auto find = [&](OpKind kind) {
         return std::find_if(g.backward.begin(), g.backward.end(),
                             [&](const Op& op) { return op.kind == kind; });
@@ -182,8 +183,8 @@ TEST_CASE(
               return op.kind == OpKind::kLinearDgrad;
             }) == (dropout > 0 ? 4 : 3));
       if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
-      // Each parameter has exactly one gradient operation: the product with dropped elements does
-      // not add to the weight's.
+      // Each parameter has exactly one gradient operation: the multiplication with dropped elements
+      // does not add to the weight's.
       for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]",
                                    "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
         CHECK(count(g, gradient) == 1);
@@ -343,7 +344,7 @@ TEST_CASE("a gradient that only a norm reads does not wait for weight gradients"
     CHECK(deferred ==
           std::set<std::string>{"gated.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
   }
-  // A head's product has computed its gradient in forward.
+  // The head has computed its gradient in forward.
   CHECK(head({}).weight_grad.empty());
   CHECK(plan_deferred(head({})).bytes == 0);
 }

@@ -103,13 +103,14 @@ TEST_CASE("the kinds with a pair on GPUs are those whose line in the list says s
   CHECK_FALSE(listed.empty());
 }
 
-TEST_CASE("matrix products and attention have that kind of work, and other kinds do not") {
+TEST_CASE(
+    "matrix multiplications and attention have their own class of work, and other kinds do not") {
   std::map<WorkClass, std::set<std::string_view>> kinds;
   for (int i = 0; i < kOpKinds; ++i) {
     const OpSpec& spec = op_spec(static_cast<OpKind>(i));
     kinds[spec.work_class].insert(spec.name);
   }
-  CHECK(kinds[WorkClass::kProduct] ==
+  CHECK(kinds[WorkClass::kMatmul] ==
         std::set<std::string_view>{"linear", "linear_dgrad", "linear_wgrad", "lora_up",
                                    "lora_up_dgrad", "lora_up_wgrad", "linear_cross_entropy",
                                    "vocabulary_logits", "vocabulary_cross_entropy"});

@@ -286,7 +286,8 @@ TEST_CASE("full recompute saves nothing and repeats all but what backward never 
       "d_x:[8,16]\n");
 }
 
-TEST_CASE("products and attention are repeated at most once, the down projection never") {
+TEST_CASE(
+    "matrix multiplications and attention are repeated at most once, the down projection never") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
       const LayerGraph& g = recomputed_block(shape, policy);

@@ -17,7 +17,8 @@ namespace {
 
 using namespace testing;
 
-TEST_CASE("with sequence parallelism norms have a block of the tokens, products have all of them") {
+TEST_CASE(
+    "with sequence parallelism norms have a block of the tokens, linear layers have all of them") {
   const LayerGraph g = split_mlp({.biases = true}, true);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
@@ -143,7 +144,7 @@ TEST_CASE(
   CHECK(g.at(named(g, "d_n.out.gathered")).dtype == DType::kBF16);
 }
 
-TEST_CASE("the operations of a split head count the matrix products of their chunk") {
+TEST_CASE("the operations of a split head count the matrix multiplications of their chunk") {
   const LayerGraph g = split_head({}, true), evaluate = split_head({}, true, false);
   CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);

@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "needs.h"
 

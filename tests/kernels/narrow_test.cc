@@ -4,10 +4,10 @@
 #include <cmath>
 #include <functional>
 
+#include "each_matmul_library.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -65,7 +65,8 @@ TEST_CASE("sums over 4096 inputs or tokens are made in fp32 and rounded once") {
   }
 }
 
-TEST_CASE("products larger than their panels agree with autograd, also with a bias", "[products]") {
+TEST_CASE("matrix multiplications larger than their panels agree with autograd, also with a bias",
+          "[matmul]") {
   constexpr int64_t kTokens = 520, kOutputs = 1030, kInputs = 2060;
   for (const DType dtype : kNarrow)
     for (const DType gradient : {dtype, DType::kF32}) {

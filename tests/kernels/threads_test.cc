@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "each_matmul_library.h"
 #include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
@@ -8,7 +9,6 @@
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
 #include "optimizers/optimizer_config.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -83,7 +83,7 @@ void run_pointwise(Rig& rig, Results& results) {
   for (const ValueId id : {s, ds}) results.push_back(rig.bits(id));
 }
 
-void run_products(Rig& rig, Results& results) {
+void run_matmul(Rig& rig, Results& results) {
   const ValueId x = rig.input(random_array({333, 100}, 1)),
                 w = rig.input(random_array({177, 100}, 2));
   const ValueId dy = rig.input(random_array({333, 177}, 3));
@@ -138,7 +138,7 @@ Results all_results(DType dtype, int threads) {
   set_kernel_threads(threads);
   Results results;
   for (const auto run :
-       {run_norms, run_heads, run_attention, run_pointwise, run_products, run_head}) {
+       {run_norms, run_heads, run_attention, run_pointwise, run_matmul, run_head}) {
     Rig rig(dtype);
     run(rig, results);
   }

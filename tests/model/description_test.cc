@@ -206,7 +206,7 @@ TEST_CASE("every parameter of a graph is bound to tensors whose rows together fo
   }
 }
 
-TEST_CASE("query, key and value are one matrix product, gate and up another") {
+TEST_CASE("query, key and value are one matrix multiplication, gate and up another") {
   const ModelDescription model = build("smollm2_135m.v4");
   const auto names = [&](const GraphParam& param) {
     std::string text;

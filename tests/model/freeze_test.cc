@@ -139,8 +139,8 @@ TEST_CASE(
       const LayerGraph& block = model.graph_of(model.layers[2]);
       CHECK(weight_gradients(block) > 0);
       CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // the embedding
-      // Results of norms are not recomputed any more, because only the weight gradients of products
-      // read them.
+      // Results of norms are not recomputed any more, because only the weight gradients of linear
+      // layers read them.
       CHECK(frozen.graph_of(frozen.layers[2]).backward.size() <
             block.backward.size() - weight_gradients(block));
     }
@@ -173,7 +173,8 @@ TEST_CASE(
         CHECK(plan_saved(graph).bytes == 0);
         CHECK(graph.forward.size() == model.graph_of(model.layers[l]).forward.size());
       }
-      // The block with the matrix has only what the matrix needs: nothing before its product.
+      // The block with the matrix has only what the matrix needs: nothing before its
+      // multiplication.
       const LayerGraph& first = frozen.graph_of(frozen.layers[2]);
       CHECK(first.find(ValueRole::kInputGrad, Port::kHidden) < 0);
       CHECK(has(first.backward, OpKind::kLinearWgrad));

@@ -503,8 +503,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
 }
 
 /// Returns whether the reader's result is a term of a sum over ranks too, where `id` is this rank's
-/// term of a product's result. It is for adapters, magnitudes and dropout; lengths of rows must be
-/// whole sums.
+/// term of a linear layer's result. It is for adapters, magnitudes and dropout; lengths of rows
+/// must be whole sums.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(),
@@ -529,8 +529,8 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
          (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
 }
 
-/// Requires that a term is read only by a sum over the ranks, either itself or as part of a
-/// product's result to which an adapter adds. Requires that a value which is not a term is never
+/// Requires that a term is read only by a sum over the ranks, either itself or as part of a linear
+/// layer's result to which an adapter adds. Requires that a value which is not a term is never
 /// summed.
 void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
   for (const Op& reader : graph.forward) {

@@ -113,7 +113,7 @@ TEST_CASE("attention stays right when scores are far apart") {
 }
 
 // Keys of 0 give weights exp(0) = 1, which bf16 holds exactly, before the division by their sum.
-TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 products") {
+TEST_CASE("attention weights that bf16 holds exactly lose no precision when bf16 is multiplied") {
   for_each_dtype([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       OracleCase o = stored(attention_oracle(c, 1.0), dtype);

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "each_matmul_library.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/kinds.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 

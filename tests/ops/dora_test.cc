@@ -1,10 +1,10 @@
 #include <cmath>
 
+#include "each_matmul_library.h"
 #include "ops/dora/dora.h"
 #include "ops/dropout/dropout.h"
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -50,7 +50,7 @@ double lengths_tolerance(DType dtype) {
   return tolerance(dtype == DType::kF64 ? dtype : DType::kF32);
 }
 
-TEST_CASE("row lengths of a matrix and its adapters agree with those of their sum", "[products]") {
+TEST_CASE("row lengths of a matrix and its adapters agree with those of their sum", "[matmul]") {
   for_each_multiplier([](DType dtype) {
     // The last case has more than one panel of rows.
     for (const LengthsCase& s :
@@ -67,7 +67,7 @@ TEST_CASE("row lengths of a matrix and its adapters agree with those of their su
 }
 
 TEST_CASE("row lengths of a quantized matrix with adapters are those of the decoded numbers",
-          "[products]") {
+          "[matmul]") {
   for_each_multiplier([](DType dtype) {
     for (const PackedFormat& format :
          {PackedFormat{PackedKind::kNf4, 64, true}, PackedFormat{PackedKind::kInt8}}) {

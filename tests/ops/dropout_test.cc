@@ -153,7 +153,7 @@ TEST_CASE(
       {"seed", [](MaskPosition& other) { other.key = dropout_key(6, 1); }},
       {"step", [](MaskPosition& other) { other.key = dropout_key(5, 2); }},
       {"layer", [](MaskPosition& other) { other.layer += 1; }},
-      {"product", [](MaskPosition& other) { other.attrs.site += 1; }},
+      {"site", [](MaskPosition& other) { other.attrs.site += 1; }},
       {"next token", [](MaskPosition& other) { other.first_token += 1; }},
       {"token of another micro-batch", [](MaskPosition& other) { other.first_token += 4096; }},
       {"next column", [](MaskPosition& other) { other.attrs.first_column += 1; }},

@@ -1,7 +1,7 @@
 #include "ops/linear/linear.h"
+#include "each_matmul_library.h"
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,7 +23,7 @@ OracleCase linear_case(const Shape& s, bool bias) {
 }
 
 // Gradients are added to what is already in their memory; dx is added to `addend`.
-TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
+TEST_CASE("linear with and without bias and its gradients agree with autograd", "[matmul]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
@@ -51,7 +51,7 @@ PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false
 TEST_CASE(
     "linear and its input gradient with quantized weights agree with autograd on the decoded "
     "numbers",
-    "[products]") {
+    "[matmul]") {
   for_each_multiplier([](DType dtype) {
     // The shapes cover rows that are no multiple of a record or block, several panels of rows and
     // of columns, and a short last block.
@@ -88,7 +88,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("weight and bias gradients either replace or add to what is in memory", "[products]") {
+TEST_CASE("weight and bias gradients either replace or add to what is in memory", "[matmul]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
@@ -114,8 +114,8 @@ TEST_CASE("weight and bias gradients either replace or add to what is in memory"
   });
 }
 
-TEST_CASE("a product's input gradient is added to another operation's result, in place or not",
-          "[products]") {
+TEST_CASE("a linear layer's input gradient is added to another operation's result, in place or not",
+          "[matmul]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
@@ -164,13 +164,13 @@ OracleCase lora_case(const LoraCase& s) {
   return c;
 }
 
-/// Returns the tolerance of an adapter's product, whose scaling rounds to 16 bits once more.
+/// Returns the tolerance of an adapter's multiplication, whose scaling rounds to 16 bits once more.
 double lora_tolerance(DType dtype) {
   return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0);
 }
 
 TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agree with autograd",
-          "[products]") {
+          "[matmul]") {
   for_each_multiplier([](DType dtype) {
     for (const LoraCase& s : kLoraCases) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
@@ -208,7 +208,7 @@ TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agre
   });
 }
 
-TEST_CASE("a product leaves out a bias that another rank adds") {
+TEST_CASE("a linear layer leaves out a bias that another rank adds") {
   for_each_dtype([](DType dtype) {
     Rig rig(dtype);
     const ValueId x = rig.input(random_array({5, 7}, 1)), w = rig.input(random_array({6, 7}, 2));

@@ -176,7 +176,7 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   const PhaseSeconds once = phase_costs(model.graph_of(model.layers[2]));
   CHECK(again.forward == once.forward);
   // The second run of forward omits results that backward does not read: the sum that leaves the
-  // block, and the matrix product before that sum.
+  // block, and the matrix multiplication before that sum.
   CHECK(again.backward > once.backward + 0.5 * once.forward);
   CHECK(again.backward < once.backward + once.forward);
 }

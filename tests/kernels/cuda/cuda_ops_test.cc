@@ -118,7 +118,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: a bias that another rank adds is left out of the matrix product") {
+TEST_CASE("cuda: a bias that another rank adds is left out of the matrix multiplication") {
   for (const bool adds : {true, false})
     require_agreement({OpKind::kLinear,
                        LinearAttrs{2, adds},

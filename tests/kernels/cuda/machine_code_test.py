@@ -221,8 +221,8 @@ def is_attention(kernel):
 
 def tensor_cores(kernel):
     if is_attention(kernel) and not (kernel.count(("HMMA",)) and kernel.count(("LDSM",))):
-        yield (f"{kernel.count(('HMMA',))} products on tensor cores, {kernel.count(('LDSM',))} "
-               "loads of their operands")
+        yield (f"{kernel.count(('HMMA',))} multiplications on tensor cores, "
+               f"{kernel.count(('LDSM',))} loads of their operands")
 
 
 def vector_bits(kernel):

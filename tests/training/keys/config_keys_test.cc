@@ -402,7 +402,7 @@ const std::map<std::string, RunKey>& run_keys() {
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
-      {"kernels.products", {"lib/training/trainer.cc", "pinned_products(config_.kernels)"}},
+      {"kernels.products", {"lib/training/trainer.cc", "pinned_matmul_library(config_.kernels)"}},
       {"kernels.attention", {"lib/engine/choose_gpu.cc", "config.kernels.attention"}},
       {"kernels.step_graph", {"lib/engine/choose_gpu.cc", "config.kernels.step_graph"}},
       {"comm.backend", {"lib/training/session.cc", "backend_of(config.comm)"}},

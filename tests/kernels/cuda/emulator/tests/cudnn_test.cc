@@ -151,15 +151,15 @@ TEST_CASE(
 TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our kernels the others") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
-  const auto products = [&](const std::vector<int64_t>& lengths) {
+  const auto matmuls_run = [&](const std::vector<int64_t>& lengths) {
     cudnn().ran.clear();
     REQUIRE(error_of(testing::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
     return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
   };
-  // A graph has two products. Rows of 24 tokens need one graph, with four slots for documents; rows
-  // of 300 would need three graphs.
-  REQUIRE(products({7, 17}) == 2);
-  REQUIRE(products({2}) == 2);
+  // A graph has two matrix multiplications. Rows of 24 tokens need one graph, with four slots for
+  // documents; rows of 300 would need three graphs.
+  REQUIRE(matmuls_run({7, 17}) == 2);
+  REQUIRE(matmuls_run({2}) == 2);
   REQUIRE(gpu_document_groups(48, 24).size() == 1);
   REQUIRE(gpu_document_groups(48, 24)[0].slots == 8);
   const std::vector<GpuDocumentGroup> groups = gpu_document_groups(4096, 4096);
@@ -237,17 +237,19 @@ TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits")
   const RestoredCudnn restored;
   const AttentionAttrs attrs = attrs_of(4, 2, 8, 8);
   HostAttention attention(attrs, 24);
-  const auto products = [] { return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul"); };
+  const auto matmuls_run = [] {
+    return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
+  };
   cudnn().ran.clear();
   const auto whole = attention.compute(1 << 20);
-  const int64_t once = products();
+  const int64_t once = matmuls_run();
   // The scores of a row and head count as 64 x 64. The first limit holds one row with all heads,
   // the others one head of keys.
   for (const auto& [bytes, runs] :
        std::vector<std::pair<int64_t, int64_t>>{{4 * 8192, 3}, {2 * 8192, 6}, {1, 6}}) {
     cudnn().ran.clear();
     REQUIRE((attention.compute(bytes) == whole));
-    REQUIRE(products() == runs * once);
+    REQUIRE(matmuls_run() == runs * once);
   }
 }
 

@@ -151,8 +151,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda runtime: the head's products have rows and extents that fast kernels take, whatever the "
-    "vocabulary") {
+    "cuda runtime: the head's multiplications have rows and extents that fast kernels take, "
+    "whatever the vocabulary") {
   std::vector<int32_t> labels;
   for (int32_t n = 0; n < 128; ++n) labels.push_back(n % 5 == 0 ? -100 : n);
   const testing::OperationCase c{
@@ -164,10 +164,10 @@ TEST_CASE(
        testing::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
   for (const testing::DTypes dtypes : testing::kDTypes) {
-    emulator::runtime().unaligned_products = emulator::runtime().odd_products = 0;
+    emulator::runtime().unaligned_matmuls = emulator::runtime().odd_matmuls = 0;
     testing::run_on_gpu(c, dtypes);
-    REQUIRE(emulator::runtime().unaligned_products == 0);
-    REQUIRE(emulator::runtime().odd_products == 0);
+    REQUIRE(emulator::runtime().unaligned_matmuls == 0);
+    REQUIRE(emulator::runtime().odd_matmuls == 0);
   }
 }
 
