@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "child_process.h"
-#include "needs.h"
+#include "requirements.h"
 
 #include <catch2/catch.hpp>
 
@@ -22,7 +22,7 @@ std::string without_network(const std::function<std::string()>& body) {
 
 /// Checks whether such a namespace is possible. This runs before the first test, where REQUIRE is
 /// not allowed.
-const testing::Need kNetwork("network", [] {
+const testing::Requirement kNetwork("network", [] {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(::unshare(CLONE_NEWNET) == 0 ? 0 : 1);
   int status = 1;

@@ -26,7 +26,7 @@
 #include "child_process.h"
 #include "cluster/rank_process.h"
 #include "helper/exec_program.h"
-#include "places.h"
+#include "source_paths.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>

@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "config/ranks.h"
 #include "helpers.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

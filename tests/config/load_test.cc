@@ -12,7 +12,7 @@
 #include "config/schema.h"
 #include "config/suggest.h"
 #include "helpers.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,7 +6,7 @@
 #include "data/fingerprint.h"
 #include "data/row_reader.h"
 #include "data/sample_set.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <algorithm>
 

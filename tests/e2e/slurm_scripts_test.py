@@ -29,7 +29,7 @@ from runner import (
     steps,
     waiting_case,
 )
-from slurm_rig import Slurm, missing
+from private_slurm import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
 SOURCE = pathlib.Path(sys.argv[1])

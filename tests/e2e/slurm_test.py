@@ -31,7 +31,7 @@ from runner import (
     tiny_weights,
     waiting_case,
 )
-from slurm_rig import Slurm, missing
+from private_slurm import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
 SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"

@@ -29,11 +29,11 @@ TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
     if (seed > 0)
       there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host,
                     options.gpu);
-    RankRig rig(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
-    rig.gradient_multiple = options.gradient_multiple;
+    RankFixture fixture(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
+    fixture.gradient_multiple = options.gradient_multiple;
     TrainingOutcome own;
-    train_steps(rig, options.steps, own);
-    whole.add(rig.state.slices());
+    train_steps(fixture, options.steps, own);
+    whole.add(fixture.state.slices());
     if (there && options.launches != nullptr)
       *options.launches += there->device->counters().launches;
     if (rendezvous.rank() == 0) outcome = own;

@@ -25,7 +25,7 @@ struct EmulatedRank {
 struct EmulatedMeshOptions {
   int64_t steps = 3;
   GpuOptions gpu = {};
-  /// The value of RankRig::gradient_multiple.
+  /// The value of RankFixture::gradient_multiple.
   float gradient_multiple = 1;
   /// A counter of the launches of recorded steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;

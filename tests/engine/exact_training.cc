@@ -125,14 +125,14 @@ FreshSteps::FreshSteps(const Config& config, const ModelConfig& model, int micro
 
 double FreshSteps::worst_norm(const Config& config, const TrainingMesh& mesh) const {
   std::vector<double> found;
-  saved_on(config, model_, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  saved_on(config, model_, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
     for (size_t i = 0; i < folders_.size(); ++i) {
       // The barrier keeps this rank from overwriting its weights while other ranks, still in the
       // previous step, read them.
-      rig.groups.host_world->barrier({"the step before is done"});
-      rig.state.load(folders_[i]);
-      rig.groups.host_world->barrier({"all have the weights"});
-      const StepRun run = train_step(rig, static_cast<int64_t>(i) + 1);
+      fixture.groups.host_world->barrier({"the step before is done"});
+      fixture.state.load(folders_[i]);
+      fixture.groups.host_world->barrier({"all have the weights"});
+      const StepRun run = train_step(fixture, static_cast<int64_t>(i) + 1);
       if (rendezvous.rank() == 0) found.push_back(run.result.gradient_norm);
     }
   });

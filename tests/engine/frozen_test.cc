@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
 constexpr int kShards = 3;
 constexpr int kTrainedSteps = 3;
@@ -30,14 +30,15 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
   Trained out;
   testing::WholeState whole;
   testing::on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(config, testing::model_of_many_blocks(true), groups, nullptr, {.trains = trains});
-    testing::train_steps(rig, steps, out);
-    whole.add(rig.state.slices());
-    for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+    RankFixture fixture(config, testing::model_of_many_blocks(true), groups, nullptr,
+                        {.trains = trains});
+    testing::train_steps(fixture, steps, out);
+    whole.add(fixture.state.slices());
+    for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
       if (frozen == nullptr || trains(tensor)) continue;
       const bool first = groups.host_model->rank() == 0;
       std::vector<float> values(first ? static_cast<size_t>(tensor.numel()) : 0);
-      rig.state.collect(tensor.name, 0, tensor.numel(), first, *groups.host_model, values);
+      fixture.state.collect(tensor.name, 0, tensor.numel(), first, *groups.host_model, values);
       if (first) (*frozen)[tensor.name] = std::move(values);
     }
   });

@@ -3,7 +3,7 @@
 
 #include "data/counting_new.h"
 #include "kernels/kernels.h"
-#include "rig.h"
+#include "rank_fixture.h"
 #include "training/scheduled_scalars.h"
 
 #include <catch2/catch.hpp>
@@ -35,11 +35,11 @@ TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing a
   const auto failures = testing::errors_on_ranks(
       2,
       [&](Rendezvous&, Communicator& group) {
-        testing::RankRig rig(config, testing::small_model(), group);
-        for (int64_t step = 1; step <= 4; ++step) rig.train(step);
+        testing::RankFixture fixture(config, testing::small_model(), group);
+        for (int64_t step = 1; step <= 4; ++step) fixture.train(step);
         const int64_t calls = group.stats().total().calls;
         const int64_t before = alive_at_rest(group);
-        for (int64_t step = 5; step < 5 + kSteps; ++step) rig.train(step);
+        for (int64_t step = 5; step < 5 + kSteps; ++step) fixture.train(step);
         const int64_t after = alive_at_rest(group);
         if (group.rank() != 0) return;
         grown = after - before;

@@ -14,7 +14,7 @@ namespace {
 
 using testing::EmulatedNetwork;
 using testing::EmulatedRank;
-using testing::RankRig;
+using testing::RankFixture;
 using testing::train_on_emulated;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
@@ -111,19 +111,19 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
                                                                  const RankGroups& host) {
     EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
                        {.step_graph = true});
-    RankRig rig(config, model, there.groups, &there.gpu);
+    RankFixture fixture(config, model, there.groups, &there.gpu);
     TrainingOutcome outcome;
-    testing::train_steps(rig, 2, outcome);
+    testing::train_steps(fixture, 2, outcome);
     Communicator& group = *there.groups.open[0];
     require(testing::message_of([&] {
               group.shutdown();
             }).find("its collectives are held by 2 recordings") != std::string::npos,
             "a group that recordings hold is not closed");
-    rig.train_executor.drop_recordings();
+    fixture.train_executor.drop_recordings();
     group.shutdown();
     // Both ranks record the step again, because its recording was dropped.
-    testing::train_steps(rig, 1, outcome);
-    rig.train_executor.drop_recordings();
+    testing::train_steps(fixture, 1, outcome);
+    fixture.train_executor.drop_recordings();
     group.shutdown();
     ++closed;
   });

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 

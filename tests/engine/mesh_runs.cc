@@ -58,12 +58,12 @@ Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number)
   return random_batch(model.batch, static_cast<uint64_t>(step * 100 + number), model.vocab_rows);
 }
 
-void give_batches(RankRig& rig, int64_t step) {
-  const MemberIndex place = sample_place(rig.plan.options.state);
-  rig.batches.resize(static_cast<size_t>(rig.config.gradient_accumulation_steps));
-  for (size_t slot = 0; slot < rig.batches.size(); ++slot) {
+void give_batches(RankFixture& fixture, int64_t step) {
+  const MemberIndex place = sample_place(fixture.plan.options.state);
+  fixture.batches.resize(static_cast<size_t>(fixture.config.gradient_accumulation_steps));
+  for (size_t slot = 0; slot < fixture.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;
-    rig.batches[slot] = batch_of_step(rig.plan.train.model, step, number);
+    fixture.batches[slot] = batch_of_step(fixture.plan.train.model, step, number);
   }
 }
 
@@ -71,11 +71,11 @@ StateOptions options_of(const TrainingMesh& mesh, const Config& config, const Mo
   return plan_steps(meshed(config, mesh), model, 0).options.state;
 }
 
-void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome) {
+void train_steps(RankFixture& fixture, int64_t steps, TrainingOutcome& outcome) {
   for (int64_t step = 1; step <= steps; ++step) {
-    const StepRun run = rig.train(step);
+    const StepRun run = fixture.train(step);
     require(run.result.finite, "the steps are finite");
-    if (rig.rank > 0) continue;
+    if (fixture.rank > 0) continue;
     outcome.losses.push_back(run.result.loss_sum);
     outcome.norms.push_back(run.result.gradient_norm);
   }
@@ -106,23 +106,23 @@ std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_change
   return changes;
 }
 
-StepRun train_step(RankRig& rig, int64_t step) {
-  give_batches(rig, step);
-  StepRun run = rig.prepared(step);
+StepRun train_step(RankFixture& fixture, int64_t step) {
+  give_batches(fixture, step);
+  StepRun run = fixture.prepared(step);
   run.scalars.rounding_key = static_cast<uint64_t>(step);
-  rig.train_executor.run(run);
+  fixture.train_executor.run(run);
   require(run.result.finite, "the steps are finite");
   return run;
 }
 
 SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                    const std::function<void(Rendezvous&, RankRig&)>& work) {
+                    const std::function<void(Rendezvous&, RankFixture&)>& work) {
   WholeState whole;
   const Config config = meshed(plain, mesh);
   on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
-    RankRig rig(config, model, open);
-    work(rendezvous, rig);
-    whole.add(rig.state.slices());
+    RankFixture fixture(config, model, open);
+    work(rendezvous, fixture);
+    whole.add(fixture.state.slices());
   });
   return whole.take();
 }
@@ -130,9 +130,9 @@ SavedState saved_on(const Config& plain, const ModelConfig& model, const Trainin
 TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                          int64_t steps) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  outcome.state = saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
     for (int64_t step = 1; step <= steps; ++step) {
-      const StepRun run = train_step(rig, step);
+      const StepRun run = train_step(fixture, step);
       if (rendezvous.rank() > 0) continue;
       outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
       outcome.norms.push_back(run.result.gradient_norm);
@@ -145,17 +145,17 @@ std::map<std::string, std::vector<float>> collected_on(const Config& plain,
                                                        const ModelConfig& model,
                                                        const TrainingMesh& mesh) {
   std::map<std::string, std::vector<float>> collected;
-  saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
     const bool receives = rendezvous.rank() == 0;
     // One replica collects; the others would only repeat it.
-    if (rig.plan.options.state.replica > 0) return;
-    for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+    if (fixture.plan.options.state.replica > 0) return;
+    for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
       const int64_t size = tensor.numel();
       std::vector<float> values(receives ? static_cast<size_t>(size) : 0);
       const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
       for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-        rig.state.collect(
-            tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+        fixture.state.collect(
+            tensor.name, cuts[i], cuts[i + 1], receives, *fixture.groups.host_model,
             receives ? std::span(values).subspan(static_cast<size_t>(cuts[i]),
                                                  static_cast<size_t>(cuts[i + 1] - cuts[i]))
                      : std::span<float>());

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "rig.h"
+#include "rank_fixture.h"
 
 namespace ftrun::testing {
 
@@ -40,9 +40,9 @@ struct TrainingOutcome {
   bool operator==(const TrainingOutcome&) const = default;
 };
 
-/// Runs RankRig::train for steps 1 .. `steps`, all of which must be finite, and records the sum of
-/// losses and the norm of each step.
-void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome);
+/// Runs RankFixture::train for steps 1 .. `steps`, all of which must be finite, and records the sum
+/// of losses and the norm of each step.
+void train_steps(RankFixture& fixture, int64_t steps, TrainingOutcome& outcome);
 
 /// Differences holds the largest relative difference between two outcomes in the loss of a step and
 /// in its norm, and the difference of each parameter: ||found - expected|| / ||expected||.
@@ -65,8 +65,8 @@ Config meshed(Config config, const TrainingMesh& mesh);
 /// Returns micro-batch `number` of a step's global batch.
 Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
 
-/// Sets the rig's batches: data-parallel rank d of n takes micro-batches d, d + n, d + 2n, ...
-void give_batches(RankRig& rig, int64_t step);
+/// Sets the fixture's batches: data-parallel rank d of n takes micro-batches d, d + n, d + 2n, ...
+void give_batches(RankFixture& fixture, int64_t step);
 
 /// Returns the options of a run on a mesh; their rank is a placeholder.
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model);
@@ -80,11 +80,11 @@ TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const Tr
 std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage);
 
 /// Trains one step on the mesh's batches.
-StepRun train_step(RankRig& rig, int64_t step);
+StepRun train_step(RankFixture& fixture, int64_t step);
 
 /// Runs `work` on each rank of a mesh, and returns the state that the ranks then save together.
 SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                    const std::function<void(Rendezvous&, RankRig&)>& work);
+                    const std::function<void(Rendezvous&, RankFixture&)>& work);
 
 /// Returns the tensors that the first rank of a mesh collects, each in several pieces. The model
 /// has the weights of model_folder().

@@ -11,14 +11,14 @@
 #include "program/memory_plan.h"
 #include "program/state_pieces.h"
 #include "program/unit_placement.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 using testing::SingleRank;
 using Contents = std::map<std::string, std::vector<std::byte>>;
 
@@ -82,12 +82,12 @@ Config config_of(const Layout& l) {
 }
 
 /// Runs `work` on each rank of a layout, and returns what the ranks then save together.
-Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
+Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankFixture&)>& work) {
   testing::WholeState whole;
   testing::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(config_of(l), testing::model_of_many_blocks(), groups);
-    work(rendezvous, rig);
-    whole.add(rig.state.slices());
+    RankFixture fixture(config_of(l), testing::model_of_many_blocks(), groups);
+    work(rendezvous, fixture);
+    whole.add(fixture.state.slices());
   });
   return whole.take();
 }
@@ -112,8 +112,8 @@ TEST_CASE("loaded from a folder, all ranks' slices are the model, each element o
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     std::vector<StateInfo> states;
-    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankRig& rig) {
-      if (rendezvous.rank() == 0) states = rig.state.states();
+    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+      if (rendezvous.rank() == 0) states = fixture.state.states();
     });
     REQUIRE(states.size() == saved.size());
     const DType wanted = l.precision == Precision::kBf16Master ? DType::kBF16 : DType::kF32;
@@ -141,8 +141,8 @@ Config saving_config_of(const Layout& l) {
   return config;
 }
 
-void train(RankRig& rig, int64_t first, int64_t last) {
-  for (int64_t step = first; step <= last; ++step) rig.train(step);
+void train(RankFixture& fixture, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) fixture.train(step);
 }
 
 TEST_CASE(
@@ -150,27 +150,29 @@ TEST_CASE(
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
-    const Contents second = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 2); });
-    const Contents sixth = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 6); });
+    const Contents second =
+        saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 2); });
+    const Contents sixth =
+        saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 6); });
     REQUIRE(second != sixth);
     testing::WholeState kept, kept_again, last;
     testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
-      RankRig rig(saving_config_of(l), testing::model_of_many_blocks(), groups);
-      train(rig, 1, 2);
-      std::future<void> reader =
-          std::async(std::launch::async, [&, slices = rig.state.snapshot()] { kept.add(slices); });
-      train(rig, 3, 4);
+      RankFixture fixture(saving_config_of(l), testing::model_of_many_blocks(), groups);
+      train(fixture, 1, 2);
+      std::future<void> reader = std::async(
+          std::launch::async, [&, slices = fixture.state.snapshot()] { kept.add(slices); });
+      train(fixture, 3, 4);
       reader.get();
-      rig.state.release_snapshot();
-      train(rig, 5, 5);
+      fixture.state.release_snapshot();
+      train(fixture, 5, 5);
       // The optimizer state on disk has moved to its second place by now, so the snapshot must not
       // depend on the first.
-      train(rig, 6, 6);
-      const std::vector<StateSlice> slices = rig.state.snapshot();
-      last.add(rig.state.slices());
-      train(rig, 7, 8);
+      train(fixture, 6, 6);
+      const std::vector<StateSlice> slices = fixture.state.snapshot();
+      last.add(fixture.state.slices());
+      train(fixture, 7, 8);
       kept_again.add(slices);
-      rig.state.release_snapshot();
+      fixture.state.release_snapshot();
     });
     REQUIRE(kept.take() == second);
     REQUIRE(last.take() == sixth);
@@ -205,11 +207,11 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
   testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
+    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
     int64_t saved = 0;
-    for (const StateSlice& slice : rig.state.slices()) saved += slice.box.numel();
+    for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
-    for (const StatePiece& piece : rig.plan.train.pieces) held += piece.end - piece.begin;
+    for (const StatePiece& piece : fixture.plan.train.pieces) held += piece.end - piece.begin;
     require(saved > held / 6 && saved < held / 2, "about a third of it");
   });
 }
@@ -231,16 +233,17 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
                                    {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
     const testing::Scratch scratch;
-    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
-      rig.train(1);
-      rig.train(2);
-      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), together(rendezvous));
+    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+      fixture.train(1);
+      fixture.train(2);
+      save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
+                      together(rendezvous));
     });
     for (const Layout& reader : chosen) {
       INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
-      const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+      const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.load(checkpoint);
+        fixture.load(checkpoint);
       });
       REQUIRE(read == saved);
     }
@@ -255,11 +258,11 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
           testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
             Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
-            RankRig rig(config, model, groups);
+            RankFixture fixture(config, model, groups);
             Checkpoint checkpoint(scratch.path + "/step-00000000");
-            rig.load(checkpoint);
-            rig.train(3);
-            whole.add(rig.state.slices());
+            fixture.load(checkpoint);
+            fixture.train(3);
+            whole.add(fixture.state.slices());
           });
           next.push_back(whole.take());
         }
@@ -300,18 +303,18 @@ TEST_CASE(
                 to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
       const testing::Scratch scratch;
-      const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
-        train(rig, 1, 2);
-        save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+      const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        train(fixture, 1, 2);
+        save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
                         together(rendezvous));
       });
       std::vector<Contents> next;
       for (const Layout& reader : narrows ? narrow : wide) {
         INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
         testing::WholeState trained;
-        const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+        const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
           Checkpoint checkpoint(scratch.path + "/step-00000000");
-          const std::vector<StateConversion> conversions = rig.load(checkpoint);
+          const std::vector<StateConversion> conversions = fixture.load(checkpoint);
           require(conversions.size() == 1 && conversions[0].stored == from &&
                       conversions[0].wanted == to,
                   "one conversion");
@@ -326,11 +329,11 @@ TEST_CASE(
         testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
           Config config = config_of(reader);
           config.gradient_accumulation_steps = 1;
-          RankRig rig(config, testing::model_of_many_blocks(), groups);
+          RankFixture fixture(config, testing::model_of_many_blocks(), groups);
           Checkpoint checkpoint(scratch.path + "/step-00000000");
-          rig.load(checkpoint);
-          rig.train(3);
-          trained.add(rig.state.slices());
+          fixture.load(checkpoint);
+          fixture.train(3);
+          trained.add(fixture.state.slices());
         });
         next.push_back(trained.take());
         REQUIRE(next.back() == next.front());
@@ -348,29 +351,29 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     // A minimum of 30 elements also codes q, k and v, which are adjacent in memory without gaps and
     // therefore begin within blocks.
     const Layout l{1, 3, 2, device, Precision::kFp32, 0};
-    const auto run = [&](const std::function<void(RankRig&)>& work) {
+    const auto run = [&](const std::function<void(RankFixture&)>& work) {
       testing::WholeState whole;
       testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
         Config config = saving_config_of(l);
         config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
         config.optimizer.type = OptimizerType::kAdamW8bit;
         config.optimizer.min_8bit_size = 30;
-        RankRig rig(config, testing::small_model(), groups);
-        work(rig);
-        whole.add(rig.state.slices());
+        RankFixture fixture(config, testing::small_model(), groups);
+        work(fixture);
+        whole.add(fixture.state.slices());
       });
       return whole.take();
     };
-    const Contents second = run([](RankRig& rig) { train(rig, 1, 2); });
-    const Contents fourth = run([](RankRig& rig) { train(rig, 1, 4); });
+    const Contents second = run([](RankFixture& fixture) { train(fixture, 1, 2); });
+    const Contents fourth = run([](RankFixture& fixture) { train(fixture, 1, 4); });
     REQUIRE(second != fourth);
     testing::WholeState kept;
-    const Contents last = run([&](RankRig& rig) {
-      train(rig, 1, 2);
-      const std::vector<StateSlice> slices = rig.state.snapshot();
-      train(rig, 3, 4);
+    const Contents last = run([&](RankFixture& fixture) {
+      train(fixture, 1, 2);
+      const std::vector<StateSlice> slices = fixture.state.snapshot();
+      train(fixture, 3, 4);
       kept.add(slices);
-      rig.state.release_snapshot();
+      fixture.state.release_snapshot();
     });
     REQUIRE(kept.take() == second);
     REQUIRE(last == fourth);
@@ -380,13 +383,13 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 TEST_CASE("coded states are not converted to another precision") {
   const testing::Scratch scratch;
   SingleRank single_rank;
-  RankRig wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
+  RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone);
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
-  RankRig coded(config, testing::small_model(), *single_rank.group);
+  RankFixture coded(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_WITH(coded.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
@@ -395,14 +398,14 @@ TEST_CASE("coded states are not converted to another precision") {
 TEST_CASE("only moments can be kept in another precision") {
   const testing::Scratch scratch;
   SingleRank single_rank;
-  RankRig wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
-               *single_rank.group);
+  RankFixture wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
+                   *single_rank.group);
   train(wide, 1, 2);
   Contents expected = testing::contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
-  RankRig narrow(config, testing::small_model(), *single_rank.group);
+  RankFixture narrow(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   const std::vector<StateConversion> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
@@ -418,15 +421,16 @@ TEST_CASE("another partition reads a checkpoint back bit by bit") {
   Contents saved;
   SingleRank single_rank;
   {
-    RankRig rig(layout(0, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
-    rig.train(1);
-    saved = testing::contents(rig.state);
-    save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
+    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::small_model(),
+                        *single_rank.group);
+    fixture.train(1);
+    saved = testing::contents(fixture.state);
+    save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
     Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
-    RankRig other(config, testing::small_model(), *single_rank.group);
+    RankFixture other(config, testing::small_model(), *single_rank.group);
     REQUIRE(testing::contents(other.state) != saved);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     other.load(checkpoint);
@@ -603,17 +607,17 @@ TEST_CASE("a checkpoint of another optimizer is refused") {
   Config sgd = testing::small_run();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
-  RankRig saver(sgd, testing::small_model(), *single_rank.group);
+  RankFixture saver(sgd, testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
-  RankRig adam(testing::small_run(), testing::small_model(), *single_rank.group);
+  RankFixture adam(testing::small_run(), testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
 TEST_CASE("a folder of another model is refused with the names of its tensors") {
   SingleRank single_rank;
-  RankRig rig(testing::small_run(), testing::small_model(), *single_rank.group);
-  REQUIRE_THROWS_WITH(rig.state.load(testing::model_folder(testing::model_of_many_blocks())),
+  RankFixture fixture(testing::small_run(), testing::small_model(), *single_rank.group);
+  REQUIRE_THROWS_WITH(fixture.state.load(testing::model_folder(testing::model_of_many_blocks())),
                       Catch::Contains("the weights are not those of its config.json") &&
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));
 }
@@ -624,18 +628,18 @@ TEST_CASE(
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     std::map<std::string, std::vector<float>> collected;
-    const Contents saved = saved_by(l, [&](Rendezvous&, RankRig& rig) {
-      rig.train(1);
-      if (rig.plan.options.state.replica > 0) return;
-      const bool receives = rig.rank == 0;
-      for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+    const Contents saved = saved_by(l, [&](Rendezvous&, RankFixture& fixture) {
+      fixture.train(1);
+      if (fixture.plan.options.state.replica > 0) return;
+      const bool receives = fixture.rank == 0;
+      for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
         int64_t size = 1;
         for (const int64_t dim : tensor.shape) size *= dim;
         std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          rig.state.collect(
-              tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+          fixture.state.collect(
+              tensor.name, cuts[i], cuts[i + 1], receives, *fixture.groups.host_model,
               receives ? std::span(whole).subspan(static_cast<size_t>(cuts[i]),
                                                   static_cast<size_t>(cuts[i + 1] - cuts[i]))
                        : std::span<float>());

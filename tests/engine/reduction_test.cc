@@ -5,7 +5,7 @@
 #include <map>
 
 #include "program/step_builder.h"
-#include "rig.h"
+#include "rank_fixture.h"
 #include "training/backward_scale.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 using testing::SingleRank;
 
 constexpr int kReducingRanks = 4;
@@ -92,14 +92,14 @@ Config run_with(const Setting& setting, ConfigDtype wire) {
 
 /// Returns all parameters, or all gradients, of a rank. Nothing else in the step reuses the memory
 /// of the gradients, so they can be read after the step.
-Floats values_of(const RankRig& rig, Category category) {
-  const Program& program = rig.plan.train.program;
+Floats values_of(const RankFixture& fixture, Category category) {
+  const Program& program = fixture.plan.train.program;
   Floats values;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (program.buffers[b].category != category) continue;
     const int64_t bytes = program.buffers[b].bytes;
     const auto* from = reinterpret_cast<const float*>(
-        rig.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
+        fixture.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
     values.insert(values.end(), from, from + bytes / 4);
   }
   return values;
@@ -112,21 +112,21 @@ struct Result {
 };
 
 /// Trains one step on the batches of rank `rank`; if several ranks train, each takes its own.
-Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
-  rig.rank = rank;
-  rig.batches.resize(2);
+Result step(RankFixture& fixture, const Config& config, double loss_scale, int rank) {
+  fixture.rank = rank;
+  fixture.batches.resize(2);
   for (size_t slot = 0; slot < 2; ++slot)
-    rig.batches[slot] =
-        testing::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
-  StepRun run = rig.prepared(1);
+    fixture.batches[slot] = testing::random_batch(fixture.plan.train.model.batch,
+                                                  10 * static_cast<uint64_t>(rank) + slot);
+  StepRun run = fixture.prepared(1);
   const BackwardScale scale = backward_scale(config, loss_scale, kTokens);
   run.scalars.token_loss_factor = scale.token_loss_factor;
   run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;
-  result.weights_before = values_of(rig, Category::kParameters);
-  rig.train_executor.run(run);
-  result.gradients = values_of(rig, Category::kGradients);
-  result.weights_after = values_of(rig, Category::kParameters);
+  result.weights_before = values_of(fixture, Category::kParameters);
+  fixture.train_executor.run(run);
+  result.gradients = values_of(fixture, Category::kGradients);
+  result.weights_after = values_of(fixture, Category::kParameters);
   result.norm = run.result.gradient_norm;
   result.finite = run.result.finite;
   return result;
@@ -138,11 +138,11 @@ const std::vector<Floats>& gradients_of_ranks() {
     std::vector<Floats> made;
     for (int rank = 0; rank < kReducingRanks; ++rank) {
       SingleRank single_rank;
-      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), testing::small_model(),
-                  *single_rank.group);
-      Config config = rig.config;
+      RankFixture fixture(run_with(settings()[0], ConfigDtype::kModel), testing::small_model(),
+                          *single_rank.group);
+      Config config = fixture.config;
       config.parallel.data = kReducingRanks;
-      made.push_back(step(rig, config, kReducingRanks, rank).gradients);
+      made.push_back(step(fixture, config, kReducingRanks, rank).gradients);
     }
     return made;
   }();
@@ -154,8 +154,8 @@ Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_sc
   Result first;
   testing::require_no_failures(
       testing::errors_on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
-        RankRig rig(config, testing::small_model(), group);
-        const Result own = step(rig, config, loss_scale, rendezvous.rank());
+        RankFixture fixture(config, testing::small_model(), group);
+        const Result own = step(fixture, config, loss_scale, rendezvous.rank());
         if (rendezvous.rank() == 0) first = own;
       }));
   return first;

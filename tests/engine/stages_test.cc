@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
 constexpr int kRanks = 3;
 constexpr int kSteps = 3;
@@ -26,9 +26,9 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
   Config meshed = config;
   meshed.parallel.data_replicate = replicas;
   const auto rank = [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(meshed, model, groups, nullptr, {.schedule = schedule});
-    testing::train_steps(rig, kSteps, outcome);
-    whole.add(rig.state.slices());
+    RankFixture fixture(meshed, model, groups, nullptr, {.schedule = schedule});
+    testing::train_steps(fixture, kSteps, outcome);
+    whole.add(fixture.state.slices());
   };
   testing::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
   outcome.state = whole.take();
@@ -440,14 +440,14 @@ TEST_CASE("the validation loss does not depend on the stage or the tier either")
     for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
       double loss = 0;
       testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-        RankRig rig(config, model, groups);
-        rig.train(1);
+        RankFixture fixture(config, model, groups);
+        fixture.train(1);
         StepRun run;
-        run.micro_batches = {rig.batches.data(), 1};
-        rig.evaluate_executor.run(run);
+        run.micro_batches = {fixture.batches.data(), 1};
+        fixture.evaluate_executor.run(run);
         if (rendezvous.rank() == 0) loss = run.result.loss_sum;
         // Training continues as if there had been no evaluation.
-        require(rig.train(2).result.finite, "evaluation changes nothing");
+        require(fixture.train(2).result.finite, "evaluation changes nothing");
       });
       INFO("stage " << stage << ", " << name);
       losses.push_back(loss);

@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "mesh_runs.h"
 #include "optimizers/optimizers.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
@@ -19,7 +19,7 @@ namespace {
 
 using testing::meshed;
 using testing::options_of;
-using testing::RankRig;
+using testing::RankFixture;
 using testing::require_same;
 using testing::train_on;
 using testing::TrainingMesh;
@@ -202,20 +202,20 @@ TEST_CASE(
     const testing::Scratch scratch;
     const auto saved = testing::saved_on(
         testing::run_of_stage(writer.stage), model, writer.mesh,
-        [&](Rendezvous& rendezvous, RankRig& rig) {
-          testing::train_step(rig, 1);
-          testing::train_step(rig, 2);
+        [&](Rendezvous& rendezvous, RankFixture& fixture) {
+          testing::train_step(fixture, 1);
+          testing::train_step(fixture, 2);
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              posix_files(), {scratch.path}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return testing::saved_on(testing::run_of_stage(layout.stage), model, layout.mesh,
-                               [&](Rendezvous&, RankRig& rig) {
+                               [&](Rendezvous&, RankFixture& fixture) {
                                  Checkpoint checkpoint(scratch.path + "/step-00000000");
-                                 rig.load(checkpoint);
-                                 if (trains) testing::train_step(rig, 3);
+                                 fixture.load(checkpoint);
+                                 if (trains) testing::train_step(fixture, 3);
                                });
     };
     for (const RunLayout& reader : layouts) {
@@ -224,9 +224,9 @@ TEST_CASE(
     }
     INFO(writer.mesh.text());
     const auto straight = testing::saved_on(testing::run_of_stage(writer.stage), model, writer.mesh,
-                                            [&](Rendezvous&, RankRig& rig) {
+                                            [&](Rendezvous&, RankFixture& fixture) {
                                               for (const int64_t number : {1, 2, 3})
-                                                testing::train_step(rig, number);
+                                                testing::train_step(fixture, number);
                                             });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
@@ -287,15 +287,15 @@ TEST_CASE(
     const testing::Scratch scratch;
     TrainingOutcome outcome;
     outcome.state = testing::saved_on(
-        config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+        config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
           for (const int64_t number : {1, 2}) {
-            const StepRun run = testing::train_step(rig, number);
+            const StepRun run = testing::train_step(fixture, number);
             if (rendezvous.rank() > 0) continue;
             outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
             outcome.norms.push_back(run.result.gradient_norm);
           }
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              posix_files(), {scratch.path}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
@@ -305,20 +305,21 @@ TEST_CASE(
       require_scales_of_blocks(outcome.state, cat("model.layers.1.", tensor, ".weight"));
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return testing::saved_on(config_of(layout), model, layout.mesh,
-                               [&](Rendezvous&, RankRig& rig) {
+                               [&](Rendezvous&, RankFixture& fixture) {
                                  Checkpoint checkpoint(scratch.path + "/step-00000000");
-                                 rig.load(checkpoint);
-                                 if (trains) testing::train_step(rig, 3);
+                                 fixture.load(checkpoint);
+                                 if (trains) testing::train_step(fixture, 3);
                                });
     };
     for (const RunLayout& reader : layouts) {
       INFO(" -> " << reader.mesh.text() << ", stage " << reader.stage);
       REQUIRE(resumed(reader, false) == outcome.state);
     }
-    const auto straight =
-        testing::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-          for (const int64_t number : {1, 2, 3}) testing::train_step(rig, number);
-        });
+    const auto straight = testing::saved_on(config_of(writer), model, writer.mesh,
+                                            [&](Rendezvous&, RankFixture& fixture) {
+                                              for (const int64_t number : {1, 2, 3})
+                                                testing::train_step(fixture, number);
+                                            });
     REQUIRE(straight != outcome.state);
     REQUIRE(resumed(writer, true) == straight);
   }
@@ -326,17 +327,17 @@ TEST_CASE(
 
 /// Returns the parameters and moments that this rank holds of tensors that other tensor-parallel
 /// ranks hold as well, keyed by tensor, offset and kind.
-std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
+std::map<std::string, std::vector<std::byte>> shared_state(const RankFixture& fixture) {
   std::map<std::string, std::vector<std::byte>> all;
-  const ProgramPlan& train = rig.plan.train;
+  const ProgramPlan& train = fixture.plan.train;
   for (const StatePiece& piece : train.pieces)
     for (const Slice& slice :
-         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+         slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.copies == 1) continue;
       const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).format.dtype);
-      const std::byte* at =
-          rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
+      const std::byte* at = fixture.memory.at(train.program, piece.range) +
+                            (slice.position_in_unit - piece.begin) * size;
       all[cat(tensor.name, " ", tensor.local.offset[0], " ", piece.state, " ", slice.offset)] = {
           at, at + slice.extent * size};
     }
@@ -362,10 +363,10 @@ TEST_CASE("tensors that several tensor-parallel ranks hold stay the same on all 
         std::map<std::string, std::vector<std::byte>> held;
         int64_t compared = 0;
         testing::on_mesh(options_of(mesh, config, model), [&](Rendezvous&, const RankGroups& open) {
-          RankRig rig(config, model, open);
-          for (const int64_t step : {1, 2, 3}) testing::train_step(rig, step);
+          RankFixture fixture(config, model, open);
+          for (const int64_t step : {1, 2, 3}) testing::train_step(fixture, step);
           const std::lock_guard lock(mutex);
-          for (const auto& [name, bytes] : shared_state(rig)) {
+          for (const auto& [name, bytes] : shared_state(fixture)) {
             const auto [known, is_new] = held.emplace(name, bytes);
             require(is_new || known->second == bytes,
                     cat("all ranks hold the same ", name).c_str());

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "checkpoint/import.h"
 #include "config/effective_json.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "amx_on_vectors.h"
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 
@@ -49,9 +49,9 @@ struct Forward {
   std::vector<double> out, lse;
 };
 
-class TileRig {
+class AttentionTiles {
  public:
-  explicit TileRig(const Head& head)
+  explicit AttentionTiles(const Head& head)
       : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
     for (std::vector<BFloat16>* part : {&q_, &k_, &v_, &da_}) {
       // The elements between and after the rows are NaN.
@@ -197,18 +197,18 @@ void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double s
                                 {128, 113, 127}, {256, 90, 127}};
   for (const Head& head : heads) {
     CAPTURE(head.size, head.tokens, head.window);
-    TileRig rig(head);
-    for (int64_t block = 0; block < rig.blocks(); ++block) {
-      const Forward found = rig.forward(kernels, block),
-                    expected = rig.forward(avx512_bf16::kBFloat16, block);
+    AttentionTiles tiles(head);
+    for (int64_t block = 0; block < tiles.blocks(); ++block) {
+      const Forward found = tiles.forward(kernels, block),
+                    expected = tiles.forward(avx512_bf16::kBFloat16, block);
       require_near(found.lse, expected.lse, 1e-6, 1e-6);
       // A different last bit of a sum may round to the neighboring bf16 number.
       require_near(found.out, expected.out, unit_roundoff(DType::kBF16), slack);
     }
-    for (int64_t query = 0; query < rig.blocks(); ++query)
+    for (int64_t query = 0; query < tiles.blocks(); ++query)
       for (int64_t key = 0; key <= query; ++key)
-        require_near(rig.backward(kernels, query, key),
-                     rig.backward(avx512_bf16::kBFloat16, query, key), 0, slack);
+        require_near(tiles.backward(kernels, query, key),
+                     tiles.backward(avx512_bf16::kBFloat16, query, key), 0, slack);
   }
 }
 

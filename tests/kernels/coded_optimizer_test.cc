@@ -3,10 +3,10 @@
 #include <cstring>
 #include <span>
 
+#include "operation_runner.h"
 #include "optimizers/code_map.h"
 #include "optimizers/optimizer_config.h"
 #include "optimizers/optimizers.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 

@@ -3,7 +3,7 @@
 #include "kernels/choose_matmul_library.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_libraries.h"
-#include "rig.h"
+#include "operation_runner.h"
 
 namespace ftrun::testing {
 

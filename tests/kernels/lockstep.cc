@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 

@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "each_matmul_library.h"
 #include "kernels/cpu/matmul.h"
-#include "needs.h"
+#include "requirements.h"
 
 #include <catch2/catch.hpp>
 
@@ -85,7 +85,7 @@ TEST_CASE("a pinned library multiplies on every CPU, and bf16 where it can") {
   REQUIRE(matmul_rule(intel, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
 }
 
-const testing::Need kMatmulLibraries("matmul_libraries", [] {
+const testing::Requirement kMatmulLibraries("matmul_libraries", [] {
   std::string missing;
   for (const MatmulLibrary library : {kOneDnn, kOpenBlas})
     if (!has_matmul_library(library))

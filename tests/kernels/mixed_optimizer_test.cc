@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "operation_runner.h"
 #include "optimizers/optimizer_config.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 

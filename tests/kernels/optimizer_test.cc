@@ -2,8 +2,8 @@
 #include <cstring>
 #include <limits>
 
+#include "operation_runner.h"
 #include "optimizers/optimizer_config.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 

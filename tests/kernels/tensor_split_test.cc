@@ -5,7 +5,7 @@
 #include "axes/tensor/split.h"
 #include "lockstep.h"
 #include "model/decoder.h"
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 

@@ -11,7 +11,7 @@
 #include "machine/quantity.h"
 #include "machine/shipped_files.h"
 #include "model/families.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

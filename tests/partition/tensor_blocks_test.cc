@@ -11,8 +11,8 @@
 #include "model/families.h"
 #include "model/model_config.h"
 #include "partition/sharding.h"
-#include "places.h"
 #include "random_model.h"
+#include "source_paths.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>

@@ -7,8 +7,8 @@
 #include "models.h"
 #include "ops/kinds.h"
 #include "partition/flat_layout.h"
-#include "places.h"
 #include "program/buffer_names.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

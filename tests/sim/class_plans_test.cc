@@ -7,9 +7,9 @@
 #include "config/load.h"
 #include "config/resolve.h"
 #include "model/families.h"
-#include "places.h"
 #include "program/models.h"
 #include "sim/walk.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

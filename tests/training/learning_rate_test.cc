@@ -1,4 +1,4 @@
-#include "needs.h"
+#include "requirements.h"
 #include "training/learning_rate.h"
 
 #include <fstream>

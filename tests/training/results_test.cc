@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "inputs/export_options.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 

@@ -38,7 +38,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 using testing::saved_on;
 using testing::SavedState;
 using testing::Scratch;
@@ -156,9 +156,10 @@ Config evaluated(Config config) {
 /// result of an evaluation.
 class RankRun : public testing::FakeRun {
  public:
-  RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
-      : FakeRun(evaluated(rig.config), rig.config.train.steps),
-        rig_(rig),
+  RankRun(Rendezvous& rendezvous, RankFixture& fixture, const SampleSet& samples,
+          const std::string& root)
+      : FakeRun(evaluated(fixture.config), fixture.config.train.steps),
+        rig_(fixture),
         samples_(samples),
         root_(root),
         rendezvous_(rendezvous) {
@@ -265,7 +266,7 @@ class RankRun : public testing::FakeRun {
     require(failure.empty(), failure.c_str());
   }
 
-  RankRig& rig_;
+  RankFixture& rig_;
   const SampleSet& samples_;
   const std::string root_;
   Rendezvous& rendezvous_;
@@ -302,15 +303,15 @@ class StoppedRuns {
     ObservedRun all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
-    all.state = saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
-                         [&](Rendezvous& rendezvous, RankRig& rig) {
-                           RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
-                           if (from > 0) run.resume(from);
-                           all.seen[static_cast<size_t>(rendezvous.rank())] =
-                               run.train_to_end(saved);
-                           const std::lock_guard lock(mutex);
-                           all.skipped = run.progress.skipped.total();
-                         });
+    all.state =
+        saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
+                 [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                   RankRun run(rendezvous, fixture, *samples_, scratch_.path + "/checkpoints");
+                   if (from > 0) run.resume(from);
+                   all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
+                   const std::lock_guard lock(mutex);
+                   all.skipped = run.progress.skipped.total();
+                 });
     return all;
   }
 

@@ -43,13 +43,14 @@ MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const Tra
   on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
-    RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
+    RankFixture fixture(config, model, there ? there->groups : host,
+                        there ? there->gpu.get() : nullptr);
     // Without the multiple, small gradients would be 0 in fp16.
-    if (config.fp16.enabled) rig.gradient_multiple = 4096;
-    start.add(rig.state.slices());
+    if (config.fp16.enabled) fixture.gradient_multiple = 4096;
+    start.add(fixture.state.slices());
     TrainingOutcome own;
-    train_steps(rig, kMeshSteps, own);
-    whole.add(rig.state.slices());
+    train_steps(fixture, kMeshSteps, own);
+    whole.add(fixture.state.slices());
     if (rendezvous.rank() == 0) outcome = own;
   });
   outcome.state = whole.take();

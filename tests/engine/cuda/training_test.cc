@@ -2,7 +2,7 @@
 #include <cstring>
 #include <limits>
 
-#include "../rig.h"
+#include "../rank_fixture.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "engine/compare_kernels.h"
@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
 constexpr int kSteps = 3;
 
@@ -72,9 +72,9 @@ Config on_gpu(Config config) {
 void compare(const Config& config, double loss_tolerance, double state_tolerance) {
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-  RankRig here(config, testing::small_model(), *single_rank.group);
-  RankRig there(on_gpu(config), testing::small_model(), RankGroups::of_one(*single_rank.group),
-                gpu.get());
+  RankFixture here(config, testing::small_model(), *single_rank.group);
+  RankFixture there(on_gpu(config), testing::small_model(), RankGroups::of_one(*single_rank.group),
+                    gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
@@ -162,8 +162,8 @@ TEST_CASE(
   model.head_size = 128;
   const std::unique_ptr<Gpu> gpu =
       testing::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
-  RankRig here(config, model, *single_rank.group);
-  RankRig there(on_gpu(config), model, RankGroups::of_one(*single_rank.group), gpu.get());
+  RankFixture here(config, model, *single_rank.group);
+  RankFixture there(on_gpu(config), model, RankGroups::of_one(*single_rank.group), gpu.get());
   for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
   here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
     // Each row holds documents of 9, 1 and 6 tokens. In step 2 a row holds 8 documents, more than
@@ -198,9 +198,10 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
     Config config = on_gpu(testing::run_of_stage(2));
     change(config);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-    RankRig rig(config, testing::small_model(), RankGroups::of_one(*single_rank.group), gpu.get());
-    for (int64_t step = 1; step <= kSteps; ++step) rig.train(step);
-    return testing::contents(rig.state);
+    RankFixture fixture(config, testing::small_model(), RankGroups::of_one(*single_rank.group),
+                        gpu.get());
+    for (int64_t step = 1; step <= kSteps; ++step) fixture.train(step);
+    return testing::contents(fixture.state);
   };
   const auto expected = trained([](Config&) {});
   REQUIRE(trained([](Config&) {}) == expected);
@@ -258,18 +259,18 @@ TEST_CASE("cuda: a step that is not finite changes nothing, and its first such v
   set_kernel_threads(1);
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-  RankRig rig(on_gpu(testing::small_run()), testing::small_model(),
-              RankGroups::of_one(*single_rank.group), gpu.get());
-  rig.train(1);
-  const auto before = testing::contents(rig.state);
-  StepRun run = rig.prepared(2);
+  RankFixture fixture(on_gpu(testing::small_run()), testing::small_model(),
+                      RankGroups::of_one(*single_rank.group), gpu.get());
+  fixture.train(1);
+  const auto before = testing::contents(fixture.state);
+  StepRun run = fixture.prepared(2);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
-  rig.train_executor.run(run);
+  fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
-  REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text,
+  REQUIRE_THAT(fixture.train_executor.find_nonfinite(run).text,
                Catch::StartsWith("backward layer 3 mb 0 (head): "));
-  REQUIRE(testing::contents(rig.state) == before);
-  REQUIRE(rig.train(2).result.finite);
+  REQUIRE(testing::contents(fixture.state) == before);
+  REQUIRE(fixture.train(2).result.finite);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "ops/kinds.h"
 #include "optimizers/code_map.h"
 #include "optimizers/max_states.h"

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"

@@ -22,8 +22,8 @@
 #include "config/write.h"
 #include "inputs/sample_options.h"
 #include "optimizers/optimizers.h"
-#include "places.h"
 #include "program/step_plan.h"
+#include "source_paths.h"
 #include "training/loss_scaler.h"
 #include "training/scheduled_scalars.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/rank_error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "graph/builder.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device.h"

@@ -1,4 +1,4 @@
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 
 #include <algorithm>
 #include <cstring>
@@ -241,28 +241,28 @@ std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes d
 }
 
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
-  Rig rig(DType::kF32);
-  rig.scalars.token_loss_factor = kLossScale;
-  rig.scalars.dropout_key = kDropoutKey;
-  rig.layer = kLayer;
-  rig.first_token = kFirstToken;
+  OperationRunner runner(DType::kF32);
+  runner.scalars.token_loss_factor = kLossScale;
+  runner.scalars.dropout_key = kDropoutKey;
+  runner.layer = kLayer;
+  runner.first_token = kFirstToken;
   const auto add = [&](const Operand& operand) {
-    if (operand.type == Operand::Type::kInt) return rig.ints(operand.ints);
+    if (operand.type == Operand::Type::kInt) return runner.ints(operand.ints);
     const bool loss = operand.type == Operand::Type::kLoss;
-    if (!operand.content) return rig.output(operand.dims);
+    if (!operand.content) return runner.output(operand.dims);
     // A quantized weight is compared by its decoded numbers; the CPU's decoding has separate tests.
     if (operand.packed)
-      return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation),
-                       DType::kF32);
-    return rig.input(rounded(*operand.content, dtype_of(operand, dtypes)),
-                     loss ? DType::kF64 : DType::kF32);
+      return runner.input(
+          rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation), DType::kF32);
+    return runner.input(rounded(*operand.content, dtype_of(operand, dtypes)),
+                        loss ? DType::kF64 : DType::kF32);
   };
   std::vector<ValueId> in, out;
   for (const Operand& operand : c.in) in.push_back(add(operand));
   for (const Operand& operand : c.out) out.push_back(add(operand));
-  rig.run(c.kind, in, out, c.attrs, c.accumulate);
+  runner.run(c.kind, in, out, c.attrs, c.accumulate);
   std::vector<Array> outputs;
-  for (const ValueId id : out) outputs.push_back(rig.read(id));
+  for (const ValueId id : out) outputs.push_back(runner.read(id));
   return outputs;
 }
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "operation_runner.h"
 #include "ops/attention/attention.h"
-#include "rig.h"
 
 namespace ftrun::testing {
 

@@ -32,7 +32,7 @@ void without_norm_weights(ModelConfig& model);
 /// step.
 Config small_run();
 
-/// The factor of the loss with which RankRig::prepared() trains.
+/// The factor of the loss with which RankFixture::prepared() trains.
 inline constexpr float kLossScale = 0.01F;
 inline constexpr double kClipNorm = 1.0;
 
@@ -73,8 +73,8 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 /// writes it.
 const ModelFolder& model_folder(const ModelConfig& model);
 
-/// RigSettings holds the settings of a rig that no key of the config sets.
-struct RigSettings {
+/// RankFixtureSettings holds the settings of a fixture that no key of the config sets.
+struct RankFixtureSettings {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Selects the trainable tensors; null: all.
   std::function<bool(const TensorInfo&)> trains = nullptr;
@@ -82,13 +82,13 @@ struct RigSettings {
   std::function<void(Program&)> mutates = nullptr;
 };
 
-/// RankRig holds everything that one rank of a small run needs: memory, executors and state, with
-/// the weights of model_folder(). It sets `parallel.data` to the size of the group.
-struct RankRig {
-  /// Builds the rig, on `gpu` (borrowed) if it is given.
-  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups,
-          Gpu* gpu = nullptr, const RigSettings& settings = {});
-  RankRig(const Config& config, const ModelConfig& model, Communicator& group);
+/// RankFixture holds everything that one rank of a small run needs: memory, executors and state,
+/// with the weights of model_folder(). It sets `parallel.data` to the size of the group.
+struct RankFixture {
+  /// Builds the fixture, on `gpu` (borrowed) if it is given.
+  RankFixture(const Config& config, const ModelConfig& model, const RankGroups& groups,
+              Gpu* gpu = nullptr, const RankFixtureSettings& settings = {});
+  RankFixture(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// Runs one training step on random batches that depend on `step` and the rank.
   StepRun train(int64_t step);
@@ -118,7 +118,7 @@ struct RankRig {
 
 /// Writes `value` into element `index` of the tensor that layers read, if this rank has this
 /// element. In 16 bits this is a copy, which the next update rebuilds from the master weights.
-void plant(RankRig& rig, const std::string& name, int64_t index, float value);
+void plant(RankFixture& fixture, const std::string& name, int64_t index, float value);
 
 /// Returns tokens from a counter-based generator; labels are the tokens shifted by one.
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);

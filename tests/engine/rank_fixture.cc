@@ -1,4 +1,4 @@
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <unistd.h>
 
@@ -206,10 +206,10 @@ void replace(ProgramPlan& plan, StepProgram step) {
   plan.holders = std::move(step.holders);
 }
 
-/// Returns a run's plan with the rig's own settings applied. Evaluations have one micro-batch, even
-/// where a pipeline's plan has several. Programs that do not change are kept, because planning is a
-/// large part of a short training's time.
-StepPlan changed(StepPlan plan, const Config& config, const RigSettings& settings) {
+/// Returns a run's plan with the fixture's own settings applied. Evaluations have one micro-batch,
+/// even where a pipeline's plan has several. Programs that do not change are kept, because planning
+/// is a large part of a short training's time.
+StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings& settings) {
   const bool is_alone = plan.options.state.pipeline.stages() == 1;
   const bool trains_otherwise =
       settings.trains || (is_alone && plan.options.schedule != settings.schedule);
@@ -234,8 +234,8 @@ StepPlan changed(StepPlan plan, const Config& config, const RigSettings& setting
 
 }  // namespace
 
-RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
-                 const RigSettings& settings)
+RankFixture::RankFixture(const Config& from, const ModelConfig& model, const RankGroups& of,
+                         Gpu* gpu, const RankFixtureSettings& settings)
     : config(for_ranks(from, of.host_world->size())),
       folder(model_folder(model)),
       groups(of),
@@ -248,10 +248,10 @@ RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups&
   state.load(model_folder(model));
 }
 
-RankRig::RankRig(const Config& from, const ModelConfig& model, Communicator& group)
-    : RankRig(from, model, RankGroups::of_one(group)) {}
+RankFixture::RankFixture(const Config& from, const ModelConfig& model, Communicator& group)
+    : RankFixture(from, model, RankGroups::of_one(group)) {}
 
-StepRun RankRig::prepared(int64_t step) {
+StepRun RankFixture::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = scheduled_scalars(config.optimizer, config.scheduler, step);
@@ -262,7 +262,7 @@ StepRun RankRig::prepared(int64_t step) {
   return run;
 }
 
-StepRun RankRig::train(int64_t step) {
+StepRun RankFixture::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   const BatchShape& shape = plan.train.model.batch;
   for (size_t slot = 0; slot < batches.size(); ++slot) {
@@ -277,21 +277,21 @@ StepRun RankRig::train(int64_t step) {
   return run;
 }
 
-void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
-  const Program& program = rig.plan.train.program;
-  const std::vector<StatePiece>& pieces = rig.plan.train.pieces;
+void plant(RankFixture& fixture, const std::string& name, int64_t index, float value) {
+  const Program& program = fixture.plan.train.program;
+  const std::vector<StatePiece>& pieces = fixture.plan.train.pieces;
   for (const StatePiece& piece : pieces) {
     const bool has_copy = std::any_of(pieces.begin(), pieces.end(), [&](const StatePiece& other) {
       return other.unit == piece.unit && other.state == StatePiece::kWorking;
     });
     if (piece.state != (has_copy ? StatePiece::kWorking : StatePiece::kParam)) continue;
     for (const Slice& slice :
-         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
-      if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
+         slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+      if (fixture.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;
       const DType dtype = program.at(piece.range.buffer).format.dtype;
       std::byte* at =
-          rig.memory.at(program, piece.range) +
+          fixture.memory.at(program, piece.range) +
           (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
       convert(&value, DType::kF32, at, dtype, 1);
     }
