@@ -107,7 +107,7 @@ ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId 
 /// BlockParams holds the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
   std::array<MatrixParams, kLinearMatrices> matrices;
-  std::optional<NormParams> input_norm, attention_output_norm, post_norm, mlp_output_norm;
+  std::optional<NormParams> input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   ValueId q_norm = -1, k_norm = -1;
 
   const MatrixParams& at(LinearMatrix matrix) const {
@@ -151,7 +151,7 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   struct Module {
     std::string name;
     int64_t columns;
-    LowRank low;
+    LowRank low_rank;
   };
   MatrixParams::LoraParams lora;
   lora.dropout = dropout;
@@ -162,12 +162,12 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
     if (of_module.empty()) continue;
     int64_t columns = 0;
     for (const LinearLayer& linear : of_module) columns += local_outputs(linear, split);
-    if (const LowRank& low = adapter.at(of_module.front().projection); low.rank > 0) {
-      ranks += low.rank;
-      lora.attrs.parts.push_back({column, low.scale});
+    if (const LowRank& low_rank = adapter.at(of_module.front().projection); low_rank.rank > 0) {
+      ranks += low_rank.rank;
+      lora.attrs.parts.push_back({column, low_rank.scale});
       lora.dora.parts.push_back({column, columns});
       lora.modules.push_back(module.projections);
-      modules.push_back({std::string(last_part(module.name)), columns, low});
+      modules.push_back({std::string(last_part(module.name)), columns, low_rank});
     }
     column += columns;
   }
@@ -176,7 +176,7 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   lora.down = g.param(cat(name, ".lora_A"), {ranks, matrix.inputs});
   int64_t rows = 0;
   for (const Module& module : modules) {
-    lora.up.push_back(g.param(module.name + ".lora_B", {module.columns, module.low.rank}));
+    lora.up.push_back(g.param(module.name + ".lora_B", {module.columns, module.low_rank.rank}));
     rows += module.columns;
   }
   if (adapter.magnitudes) lora.magnitudes = g.fp32_param(cat(name, ".magnitudes"), {rows});
@@ -199,7 +199,7 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
     if (matrix.matrix == LinearMatrix::kGateUp) {
       if (whole.output_norms)
         p.attention_output_norm = add_norm_params(g, whole, "attention_output_norm");
-      if (whole.mlp_norm) p.post_norm = add_norm_params(g, whole, "post_norm");
+      if (whole.mlp_norm) p.mlp_norm = add_norm_params(g, whole, "mlp_norm");
     }
     params.weight = g.linear_weight(name + ".weight", {matrix.outputs, matrix.inputs});
     for (const LinearLayer& linear : matrix.linear_layers)
@@ -215,11 +215,11 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   }
   if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
   for (const RankMatrix& matrix : matrices) {
-    const bool by_outputs = matrix.linear_layers.front().by_outputs;
+    const bool is_split_by_outputs = matrix.linear_layers.front().is_split_by_outputs;
     // The site decides the mask, so sites must stay the same for a resumed run.
     DropoutAttrs site = dropout;
     site.site = static_cast<int>(matrix.matrix);
-    site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
+    site.first_column = is_split_by_outputs ? 0 : split.index * matrix.inputs;
     p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
   }
   return p;
@@ -365,7 +365,7 @@ class BlockBuilder {
     ValueId attention = linear_.sum_of_terms(attention_term);
     attention = add_norm(g_, c_, attention, p.attention_output_norm);
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
-    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.post_norm);
+    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.mlp_norm);
     ValueId mlp = linear_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.mlp_output_norm);
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
@@ -377,7 +377,7 @@ class BlockBuilder {
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
-        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
+        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.mlp_norm)) : norm;
     const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
@@ -487,7 +487,7 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
   add_matrix(LinearMatrix::kAttentionOut);
   add_norm(p.attention_output_norm, t.attention_output_norm);
   part = BlockPart::kMlp;
-  add_norm(p.post_norm, t.post_norm);
+  add_norm(p.mlp_norm, t.mlp_norm);
   add_matrix(LinearMatrix::kGateUp);
   add_matrix(LinearMatrix::kDown);
   add_norm(p.mlp_output_norm, t.mlp_output_norm);

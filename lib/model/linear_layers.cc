@@ -46,23 +46,24 @@ std::string_view input_norm_name(const TensorNames& names, const ModelConfig& co
   return is_other ? names.parallel_input_norm : names.input_norm;
 }
 
-std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config) {
-  const bool is_other = has_parallel_norms(config) && !names.parallel_post_norm.empty();
-  return is_other ? names.parallel_post_norm : names.post_norm;
+std::string_view mlp_norm_name(const TensorNames& names, const ModelConfig& config) {
+  const bool is_other = has_parallel_norms(config) && !names.parallel_mlp_norm.empty();
+  return is_other ? names.parallel_mlp_norm : names.mlp_norm;
 }
 
 TensorInfo linear_weight(const LinearLayer& linear, std::string name, const TensorSplit& split) {
   const Dims shape{linear.outputs, linear.inputs};
-  return linear.by_outputs ? split_rows(std::move(name), shape, split, linear.copies)
-                           : split_columns(std::move(name), shape, split);
+  return linear.is_split_by_outputs ? split_rows(std::move(name), shape, split, linear.copies)
+                                    : split_columns(std::move(name), shape, split);
 }
 
 int64_t local_outputs(const LinearLayer& linear, const TensorSplit& split) {
-  return linear.by_outputs ? linear.outputs * linear.copies / split.degree : linear.outputs;
+  return linear.is_split_by_outputs ? linear.outputs * linear.copies / split.degree
+                                    : linear.outputs;
 }
 
 int64_t local_inputs(const LinearLayer& linear, const TensorSplit& split) {
-  return linear.by_outputs ? linear.inputs : linear.inputs / split.degree;
+  return linear.is_split_by_outputs ? linear.inputs : linear.inputs / split.degree;
 }
 
 }  // namespace ftrun

@@ -24,7 +24,7 @@ struct LinearLayer {
   int64_t inputs;
   /// Tensor-parallel ranks divide the linear layer's outputs; groups of `copies` neighboring ranks
   /// have the same outputs. False: the ranks divide its inputs.
-  bool by_outputs;
+  bool is_split_by_outputs;
   int copies;
   bool bias;
   /// The rows of this linear layer in a file matrix that several linear layers share: `run`
@@ -38,7 +38,7 @@ std::vector<LinearLayer> block_linear_layers(const ModelConfig& config, const Te
 
 /// Return the names within a block of the norms that attention and MLP read.
 std::string_view input_norm_name(const TensorNames& names, const ModelConfig& config);
-std::string_view post_norm_name(const TensorNames& names, const ModelConfig& config);
+std::string_view mlp_norm_name(const TensorNames& names, const ModelConfig& config);
 
 /// Describes a rank's part of a linear layer's matrix.
 TensorInfo linear_weight(const LinearLayer& linear, std::string name, const TensorSplit& split);

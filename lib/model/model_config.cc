@@ -446,7 +446,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   config.learned_positions = !family.names.positions.empty();
   config.gated = !family.names.linear_layer(Projection::kGate).empty();
   config.input_norm = !family.names.input_norm.empty();
-  config.mlp_norm = !family.names.post_norm.empty();
+  config.mlp_norm = !family.names.mlp_norm.empty();
   config.output_norms = !family.names.attention_output_norm.empty();
   config.activation = read_activation(reader, family);
   family.read(reader, config);

@@ -19,7 +19,7 @@ namespace {
 std::vector<std::string> block_norms(const TensorNames& names, const ModelConfig& config) {
   std::vector<std::string> norms;
   if (config.input_norm) norms.emplace_back(input_norm_name(names, config));
-  if (config.mlp_norm) norms.emplace_back(post_norm_name(names, config));
+  if (config.mlp_norm) norms.emplace_back(mlp_norm_name(names, config));
   if (config.output_norms)
     for (const std::string_view norm : {names.attention_output_norm, names.mlp_output_norm})
       norms.emplace_back(norm);

@@ -45,7 +45,7 @@ class TensorTable {
   /// linear layers, one linear layer after the other.
   struct LoraModule {
     std::string path;
-    LowRank low;
+    LowRank low_rank;
     bool magnitudes;
     std::vector<LinearLayer> linear_layers;
   };
@@ -113,16 +113,16 @@ class TensorTable {
 
   /// Describes a tensor whose rows, or elements, are the linear layer's outputs. `term`: if each
   /// rank has the whole tensor, a rank's gradient is a term of a sum over ranks.
-  TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term);
+  TensorInfo output_row_tensor(const ModulePart& part, std::string_view end, Dims shape, bool term);
 
-  TensorId add_a(TensorInfo tensor);
-  TensorId add_b(TensorInfo tensor);
-  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low);
+  TensorId add_lora_a(TensorInfo tensor);
+  TensorId add_lora_b(TensorInfo tensor);
+  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low_rank);
   /// The scale of PEFT's orthogonal initialization.
-  static constexpr double kOrthogonalSize = 0.1;
+  static constexpr double kOrthogonalScale = 0.1;
   /// Returns the initial values of a torch.nn.Linear weight: Kaiming uniform with a = sqrt(5),
   /// whose bound is 1 / sqrt(inputs).
-  static Initial as_linear(const TensorInfo& tensor) {
+  static Initial linear_init(const TensorInfo& tensor) {
     return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
 
@@ -136,7 +136,7 @@ struct BlockTensors {
   std::array<TensorTable::Linear, kProjections> linear;
   std::array<TensorTable::Lora, kProjections> lora;
   TensorId q_norm = -1, k_norm = -1;
-  TensorTable::Norm input_norm, attention_output_norm, post_norm, mlp_output_norm;
+  TensorTable::Norm input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
 
   const TensorTable::Linear& at(Projection projection) const {
     return linear[static_cast<size_t>(projection)];

@@ -117,13 +117,13 @@ TEST_CASE("shapes that do not fit their kind are named with the shapes it needs"
   g = block({});
   g.values[static_cast<size_t>(named(g, "gated.out"))].dims = {8, 23};
   CHECK(fault(g) ==
-        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,G -> N,F: gated.out "
+        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,2F -> N,F: gated.out "
         "does not have shape N,F");
   g = block({});
   g.values[static_cast<size_t>(named(g, "attention.lse"))].dims = {8, 4};
   CHECK(fault(g) ==
         "block: attention rope.out:[8,32] starts:[8] -> attention.out:[8,16] attention.lse:[8,4] "
-        "needs N,Q N -> N,A H,N: attention.lse does not have shape H,N");
+        "needs N,(H+2K)d N -> N,Hd H,N: attention.lse does not have shape H,N");
   g = block({});
   g.values[static_cast<size_t>(named(g, "sum"))].dims = {16, 8};
   CHECK(fault(g) ==
@@ -139,8 +139,8 @@ TEST_CASE("operands that are missing or too many are counted") {
   g = block({});
   g.forward[7].in.push_back(named(g, "x"));
   CHECK(fault(g) ==
-        "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,G -> N,F: x is "
-        "one too many");
+        "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,2F -> N,F: x "
+        "is one too many");
 }
 
 /// Returns an operation of every kind, each with a graph that contains it.

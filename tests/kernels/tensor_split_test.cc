@@ -33,9 +33,10 @@ Adapter adapter_of(const Case& c) {
   adapter.dropout = c.dropout;
   adapter.blocks.resize(2);
   for (size_t p = 0; p < kProjections; ++p)
-    adapter.blocks[0].of[p] = {static_cast<int64_t>(p) + 2, 0.5 + 0.25 * static_cast<double>(p)};
-  adapter.blocks[1].of[static_cast<size_t>(Projection::kV)] = {3, 2.0};
-  adapter.blocks[1].of[static_cast<size_t>(Projection::kDown)] = {1, 1.0};
+    adapter.blocks[0].by_projection[p] = {static_cast<int64_t>(p) + 2,
+                                          0.5 + 0.25 * static_cast<double>(p)};
+  adapter.blocks[1].by_projection[static_cast<size_t>(Projection::kV)] = {3, 2.0};
+  adapter.blocks[1].by_projection[static_cast<size_t>(Projection::kDown)] = {1, 1.0};
   return adapter;
 }
 

@@ -26,7 +26,7 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
 }
 
 /// Returns the bytes that Communicator::stats() would count, summed over all collectives.
-int64_t counted(const Program& program, Mesh mesh) {
+int64_t expected_bytes(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
     if (!instr.is_collective()) continue;
@@ -60,7 +60,7 @@ TEST_CASE("theory and deviations add up to what the program sends and communicat
     const TrafficTheory theory =
         explain_traffic(program, choice.built.model, choice.built.partition, options);
     INFO("round " << round << ": " << choice.text() << "\n" << traffic_text(traffic, theory));
-    REQUIRE(traffic.bytes == counted(program, choice.mesh));
+    REQUIRE(traffic.bytes == expected_bytes(program, choice.mesh));
     int64_t rows = 0;
     int64_t calls = 0;
     for (const TrafficRow& row : traffic.rows) {

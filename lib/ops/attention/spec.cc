@@ -123,7 +123,7 @@ namespace specs {
 
 constinit const OpSpec attention{
     .name = "attention",
-    .shapes = "N,Q N -> N,A H,N",
+    .shapes = "N,(H+2K)d N -> N,Hd H,N",
     .shared_by = "H",
     .letters = attention_letters,
     .work_class = WorkClass::kAttention,
@@ -135,7 +135,7 @@ constinit const OpSpec attention{
 
 constinit const OpSpec attention_dgrad{
     .name = "attention_dgrad",
-    .shapes = "N,A N,Q N,A H,N N -> N,Q",
+    .shapes = "N,Hd N,(H+2K)d N,Hd H,N N -> N,(H+2K)d",
     .shared_by = "H",
     .letters = attention_letters,
     .gpu_library_bytes = attention_dgrad_library_bytes,

@@ -353,7 +353,7 @@ constinit const OpSpec vocabulary_logits{
 
 constinit const OpSpec vocabulary_cross_entropy{
     .name = "vocabulary_cross_entropy",
-    .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
+    .shapes = "N,D V,D N C,V tC,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
     .must_not_recompute = true,
     .letters = vocabulary_letters,
     .work_class = WorkClass::kMatmul,

@@ -94,7 +94,7 @@ namespace specs {
 
 constinit const OpSpec lora_up{
     .name = "lora_up",
-    .shapes = "N,O N,J O1,r1 [O2,r2] [O3,r3] -> N,O",
+    .shapes = "N,O N,r1+r2+r3 O1,r1 [O2,r2] [O3,r3] -> N,O",
     .shared_by = "O",
     .in_place = 0,
     .work_class = WorkClass::kMatmul,
@@ -106,7 +106,7 @@ constinit const OpSpec lora_up{
 
 constinit const OpSpec lora_up_dgrad{
     .name = "lora_up_dgrad",
-    .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,J",
+    .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,r1+r2+r3",
     .shared_by = "O",
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
@@ -116,7 +116,7 @@ constinit const OpSpec lora_up_dgrad{
 
 constinit const OpSpec lora_up_wgrad{
     .name = "lora_up_wgrad",
-    .shapes = "N,O N,J -> O1,r1 [O2,r2] [O3,r3]",
+    .shapes = "N,O N,r1+r2+r3 -> O1,r1 [O2,r2] [O3,r3]",
     .shared_by = "O",
     .work_class = WorkClass::kMatmul,
     .work = lora_work,

@@ -202,7 +202,8 @@ std::string scalars(const Config& config) {
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
-    for (const LowRank& low : block.of) text += cat(low.rank, "*", low.scale, " ");
+    for (const LowRank& low_rank : block.by_projection)
+      text += cat(low_rank.rank, "*", low_rank.scale, " ");
   for (const TensorInfo& tensor : model.tensors)
     text += cat(static_cast<int>(tensor.initial.source), tensor.trainable ? "t" : "f");
   return text;
