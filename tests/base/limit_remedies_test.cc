@@ -22,7 +22,7 @@ void limit(__rlimit_resource_t resource, rlim_t value) {
   ::setrlimit(resource, &wanted);
 }
 
-TEST_CASE("a file that may not be so large names the limit, or the file system") {
+TEST_CASE("the remedy for a file that may not grow names the limit, or the file system") {
   CHECK(text_of([] {
           limit(RLIMIT_FSIZE, 100 << 10);
           return writing_remedy(EFBIG);
@@ -74,7 +74,7 @@ TEST_CASE(
         "(ulimit -v), which is 1.00 PiB; or end other programs of this user");
 }
 
-TEST_CASE("memory that is refused names the limit in force") {
+TEST_CASE("the remedy for refused memory names the limit in force") {
   const auto remedies = [](rlim_t space, rlim_t data) {
     return text_of([&] {
       limit(RLIMIT_AS, space);
@@ -114,7 +114,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
 }
 #endif
 
-TEST_CASE("a probe of threads that can start ends them all") {
+TEST_CASE("a probe of how many threads can start ends all of them") {
   CHECK_NOTHROW(require_threads(4, "computing"));
 }
 

@@ -78,7 +78,7 @@ TEST_CASE(
   CHECK(errno == ENOTDIR);
 }
 
-TEST_CASE("a relative path is walked from the working directory, the root is a path too") {
+TEST_CASE("a relative path is walked from the working directory, and the root is a valid path") {
   const TemporaryFolder folder;
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());

@@ -71,7 +71,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
   REQUIRE(resolve(over, {.world_size = 4}).config.parallel.pipeline == 4);
 }
 
-TEST_CASE("a schedule decides the parts of a stage unless the config does") {
+TEST_CASE("a schedule decides the number of parts of a stage unless the config sets it") {
   const auto chunks = [](const std::string& keys) {
     const Resolution r = piped_on("parallel: {pipeline: 2, " + keys + "}\n", 2);
     REQUIRE(texts(r.problems) == Lines{});
@@ -122,7 +122,7 @@ TEST_CASE("interleaved schedules need micro-batches that fill whole rounds") {
   REQUIRE(pipeline_problems("parallel: {pipeline: 3}\n", 3) == Lines{});
 }
 
-TEST_CASE("hand-set layers are a number for each part") {
+TEST_CASE("layers that are set by hand are one number for each part") {
   const auto with = [](const std::string& keys) {
     return "parallel: {pipeline: 2, " + keys + "}\n";
   };

@@ -61,7 +61,7 @@ int64_t allocations_of_steps(int world_size, const Config& config, const ModelCo
   return made;
 }
 
-TEST_CASE("after the second step nothing is allocated any more, at any stage and tier") {
+TEST_CASE("nothing is allocated after the second step, at any stage and tier") {
   set_kernel_threads(1);
   for (const int world_size : {1, 2})
     for (const int64_t stage : {0, 1, 2, 3})
@@ -79,7 +79,7 @@ TEST_CASE("after the second step nothing is allocated any more, at any stage and
         }
 }
 
-TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the second step") {
+TEST_CASE("nothing is allocated after the second step in 16 bits with recompute") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3}) {
     for (const bool half : {false, true}) {
@@ -94,7 +94,7 @@ TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the se
   }
 }
 
-TEST_CASE("no traced step but the first allocates anything") {
+TEST_CASE("traced steps after the first one allocate nothing") {
   set_kernel_threads(1);
   Config config = testing::run_of_stage(3);
   testing::offload_to(config, OffloadDevice::kCpu);
@@ -278,7 +278,9 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
   }));
 }
 
-TEST_CASE("a rank that leaves ends the step of the others with its loss, not in a hang") {
+TEST_CASE(
+    "if a rank leaves, the step of the others ends with the error that a peer was lost, not in a "
+    "hang") {
   for (const int64_t stage : {0, 1, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
@@ -364,7 +366,8 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
   }
 }
 
-TEST_CASE("a step that is not finite neither reads optimizer state from the disk nor writes any") {
+TEST_CASE(
+    "a step with a value that is not finite neither reads nor writes optimizer state on disk") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;

@@ -61,8 +61,7 @@ TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& 
 }
 
 TEST_CASE(
-    "without a temperature, each new token is the one with the lowest loss, also past the row's "
-    "end") {
+    "without a temperature, each new token is the likeliest one, also past the end of the row") {
   GeneratorFixture generator;
   const std::vector<int32_t> prompt{3, 1, 4};
   std::vector<int32_t> seen = prompt;
@@ -89,7 +88,7 @@ TEST_CASE(
           std::vector<int32_t>(expected.begin(), expected.begin() + 4));
 }
 
-TEST_CASE("a stop id ends the text and is not part of it") {
+TEST_CASE("a token that ends the text is not part of the text") {
   GeneratorFixture generator;
   const std::vector<int32_t> free = generator.write({5, 6}, {.tokens = 6});
   REQUIRE(free.size() == 6);

@@ -35,7 +35,7 @@ void require_same_bits(const Config& config, const ModelConfig& model, const Tra
     REQUIRE(train_on_emulated(config, model, mesh, seed) == expected);
 }
 
-TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
+TEST_CASE("gpu mesh: tensor ranks get the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 3}) {
@@ -46,7 +46,7 @@ TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
   }
 }
 
-TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every schedule") {
+TEST_CASE("gpu mesh: stages of a pipeline get the CPU's bits, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(true), 5);
   for (const PipelineSchedule schedule :
@@ -62,7 +62,7 @@ TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every sched
   }
 }
 
-TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train the CPU's bits") {
+TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, get the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(), 5);
   Config config = staged(2);
@@ -73,8 +73,8 @@ TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train th
 }
 
 TEST_CASE(
-    "gpu mesh: steps with collectives that are recorded once and started as a whole train the same "
-    "bits") {
+    "gpu mesh: steps with collectives give the same bits if they are recorded once and started as "
+    "a whole") {
   set_kernel_threads(1);
   const auto require_recorded = [](const Config& config, const ModelConfig& model,
                                    const TrainingMesh& mesh) {

@@ -176,7 +176,7 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
 
 TEST_CASE(
     "gpu pairs: any two of mesh, stage, tier, precision, adapter, optimizer, recompute and "
-    "recording train the CPU's bits on two to eight ranks") {
+    "recording give the CPU's bits on two to eight ranks") {
   set_kernel_threads(1);
   const std::vector<AxisValues> rows = testing::covering_rows(kSizes, is_possible);
   std::set<std::pair<int, int>> seen;
@@ -190,7 +190,7 @@ TEST_CASE(
   REQUIRE(seen.size() == testing::kPrecisions * testing::updating_optimizers().size() - 1);
 }
 
-TEST_CASE("gpu pairs: every stage and tier trains the CPU's bits on two ranks of each axis") {
+TEST_CASE("gpu pairs: every stage and tier gives the CPU's bits on two ranks of each axis") {
   set_kernel_threads(1);
   AxisValues row(kAxes, 0);
   uint64_t seed = 1;

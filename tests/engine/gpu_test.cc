@@ -231,7 +231,7 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
 }
 
 TEST_CASE(
-    "gpu: one rank trains the CPU's bits at every stage and tier, in any order of the streams") {
+    "gpu: one rank gets the CPU's bits at every stage and tier, in any order of the streams") {
   set_kernel_threads(1);
   for (const auto& [name, config] : all_variants()) {
     const GpuOutcome expected = train_alone(config, nullptr);
@@ -244,7 +244,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("gpu: two and three ranks with collectives of device memory train the CPU's bits") {
+TEST_CASE("gpu: two and three ranks with collectives of device memory get the CPU's bits") {
   set_kernel_threads(1);
   int ranks = 3;
   for (const auto& [name, config] : all_variants()) {
@@ -360,8 +360,8 @@ GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
 }
 
 TEST_CASE(
-    "gpu: with sums in rank order, ranks train the CPU's bits over a transport that adds in "
-    "another order") {
+    "gpu: with sums in rank order, ranks get the CPU's bits over a transport that adds in another "
+    "order") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true}) {
@@ -521,8 +521,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gpu: steps that are recorded once and started as a whole train the same bits, with new "
-    "batches and scalars") {
+    "gpu: steps that are recorded once and started as a whole give the same bits, with new batches "
+    "and scalars") {
   set_kernel_threads(1);
   Config sgd = testing::run_of_stage(0);
   sgd.optimizer.type = OptimizerType::kSgd;
@@ -592,7 +592,7 @@ TEST_CASE(
   REQUIRE(offloading.device->counters().launches == 0);
 }
 
-TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
+TEST_CASE("gpu: a profiler shows each instruction of a step by its name") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(3);
@@ -627,8 +627,8 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
 }
 
 TEST_CASE(
-    "gpu: a step that is not finite changes nothing, and its first such value is located as on the "
-    "CPU") {
+    "gpu: a step with a value that is not finite changes nothing, and the first such value is "
+    "located as on the CPU") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3})
     for (const OffloadDevice device :
@@ -733,7 +733,9 @@ TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, 
   REQUIRE(taken == given);
 }
 
-TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusals say what for") {
+TEST_CASE(
+    "gpu: the host tier is pinned unless the config switches that off, and a refusal says what the "
+    "memory is for") {
   SingleRank single_rank;
   const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
     return testing::message_of([&] {
@@ -761,7 +763,7 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
                    Catch::Contains(" already: GPU 0 (the emulator) cannot give "));
 }
 
-TEST_CASE("gpu: seconds on the device are counted by kind when they are asked for") {
+TEST_CASE("gpu: seconds on the device are counted by kind if requested") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(11, {.timed = true});
@@ -776,7 +778,9 @@ TEST_CASE("gpu: seconds on the device are counted by kind when they are asked fo
   REQUIRE(fixture.train_executor.device_times()->copies > 0);
 }
 
-TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in time") {
+TEST_CASE(
+    "gpu: a traced step is launched, not replayed, and no instruction begins before those it waits "
+    "for end") {
   set_kernel_threads(1);
   for (const bool recorded : {false, true}) {
     Config config = testing::run_of_stage(1);

@@ -120,7 +120,7 @@ std::string variable(const char* name, const char* otherwise) {
 
 /// Appends the missing cells among [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END) to the file
 /// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the pairwise ones.
-TEST_CASE("the lattice of all layouts", "[.lattice]") {
+TEST_CASE("all layouts of the lattice are trained and recorded", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");
   std::vector<std::pair<std::string, LatticeCell>> cells;

@@ -107,7 +107,7 @@ CheckpointGroup together(Rendezvous& rendezvous) {
           }};
 }
 
-TEST_CASE("loaded from a folder, all ranks' slices are the model, each element once") {
+TEST_CASE("the slices that all ranks load from a folder make up the model, each element once") {
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));

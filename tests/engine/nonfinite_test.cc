@@ -55,7 +55,7 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
       }
 }
 
-TEST_CASE("the embedding and the head are named, too") {
+TEST_CASE("a value that is not a number is also located in the embedding and in the head") {
   testing::SingleRank single_rank;
   RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   fixture.train(1);
@@ -76,7 +76,7 @@ TEST_CASE("the embedding and the head are named, too") {
           "finite");
 }
 
-TEST_CASE("an infinity in the loss is the head's") {
+TEST_CASE("an infinity in the loss is located in the head") {
   testing::SingleRank single_rank;
   RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   fixture.train(1);
@@ -137,7 +137,7 @@ TEST_CASE(
   REQUIRE(testing::contents(fixture.state) != before);
 }
 
-TEST_CASE("a step that is finite when it is run again changes nothing") {
+TEST_CASE("a step that is finite only when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     testing::SingleRank single_rank;

@@ -248,8 +248,8 @@ std::vector<std::string> nonfinite_on(const RunLayout& layout, const ModelConfig
 }
 
 TEST_CASE(
-    "a step that is not finite changes nothing on any stage, and the stage that found it names the "
-    "layer") {
+    "a step with a value that is not finite changes nothing on any stage, and the stage that found "
+    "the value names the layer") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   const std::string weight = "model.layers.2.mlp.up_proj.weight";
@@ -287,8 +287,8 @@ void leave_token_in(RankFixture& fixture, int32_t token, int micro_batch) {
 }
 
 TEST_CASE(
-    "the micro-batch that first reads what is not finite is named by the stage that reads it, in "
-    "bf16 too") {
+    "the micro-batch that first reads a value that is not finite is named by the stage that reads "
+    "it, also in bf16") {
   set_kernel_threads(1);
   constexpr int32_t kToken = 7;
   constexpr int kPoisonedData = 1;

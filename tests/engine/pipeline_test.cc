@@ -280,8 +280,8 @@ TEST_CASE("schedules whose tied matrix is on two stages do not differ by a bit")
 }
 
 TEST_CASE(
-    "the V schedule, whose tied matrix is on one stage, has the bits of no pipeline at ZeRO 2 and "
-    "above") {
+    "the V schedule, whose tied matrix is on one stage, gives the bits of a run without a pipeline "
+    "at ZeRO 2 and above") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {2, 3}) {

@@ -49,7 +49,9 @@ TEST_CASE("backward cannot read a temporary of forward") {
         "exists");
 }
 
-TEST_CASE("weight gradients that run after all input gradients find no temporary of theirs") {
+TEST_CASE(
+    "weight gradients that run after all input gradients cannot read temporaries of input "
+    "gradients") {
   LayerGraph g = block({});
   const std::string text =
       "block: linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]";

@@ -122,8 +122,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "magnitudes keep what they scale and the lengths, which have no gradient, and the scaled "
-    "results are made again") {
+    "magnitudes save what they scale and the row lengths, which have no gradient; the scaled "
+    "results are recomputed") {
   const LayerGraph g = with_magnitudes({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
@@ -269,7 +269,8 @@ TEST_CASE("an embedding's only gradient is its table's") {
 }
 
 TEST_CASE(
-    "a head computes its matrix's gradient in forward and starts backward from what that left") {
+    "a head computes the gradients of its matrix and of its input in forward, and backward starts "
+    "from the latter") {
   const LayerGraph g = head({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"

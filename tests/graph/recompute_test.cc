@@ -318,7 +318,7 @@ BlockBytes block_bytes_of(const BlockShape& shape, const RecomputePolicy& policy
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};
 }
 
-TEST_CASE("a layer of SmolLM2-135M keeps this much besides its input, in fp32") {
+TEST_CASE("a layer of SmolLM2-135M keeps the expected bytes besides its input, in fp32") {
   // The numbers per token: rotated q, k, v 960; attention 576; lse 9; sum 576; two rstd; gate and
   // up 3072.
   const int64_t token = 4;

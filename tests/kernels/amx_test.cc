@@ -212,7 +212,7 @@ void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double s
   }
 }
 
-TEST_CASE("attention on matrix units, done by vectors, agrees with attention by pairs",
+TEST_CASE("attention on matrix units, emulated by vectors, agrees with attention by pairs of bf16",
           "[.needs-avx512_bf16]") {
   require_attention_of_pairs(amx_on_vectors::kBFloat16, 1e-6);
 }

@@ -105,9 +105,7 @@ Floats gradients_at(int step, size_t count) {
   return g;
 }
 
-TEST_CASE(
-    "the maps of codes are sorted, have 0 and 1, and agree with bitsandbytes in samples of "
-    "them") {
+TEST_CASE("the maps of codes are sorted, contain 0 and 1, and agree with bitsandbytes in samples") {
   for (const CodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
     for (int code = 1; code < kCodes; ++code) {
       CAPTURE(code);
@@ -162,7 +160,7 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
   });
 }
 
-TEST_CASE("every share has the nearest code") {
+TEST_CASE("every share of a block's scale gets the nearest code") {
   const OptimizerConfig config = coded_optimizer();
   // A step with beta1 = 0 and a learning rate of 0 stores the gradients as they are; the gradient
   // of 1 makes the scale 1.
@@ -187,7 +185,8 @@ TEST_CASE("every share has the nearest code") {
 }
 
 TEST_CASE(
-    "a vector of bitsandbytes' AdamW8bit: codes, scales and parameters after 1, 10 and 20 steps") {
+    "codes, scales and parameters equal those of bitsandbytes' AdamW8bit after 1, 10 and 20 "
+    "steps") {
   constexpr size_t kCount = 4096;
   run_once_per_entry([] {
     for (const double decay : {0.0, 0.01}) {
@@ -343,7 +342,8 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a 16-bit gradient, a rounded parameter and its copy work with codes as with numbers") {
+TEST_CASE(
+    "a 16-bit gradient, a rounded parameter and its copy work with coded states as with others") {
   const OptimizerConfig config = coded_optimizer(0.1);
   constexpr size_t kCount = 1003;
   run_once_per_entry([&] {

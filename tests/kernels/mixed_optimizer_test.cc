@@ -290,7 +290,7 @@ TEST_CASE("many steps that are each too small for bf16 move parameters by their 
   REQUIRE(sum / kMany == Approx(1.0 - 100 * 0x1p-12).margin(5e-4));
 }
 
-TEST_CASE("NaN and infinity stay what they are in bf16 state") {
+TEST_CASE("NaN and infinity stay NaN and infinity in bf16 state") {
   run_once_per_entry([] {
     Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
@@ -309,7 +309,7 @@ TEST_CASE("NaN and infinity stay what they are in bf16 state") {
   });
 }
 
-TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
+TEST_CASE("a bf16 copy of bf16 parameters equals the parameters") {
   State state(kMixedCount);
   Halves copy(kMixedCount);
   step(true,

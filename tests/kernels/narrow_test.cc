@@ -207,7 +207,7 @@ TEST_CASE("the head's weights and their gradient go through panels smaller than 
   REQUIRE(relative_error(runner.read(dw), expected.gradients[1]) < 1e-5);
 }
 
-TEST_CASE("without gradients the head's workspace holds for 16-bit operands too") {
+TEST_CASE("without gradients the head's workspace is large enough, also for 16-bit operands") {
   for (const DType dtype : kNarrow) {
     const OracleCase c = stored({OpKind::kLinearCrossEntropy,
                                  CrossEntropyAttrs{true, 1},

@@ -156,7 +156,7 @@ TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
   });
 }
 
-TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
+TEST_CASE("Lion does not change a parameter without gradient and moment") {
   run_once_per_entry([] {
     Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
     StepScalars s;

@@ -192,7 +192,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("tensor-parallel ranks evaluate to the whole model's loss and make its logits") {
+TEST_CASE("tensor-parallel ranks evaluate the whole model's loss and compute its logits") {
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits})
     for (const Case& c : cases()) {
       const ModelConfig config = config_of(c);

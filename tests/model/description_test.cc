@@ -130,7 +130,7 @@ TEST_CASE("equal blocks share one graph, blocks with another window have their o
   CHECK(build("qwen2_window.v4", Mode::kTrain, {1, 128}).graphs.size() == 4);
 }
 
-TEST_CASE("a llama block is this list") {
+TEST_CASE("the forward operations of a Llama block are the expected list") {
   REQUIRE(
       forward_text(build("smollm2_135m.v4").graphs[1]) ==
       "rms_norm x:[128,576] input_norm.weight:[576] -> "
@@ -148,7 +148,7 @@ TEST_CASE("a llama block is this list") {
       "add mlp_norm.weight.sum:[128,576] down.weight.out:[128,576] -> sum:[128,576]\n");
 }
 
-TEST_CASE("a qwen3 block is this list") {
+TEST_CASE("the forward operations of a Qwen3 block are the expected list") {
   REQUIRE(
       forward_text(build("qwen3.v4").graphs[1]) ==
       "rms_norm x:[128,1024] input_norm.weight:[1024] -> input_norm.weight.out:[128,1024] "
@@ -231,7 +231,7 @@ TEST_CASE("a tied head names the embedding's tensor") {
   CHECK(untied.tensor(untied.layers.back().params[1].tensors[0]).name == "lm_head.weight");
 }
 
-TEST_CASE("modes differ in the head and in the backward lists") {
+TEST_CASE("training, evaluation and logits differ in the head and in the backward lists") {
   const ModelDescription train = build("smollm2_135m.v4", Mode::kTrain);
   const ModelDescription evaluate = build("smollm2_135m.v4", Mode::kEvaluate);
   const ModelDescription logits = build("smollm2_135m.v4", Mode::kLogits);

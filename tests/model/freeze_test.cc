@@ -63,7 +63,7 @@ size_t weight_gradients(const LayerGraph& graph) {
 constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4",
                                          "qwen3.v4"};
 
-TEST_CASE("with nothing frozen the lists stay as they are") {
+TEST_CASE("if nothing is frozen the lists of operations stay as they are") {
   for (const char* name : kFrozenModels) {
     const ModelDescription model = model_of(name);
     CHECK(text_of(freeze(model, [](const TensorInfo&) { return true; })) == text_of(model));
@@ -186,7 +186,8 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("with nothing that trains there is no backward, with the embedding all of it") {
+TEST_CASE(
+    "if nothing trains there is no backward, and if the embedding trains all layers have one") {
   const ModelDescription model = model_of("qwen2.v4");
   const ModelDescription none = freeze(model, [](const TensorInfo&) { return false; });
   CHECK(none.first_trained == static_cast<int32_t>(none.layers.size()));

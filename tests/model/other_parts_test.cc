@@ -28,7 +28,7 @@ std::vector<OtherPartChoice> choices(const LoraOptions& options) {
   return find_other_part_choices(options, folder());
 }
 
-TEST_CASE("an entry names modules of other parts by the end of their paths") {
+TEST_CASE("a module name of an adapter matches modules of other parts by the end of their paths") {
   using Choices = std::vector<OtherPartChoice>;
   CHECK(choices({.target_modules = {"q_proj", "down_proj", "proj"}}) ==
         Choices{{"q_proj", "vision_tower", 2, kFirst}});
@@ -41,7 +41,7 @@ TEST_CASE("an entry names modules of other parts by the end of their paths") {
   CHECK(choices({}).empty());
 }
 
-TEST_CASE("all-linear names matrices that are not embeddings, in every part") {
+TEST_CASE("all-linear matches matrices that are not embeddings, in every part") {
   CHECK(choices({.target_modules = {"all-linear"}}) ==
         std::vector<OtherPartChoice>{
             {"all-linear", "multi_modal_projector", 1, "model.multi_modal_projector.linear_1"},

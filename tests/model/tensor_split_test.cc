@@ -78,7 +78,9 @@ TEST_CASE("degree 1 is the model without a split, whether tokens are divided or 
     }
 }
 
-TEST_CASE("a block of one of three ranks with sequence parallelism is this list") {
+TEST_CASE(
+    "the operations of a block on one of three ranks with sequence parallelism are the expected "
+    "lists") {
   const ModelDescription model =
       split_model(small("smollm2_135m.v4"), {3, 1, true}, Mode::kTrain, {3, 64});
   CHECK(

@@ -103,7 +103,7 @@ TEST_CASE("attention with grouped heads, windows and packed documents agrees wit
   });
 }
 
-TEST_CASE("attention stays right when scores are far apart") {
+TEST_CASE("attention stays accurate when scores are far apart") {
   for_each_dtype([](DType dtype) {
     const AttentionCase c{shape(2, 1, 32, 140), 1, {0, 9}};
     CAPTURE(dtype_name(dtype));

@@ -459,8 +459,8 @@ TEST_CASE("the first of equal logits is the prediction") {
 }
 
 TEST_CASE(
-    "a label outside a split vocabulary is caught by every rank, one of another rank's rows is "
-    "none") {
+    "a label outside a split vocabulary is caught by every rank, but not one of another rank's "
+    "rows") {
   for (const int64_t rank : {0, 1}) {
     OperationRunner runner(DType::kF32);
     const ValueId x = runner.input(random_array({2, 4}, 1)),

@@ -57,7 +57,8 @@ TEST_CASE("the defaults of an optimizer's parameters are in range and contradict
 }
 
 TEST_CASE(
-    "every optimizer has a learning rate and weight decay, which a run's other sections set too") {
+    "every optimizer has a learning rate and weight decay, which other sections of a config also "
+    "set") {
   for (const OptimizerType type : all_types()) {
     if (type == OptimizerType::kTorch) continue;
     CAPTURE(name_of(type));

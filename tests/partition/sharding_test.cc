@@ -44,7 +44,7 @@ TEST_CASE("tensors count as small only as long as their sum stays below the limi
   CHECK(small_tensors(47) == 0);
 }
 
-TEST_CASE("a fused parameter is small when each of its tensors is") {
+TEST_CASE("a fused parameter counts as small if all of its tensors are small") {
   // A row of k or v has 768 elements, one of q 2304.
   const auto small_of = [](int64_t threshold) {
     std::vector<std::string> names;

@@ -73,8 +73,8 @@ int64_t extra_overhead_bytes(AttentionChoice attention, int64_t rows, int64_t se
 }
 
 TEST_CASE(
-    "cuDNN's attention keeps the scores of what it computes at once, also where it was not asked "
-    "for by name") {
+    "cuDNN's attention keeps the scores of what it computes at once, also where the config does "
+    "not name cuDNN") {
   constexpr int64_t kLists = kOverheadMiB;
   for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
     // The plan has four documents per row, twelve in all; there are 4 heads, and tiles of 64
@@ -89,7 +89,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("no memory of cuDNN's is planned where it cannot compute attention") {
+TEST_CASE("no memory is planned for cuDNN where cuDNN cannot compute attention") {
   Config config = on_gpus(1);
   config.kernels.attention = AttentionChoice::kCudnn;
   for (const OverheadCase& one : {OverheadCase{true, 4}, OverheadCase{false, 8}}) {

@@ -175,7 +175,7 @@ TEST_CASE("no buffer overlaps a result, which is read after the program has ende
   }
 }
 
-TEST_CASE("waits that no checker would pass do not break the lifetimes") {
+TEST_CASE("lifetimes are computed even with waits that the checker would refuse") {
   CHECK(buffer_lifetimes(two_lanes({-1, 99, 2}, {3, -7})).size() == 3);
 }
 
@@ -345,7 +345,7 @@ TEST_CASE("a rank maps a bounded part of a message at a time") {
   }
 }
 
-TEST_CASE("a group that does not work over shared memory maps nothing of its peers") {
+TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
   const Program program = reductions({{0, 2}, {1, 6}});
   CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) {
           return !group.ranks.runs_within({MeshAxis::kTensor});

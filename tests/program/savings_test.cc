@@ -82,13 +82,13 @@ TEST_CASE("a stage that makes another key take effect is advised only where that
   REQUIRE_FALSE(holds(stage2(3), "zero_optimization.stage"));
 }
 
-TEST_CASE("replicas that follow from mics_shard_size are not advised away") {
+TEST_CASE("advice never removes replicas that follow from mics_shard_size") {
   REQUIRE_FALSE(holds(advice({kStage + "3", "zero_optimization.mics_shard_size=2"}),
                       "parallel.data_replicate"));
   REQUIRE(holds(advice({kStage + "3", "parallel.data_replicate=2"}), "parallel.data_replicate: 1"));
 }
 
-TEST_CASE("small tensors that stay whole at stage 3 are advised away") {
+TEST_CASE("sharding the small tensors that stay whole at stage 3 is advised") {
   const std::string key = "zero_optimization.stage3_param_persistence_threshold";
   const auto stage3 = [&](int64_t threshold) {
     return advice({kStage + "3", cat(key, "=", threshold)});

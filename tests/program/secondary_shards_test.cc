@@ -150,7 +150,7 @@ TEST_CASE("parameters of other tiers are copied in once a step") {
   }
 }
 
-TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
+TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper states") {
   // Every tensor has a multiple of 4096 x 4 elements. Two forward lists read the tied matrix.
   ModelConfig config = small_config(2, true);
   config.hidden = 16384;
@@ -205,7 +205,8 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
         "  loss and gradient norm                                                     252 B\n");
 }
 
-TEST_CASE("a step with secondary shards says so") {
+TEST_CASE(
+    "the text of a step with secondary shards names the secondary parameters and their group") {
   const std::string text = program_text(secondary_choice(2).step(1).program);
   INFO(text);
   CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
@@ -248,7 +249,8 @@ TEST_CASE("secondary shards of every number of neighbors have the weights of the
       }
 }
 
-TEST_CASE("a part that is not kept, or is another rank's, is noticed") {
+TEST_CASE(
+    "a secondary shard that is not kept, or is another rank's, changes the weights or is refused") {
   std::mt19937_64 random(1102);
   const Choice choice = secondary_choice(2);
   const auto changed = [&](auto change) {

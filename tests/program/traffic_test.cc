@@ -47,7 +47,8 @@ int64_t expected_bytes(const Program& program, Mesh mesh) {
   return bytes;
 }
 
-TEST_CASE("theory and deviations add up to what the program sends and communicators count") {
+TEST_CASE(
+    "the published formulas and the listed deviations add up to the bytes that a program sends") {
   std::mt19937_64 random(301);
   for (int round = 0; round < 150; ++round) {
     Choice choice = random_choice(random);
@@ -148,8 +149,8 @@ int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
 }
 
 TEST_CASE(
-    "gathering weights while they are packed is a separate deviation, because theory counts them "
-    "unpacked") {
+    "gathering weights while they are packed is a separate deviation, because the formulas count "
+    "unpacked weights") {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = c.hidden = c.feed_forward = 128;
   c.query_heads = c.kv_heads = 4;
@@ -220,7 +221,8 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
   }
 }
 
-TEST_CASE("without deviations, a program sends what theory says, plus loss and norm") {
+TEST_CASE(
+    "without deviations, a program sends the bytes of the published formulas, plus loss and norm") {
   // Every tensor has a multiple of 4096 x 4 elements. Two forward lists read the tied matrix.
   ModelConfig c = small_config(2, true);
   c.hidden = 16384;

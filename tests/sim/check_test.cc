@@ -82,7 +82,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
                "same bytes"});
 }
 
-TEST_CASE("whichever wait is dropped, the checker notices") {
+TEST_CASE("the checker notices whichever wait is dropped") {
   for (const bool overlap : {true, false}) {
     const Program program =
         build(small_config(2, true))
@@ -127,7 +127,7 @@ TEST_CASE(
                        "does not wait for the decision")) == 1);
 }
 
-TEST_CASE("waits point backwards") {
+TEST_CASE("an instruction may wait only for earlier ones") {
   const std::string end = ", which does not come before it";
   CHECK(check(broken([](Program& p) { p.instrs[5].waits = {17}; })) ==
         Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 17" + end});
@@ -183,7 +183,7 @@ TEST_CASE("ranges stay inside their buffers") {
         Faults{"instruction 24 (decide) touches bytes 0+-1 of norm, which has 96"});
 }
 
-TEST_CASE("ranges whose end overflows are outside their buffers too") {
+TEST_CASE("a range whose end overflows counts as outside its buffer") {
   constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
   CHECK(check(broken([](Program& p) {
           p.instrs[24].reads[0] = {p.instrs[24].reads[0].buffer, 8, kMaxBytes};
@@ -246,7 +246,7 @@ TEST_CASE("a gather writes, and a reduce-scatter reads, as much as its group's p
             "are 32768"));
 }
 
-TEST_CASE("a part inside its own whole must be this rank's part") {
+TEST_CASE("a part that is inside its own whole must be at this rank's place") {
   const size_t scatter = all_of(sharded(), InstrKind::kReduceScatter).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[scatter].writes[0].offset = 0; }).at(0) ==
         cat("instruction ", scatter,
@@ -320,7 +320,7 @@ TEST_CASE("a rank whose exchange differs from the others' is named") {
              Catch::Contains("waits for rank 2, which has no further collective"));
 }
 
-TEST_CASE("an accumulation reads its destination too") {
+TEST_CASE("an accumulation also reads its destination") {
   const size_t sum = all_of(sharded(), InstrKind::kAccumulate).at(0);
   const size_t first = all_of(sharded(), InstrKind::kCopy).at(0);
   const Faults faults = of_sharded([&](Program& p) {

@@ -257,8 +257,8 @@ MakeExchanges shifted(int there, int back) {
 }
 
 TEST_CASE(
-    "data shifted back, or exchanged twice, trains the same weights; if it ends elsewhere, it "
-    "does not") {
+    "data that is shifted back, or exchanged twice, trains the same weights; data that ends "
+    "elsewhere does not") {
   std::mt19937_64 random(1021);
   const Choice choice = small_choice(1, 64, {4, 1});
   const Outcome wanted = run_steps(choice, choice.steps(), random);

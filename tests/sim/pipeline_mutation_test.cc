@@ -232,7 +232,7 @@ struct Verdicts {
   }
 };
 
-TEST_CASE("each broken transfer between stages is refused with its position, or harmless",
+TEST_CASE("each broken transfer between stages is refused with its position, or changes no weight",
           "[long]") {
   Verdicts verdicts;
   size_t turn = 0;
@@ -415,14 +415,15 @@ std::string fault_of_blocking(const Choice& choice) {
   return faults.empty() ? "" : faults.front();
 }
 
-TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the other to receive") {
+TEST_CASE("two stages of 1F1B that block in their sends wait for each other to receive") {
   CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
         "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 "
         "over pp@1>0 and "
         "waits for rank 0, which has not reached instruction 8 (receive layer 0 mb 0)");
 }
 
-TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe does not") {
+TEST_CASE(
+    "with sends that block, 1F1B and similar schedules hang before step 1, and GPipe does not") {
   for (const int stages : {2, 4})
     for (const int zero : {1, 3}) {
       const auto fault = [&](PipelineSchedule kind) {

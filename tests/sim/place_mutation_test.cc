@@ -79,7 +79,7 @@ const Instr& norm_of(const Program& program) {
   return program.instrs[all_of(program, InstrKind::kGradientNorm).at(0)];
 }
 
-TEST_CASE("a rank that counts another rank's part of the norm is noticed", "[long]") {
+TEST_CASE("the checker notices a rank that counts another rank's part of the norm", "[long]") {
   size_t mutants = 0;
   for (const MutatedCase& c : cases_of_places()) {
     Mutants world(c, 31);

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("cuda mesh: tensor ranks train the CPU's losses and weights, sharded and on tiers too") {
+TEST_CASE("cuda mesh: tensor ranks get the CPU's losses and weights, also sharded and offloaded") {
   set_kernel_threads(1);
   testing::Mailbox mailbox;
   const testing::GroupOnGpu staged = [&](Gpu& gpu, const Communicator& like) {

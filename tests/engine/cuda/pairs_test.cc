@@ -32,8 +32,7 @@ bool is_possible(const AxisValues& row) {
 }
 
 TEST_CASE(
-    "cuda pairs: any two of mesh, stage, precision and adapter train the CPU's losses and "
-    "weights") {
+    "cuda pairs: any two of mesh, stage, precision and adapter give the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const AxisValues& row : testing::covering_rows(
            {static_cast<int>(meshes().size()), 4, testing::kPrecisions, testing::kAdapters},

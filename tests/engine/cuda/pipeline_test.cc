@@ -17,9 +17,7 @@ namespace {
 using testing::EmulatedGpu;
 using testing::EmulatedNetwork;
 
-TEST_CASE(
-    "cuda mesh: stages of a pipeline train the CPU's losses and weights, with every "
-    "schedule") {
+TEST_CASE("cuda mesh: stages of a pipeline get the CPU's losses and weights, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(true), 4);
   for (const PipelineSchedule schedule :
@@ -39,7 +37,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda mesh: tensor ranks and shards within stages train the CPU's losses and weights") {
+TEST_CASE("cuda mesh: tensor ranks and shards within stages get the CPU's losses and weights") {
   set_kernel_threads(1);
   Config config = testing::run_of_stage(2);
   config.parallel.schedule = PipelineSchedule::k1F1B;

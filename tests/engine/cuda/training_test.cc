@@ -140,7 +140,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
   }
 }
 
-TEST_CASE("cuda: adapters with magnitudes (DoRA) train the CPU's losses and weights") {
+TEST_CASE("cuda: training adapters with magnitudes (DoRA) gives the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
     Config config = comparable(testing::with_dropout(testing::run_of_stage(2)));
@@ -255,7 +255,9 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
   REQUIRE(dora.operations > plain.operations);
 }
 
-TEST_CASE("cuda: a step that is not finite changes nothing, and its first such value is located") {
+TEST_CASE(
+    "cuda: a step with a value that is not finite changes nothing, and the first such value is "
+    "located") {
   set_kernel_threads(1);
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();

@@ -393,7 +393,7 @@ TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
   }
 }
 
-TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
+TEST_CASE("cuda: updates of state in 16 bits have the same bits however they are cut") {
   const StepScalars s = scalars_of_powers();
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   const RoundedStep c = kRoundedSteps[2];
@@ -461,7 +461,7 @@ TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") 
     }
 }
 
-TEST_CASE("cuda: converting rounds to nearest even, and back is exact") {
+TEST_CASE("cuda: conversions round to nearest even, and conversions back are exact") {
   const Array a = floats(5000, 3);
   const DeviceBytes wide = on_device(a, DType::kF32), again(4 * 5000);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -566,7 +566,8 @@ TEST_CASE("cuda: streams wait for events, and pinned memory travels both ways") 
   gpu().destroy(other);
 }
 
-TEST_CASE("cuda: too large an allocation says what was asked for and what is free") {
+TEST_CASE(
+    "cuda: the error of too large an allocation says how much was requested and how much is free") {
   const int64_t total = gpu().memory().total_bytes;
   REQUIRE(gpu().memory().free_bytes <= total);
   try {

@@ -70,7 +70,8 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
   }
 }
 
-TEST_CASE("cuda: the row that is left out gets no gradient, of a whole table and of a part") {
+TEST_CASE(
+    "cuda: the row of an ignored token gets no gradient, in a whole table and in a part of one") {
   for (const int64_t first : {0, 40})
     for (const bool accumulate : {false, true}) {
       const std::vector<int32_t> tokens{3, 45, 45, 0, 119, 45, 3, 50};
@@ -293,8 +294,8 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
 }
 
 TEST_CASE(
-    "cuda: linear and its gradient by packed weights agree with the CPU on the numbers that those "
-    "stand for") {
+    "cuda: linear and its gradient with packed weights agree with the CPU on the numbers that the "
+    "weights represent") {
   for (const PackedFormat& format : {PackedFormat{PackedKind::kNf4, 64, true, false},
                                      PackedFormat{PackedKind::kNf4, 64, true, true},
                                      PackedFormat{PackedKind::kNf4, 256, false, false},
@@ -337,7 +338,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda: lengths of a weight's rows with adapters agree with the CPU, of packed weights too") {
+    "cuda: lengths of a weight's rows with adapters agree with the CPU, also of packed weights") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   for (const int64_t inputs : {7, 192}) {
     const Operand down = random({16, inputs}, 2);
@@ -967,7 +968,7 @@ void require_unsupported(const OperationCase& c, DTypes dtypes, const std::strin
   }
 }
 
-TEST_CASE("cuda: what the kernels cannot do is refused by name") {
+TEST_CASE("cuda: what the kernels do not support is refused by name") {
   const Operand x = random({2, 2}, 1);
   require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}},
                       {DType::kF64, DType::kF64},

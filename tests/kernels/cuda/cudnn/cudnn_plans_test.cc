@@ -141,7 +141,8 @@ TEST_CASE(
   REQUIRE_FALSE(cuda::cudnn_supports(info_of(kAda), whole, DType::kBF16, 32768, false));
 }
 
-TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {
+TEST_CASE(
+    "cudnn plans: shapes that the table leaves out because of their head size have no engine") {
   REQUIRE(engines_of_rows(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
   REQUIRE(engines_of_rows(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
   const AttentionAttrs attrs = shape(32, 8, 128, 4096);

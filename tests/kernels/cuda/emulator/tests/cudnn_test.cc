@@ -109,7 +109,7 @@ TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
 }
 
 TEST_CASE(
-    "cudnn: kWhereMeasured uses it on a GPU where it was measured, and our kernels where it "
+    "cudnn: kWhereMeasured uses cuDNN on a GPU where it was measured, and our kernels where cuDNN "
     "cannot") {
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
@@ -261,7 +261,7 @@ TEST_CASE("cudnn: the first engine that repeats its bits and has a plan is used"
   REQUIRE(cudnn().engine == 2);
 }
 
-TEST_CASE("cudnn: attention without such an engine is refused before the run") {
+TEST_CASE("cudnn: attention without an engine that repeats its bits is refused before the run") {
   WithCudnn gpu;
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   const auto refused = [&](std::vector<emulator::Engine> engines) {
