@@ -69,7 +69,7 @@ TEST_CASE("there are as many threads as can run at once: a fraction of a CPU cou
 }
 
 TEST_CASE("a process that may run on one CPU has one thread") {
-  CHECK(testing::exit_of([] {
+  CHECK(testing::exit_code_in_child([] {
           cpu_set_t one;
           CPU_ZERO(&one);
           CPU_SET(::sched_getcpu(), &one);

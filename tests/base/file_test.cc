@@ -415,7 +415,7 @@ TEST_CASE("a file that does not fit into the address space is not reported as a 
              Catch::Equals(cat("5: ", path,
                                ": cannot be read: Cannot allocate memory | raise the memory limit "
                                "(ulimit -v), or use a machine with more memory")));
-  CHECK(testing::text_of([&] {
+  CHECK(testing::text_from_child([&] {
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
           return testing::failure_of([&] { MappedFile file("/dev/null"); });

@@ -16,7 +16,7 @@ namespace {
 /// Returns the result of `body` in a separate network namespace, where the loopback interface is
 /// down.
 std::string without_network(const std::function<std::string()>& body) {
-  return testing::text_of(
+  return testing::text_from_child(
       [&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }
 

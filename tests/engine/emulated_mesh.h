@@ -33,8 +33,8 @@ struct EmulatedMeshOptions {
 
 /// Trains some steps on a mesh of emulated GPUs. `seed` sets the order in which their streams
 /// advance; 0 trains on the CPU.
-TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
-                                  const TrainingMesh& mesh, uint64_t seed,
-                                  const EmulatedMeshOptions& options = {});
+TrainingOutcome train_on_emulated_mesh(const Config& plain, const ModelConfig& model,
+                                       const TrainingMesh& mesh, uint64_t seed,
+                                       const EmulatedMeshOptions& options = {});
 
 }  // namespace ftrun::testing

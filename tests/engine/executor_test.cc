@@ -26,7 +26,7 @@ using testing::SingleRank;
 /// stage 0.
 std::vector<float> floats_of(const RankFixture& fixture) {
   std::vector<float> all;
-  for (const auto& [name, bytes] : testing::contents(fixture.state)) {
+  for (const auto& [name, bytes] : testing::saved_contents(fixture.state)) {
     const auto* begin = reinterpret_cast<const float*>(bytes.data());
     all.insert(all.end(), begin, begin + bytes.size() / sizeof(float));
   }
@@ -69,7 +69,7 @@ TEST_CASE("nothing is allocated after the second step, at any stage and tier") {
         for (const OffloadDevice device :
              {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
-          Config config = testing::run_of_stage(stage);
+          Config config = testing::config_of_stage(stage);
           config.zero.overlap_comm = overlap;
           config.zero.reduce_bucket_size = 1000;
           testing::offload_to(config, device);
@@ -83,7 +83,7 @@ TEST_CASE("nothing is allocated after the second step in 16 bits with recompute"
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3}) {
     for (const bool half : {false, true}) {
-      Config config = testing::run_of_stage(stage);
+      Config config = testing::config_of_stage(stage);
       (half ? config.fp16.enabled : config.bf16.enabled) = true;
       config.recompute.policy = RecomputeLevel::kFull;
       config.activation_checkpointing.cpu_checkpointing = true;
@@ -96,7 +96,7 @@ TEST_CASE("nothing is allocated after the second step in 16 bits with recompute"
 
 TEST_CASE("traced steps after the first one allocate nothing") {
   set_kernel_threads(1);
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   testing::offload_to(config, OffloadDevice::kCpu);
   REQUIRE(allocations_of_steps(2, config, testing::small_model(), true) == 0);
 }
@@ -126,7 +126,7 @@ TEST_CASE(
     "result") {
   set_kernel_threads(1);
   for (const int64_t stage : {1, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = true;
     testing::offload_to(config, OffloadDevice::kCpu);
     testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
@@ -177,7 +177,7 @@ TEST_CASE(
     "instructions that a step leaves out because it is not finite have no time in its trace") {
   set_kernel_threads(1);
   SingleRank single_rank;
-  RankFixture fixture(testing::run_of_stage(1), testing::small_model(), *single_rank.group);
+  RankFixture fixture(testing::config_of_stage(1), testing::small_model(), *single_rank.group);
   fixture.train(1);
   StepRun run = fixture.prepared(2);
   run.traced = true;
@@ -207,7 +207,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
     return run;
   };
   SingleRank single_rank;
-  Config four = testing::small_run();
+  Config four = testing::small_run_config();
   four.gradient_accumulation_steps = 4;
   RankFixture single(four, testing::small_model(), *single_rank.group);
   const StepRun one = step(single, batches);
@@ -215,7 +215,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   REQUIRE(one.result.finite);
   const std::vector<float> expected = floats_of(single);
   testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankFixture fixture(testing::small_run(), testing::small_model(), group);
+    RankFixture fixture(testing::small_run_config(), testing::small_model(), group);
     const StepRun two = step(
         fixture, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
     require(two.result.counted_tokens == 64, "all ranks' tokens are counted");
@@ -245,7 +245,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
 TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
   testing::require_no_failures(testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
-      RankFixture fixture(testing::run_of_stage(stage), testing::small_model(), group);
+      RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
       fixture.train(1);
       StepRun run = fixture.prepared(2);
       if (group.rank() == 1) add_stop_vote(SIGTERM, run.votes);
@@ -284,7 +284,7 @@ TEST_CASE(
   for (const int64_t stage : {0, 1, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankFixture fixture(testing::run_of_stage(stage), testing::small_model(), group);
+      RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
       fixture.train(1);
       if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
       fixture.train(2);
@@ -300,7 +300,7 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
-      RankFixture fixture(testing::run_of_stage(stage), testing::small_model(), group);
+      RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
       fixture.train(1);
       if (group.rank() == 1) fixture.batches[1].labels.pop_back();
       StepRun run = fixture.prepared(2);
@@ -313,7 +313,7 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
 
 TEST_CASE("a batch of another shape is reported as a defect, and the next step can run") {
   SingleRank single_rank;
-  RankFixture fixture(testing::small_run(), testing::small_model(), *single_rank.group);
+  RankFixture fixture(testing::small_run_config(), testing::small_model(), *single_rank.group);
   fixture.train(1);
   fixture.batches[1].tokens.pop_back();
   StepRun run = fixture.prepared(2);
@@ -325,7 +325,7 @@ TEST_CASE("a batch of another shape is reported as a defect, and the next step c
 /// Returns a config with optimizer state and parameters on disk; the weights of norms stay on the
 /// device.
 Config on_disk(bool overlap) {
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   config.zero.param_persistence_threshold = 64;
   config.zero.overlap_comm = overlap;
   testing::offload_to(config, OffloadDevice::kNvme);
@@ -379,7 +379,7 @@ TEST_CASE(
     int64_t read = 0;
     for (auto instr = program.instrs.begin(); instr != decide; ++instr)
       if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;
-    const auto state = testing::contents(fixture.state);
+    const auto state = testing::saved_contents(fixture.state);
     const SwapCounters before = fixture.memory.swap()->counters();
     StepRun run = fixture.prepared(2);
     run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
@@ -388,9 +388,9 @@ TEST_CASE(
     REQUIRE_FALSE(run.result.finite);
     CHECK(after.bytes_written == before.bytes_written);
     CHECK(after.bytes_read - before.bytes_read == read);
-    CHECK(testing::contents(fixture.state) == state);
+    CHECK(testing::saved_contents(fixture.state) == state);
     REQUIRE(fixture.train(2).result.finite);
-    CHECK(testing::contents(fixture.state) != state);
+    CHECK(testing::saved_contents(fixture.state) != state);
   }
 }
 

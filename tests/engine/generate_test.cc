@@ -22,7 +22,7 @@ struct GeneratorFixture {
         executor(plan.program, plan.model, allocated(), fixture.groups) {}
 
   static Config run_of_one_row() {
-    Config config = testing::small_run();
+    Config config = testing::small_run_config();
     config.train_micro_batch_size_per_gpu = 1;
     return config;
   }
@@ -121,8 +121,8 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
       mesh.dp_shard.count = stage == 3 ? 2 : 1;
       std::mutex mutex;
       std::vector<std::vector<int32_t>> written;
-      testing::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
-        Config config = testing::run_of_stage(stage);
+      testing::run_on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = testing::config_of_stage(stage);
         config.train_micro_batch_size_per_gpu = 1;
         config.parallel.tensor = degree;
         testing::RankFixture fixture(config, testing::small_model(), groups);

@@ -28,7 +28,7 @@ int64_t alive_at_rest(Communicator& group) {
 TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing allocated") {
   constexpr int kSteps = 40;
   set_kernel_threads(1);
-  Config config = testing::small_run();
+  Config config = testing::small_run_config();
   config.zero.reduce_bucket_size = 1000;
   int64_t grown = -1;
   int64_t collectives = 0;

@@ -15,13 +15,13 @@ namespace {
 using testing::EmulatedNetwork;
 using testing::EmulatedRank;
 using testing::RankFixture;
-using testing::train_on_emulated;
+using testing::train_on_emulated_mesh;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
 /// Returns a config of a ZeRO stage, with pipeline stages of one part each.
 Config staged(int64_t stage) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
   return config;
@@ -29,17 +29,17 @@ Config staged(int64_t stage) {
 
 void require_same_bits(const Config& config, const ModelConfig& model, const TrainingMesh& mesh) {
   INFO(mesh.text() << ", stage " << config.zero.stage);
-  const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0);
+  const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0);
   REQUIRE(expected.losses[0] != expected.losses[1]);
   for (const uint64_t seed : {1, 2})
-    REQUIRE(train_on_emulated(config, model, mesh, seed) == expected);
+    REQUIRE(train_on_emulated_mesh(config, model, mesh, seed) == expected);
 }
 
 TEST_CASE("gpu mesh: tensor ranks get the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = stage > 0;
     require_same_bits(config, model, {.tensor = 2, .micro_batches = 2});
     if (stage > 0) require_same_bits(config, model, {.tensor = 2, .shards = 2, .micro_batches = 2});
@@ -52,7 +52,7 @@ TEST_CASE("gpu mesh: stages of a pipeline get the CPU's bits, with every schedul
   for (const PipelineSchedule schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
-    Config config = testing::run_of_stage(1);
+    Config config = testing::config_of_stage(1);
     config.parallel.schedule = schedule;
     const bool two_parts =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
@@ -79,24 +79,25 @@ TEST_CASE(
   const auto require_recorded = [](const Config& config, const ModelConfig& model,
                                    const TrainingMesh& mesh) {
     INFO(mesh.text() << ", stage " << config.zero.stage);
-    const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0);
+    const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0);
     for (const uint64_t seed : {3, 4}) {
       std::atomic<int64_t> launches = 0;
-      REQUIRE(train_on_emulated(config, model, mesh, seed,
-                                {.gpu = {.step_graph = true}, .launches = &launches}) == expected);
+      REQUIRE(train_on_emulated_mesh(config, model, mesh, seed,
+                                     {.gpu = {.step_graph = true}, .launches = &launches}) ==
+              expected);
       // Each rank launches its second and third step, each in two parts: before and after the
       // decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }
   };
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = true;
     const TrainingMesh whole{.replicas = 2, .micro_batches = 2},
         sharded{.shards = 3, .micro_batches = 3};
     require_recorded(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
-  require_recorded(testing::run_of_stage(1), testing::small_model(),
+  require_recorded(testing::config_of_stage(1), testing::small_model(),
                    {.tensor = 2, .micro_batches = 2});
 }
 
@@ -104,11 +105,11 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
   set_kernel_threads(1);
   const TrainingMesh mesh{.shards = 2, .micro_batches = 2};
   const ModelConfig model = testing::small_model();
-  const Config config = testing::meshed(testing::run_of_stage(1), mesh);
+  const Config config = testing::config_on_mesh(testing::config_of_stage(1), mesh);
   EmulatedNetwork network;
   std::atomic<int> closed = 0;
-  testing::on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
-                                                                 const RankGroups& host) {
+  testing::run_on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
+                                                                     const RankGroups& host) {
     EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
                        {.step_graph = true});
     RankFixture fixture(config, model, there.groups, &there.gpu);

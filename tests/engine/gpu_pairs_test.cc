@@ -121,7 +121,7 @@ bool is_possible(const AxisValues& row) {
 }
 
 Config config_of(const AxisValues& row) {
-  Config config = testing::run_of_stage(row[kStage]);
+  Config config = testing::config_of_stage(row[kStage]);
   config.parallel.schedule = schedule_of(row);
   config.parallel.virtual_stages = has_two_parts(row) ? 2 : 1;
   if (row[kSecondary] > 0) config.zero.hpz_partition_size = 2;
@@ -164,8 +164,8 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
                                              .gpu = {.step_graph = row[kSteps] == kRecorded},
                                              .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
                                              .launches = &launches};
-  const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0, options),
-                        found = train_on_emulated(config, model, mesh, seed, options);
+  const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0, options),
+                        found = train_on_emulated_mesh(config, model, mesh, seed, options);
   CHECK(expected.losses[0] != expected.losses[1]);
   CHECK(found.losses == expected.losses);
   CHECK(found.norms == expected.norms);

@@ -61,7 +61,7 @@ struct GpuOutcome {
   bool operator==(const GpuOutcome&) const = default;
 };
 
-void require_same(const GpuOutcome& outcome, const GpuOutcome& expected) {
+void require_within_bounds(const GpuOutcome& outcome, const GpuOutcome& expected) {
   REQUIRE(outcome.losses == expected.losses);
   REQUIRE(outcome.norms == expected.norms);
   REQUIRE(outcome.evaluated == expected.evaluated);
@@ -100,7 +100,7 @@ GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   RankFixture fixture(config, testing::model_of_many_blocks(),
                       RankGroups::of_one(*single_rank.group), gpu);
   train_on_gpu(fixture, outcome);
-  outcome.state = testing::contents(fixture.state);
+  outcome.state = testing::saved_contents(fixture.state);
   return outcome;
 }
 
@@ -119,9 +119,9 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
                           testing::EmulatedSums sums = testing::EmulatedSums::kRankOrder,
                           bool deterministic = false) {
   GpuOutcome outcome;
-  testing::WholeState whole;
+  testing::CombinedState whole;
   EmulatedLinks links(ranks, sums);
-  testing::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<Emulated> emulated;
     std::optional<EmulatedNccl> nccl;
     RankGroups groups = host;
@@ -147,7 +147,7 @@ using Variants = std::vector<std::pair<std::string, Config>>;
 
 /// Lists configs of a ZeRO stage with different tiers, overlap and recompute.
 Variants gpu_variants(int64_t stage, bool bf16) {
-  Config plain = testing::run_of_stage(stage);
+  Config plain = testing::config_of_stage(stage);
   plain.bf16.enabled = bf16;
   plain.zero.param_persistence_threshold = 64;
   Variants all;
@@ -219,7 +219,7 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
   for (const bool offloads : {false, true}) {
     Emulated emulated(3);
     REQUIRE(emulated.device->streams() == 1);
-    Config config = testing::run_of_stage(2);
+    Config config = testing::config_of_stage(2);
     if (offloads) testing::offload_to(config, OffloadDevice::kCpu);
     RankFixture fixture(config, testing::small_model(), RankGroups::of_one(*single_rank.group),
                         &emulated.gpu);
@@ -239,7 +239,7 @@ TEST_CASE(
     for (uint64_t seed = 1; seed <= 2; ++seed) {
       INFO(name << ", seed " << seed);
       Emulated emulated(seed);
-      require_same(train_alone(config, &emulated.gpu), expected);
+      require_within_bounds(train_alone(config, &emulated.gpu), expected);
     }
   }
 }
@@ -251,13 +251,13 @@ TEST_CASE("gpu: two and three ranks with collectives of device memory get the CP
     ranks = 5 - ranks;  // alternates 2 and 3: neighboring variants differ in little else
     const GpuOutcome expected = train_together(config, ranks, 0);
     INFO(name << ", " << ranks << " ranks");
-    require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
+    require_within_bounds(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
   }
 }
 
 TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no bit") {
   set_kernel_threads(1);
-  Config sgd = testing::run_of_stage(3);
+  Config sgd = testing::config_of_stage(3);
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
   sgd.optimizer.weight_decay = 0.1;
@@ -268,17 +268,17 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
   }
   SingleRank single_rank;
   Emulated emulated(6);
-  RankFixture there(testing::small_run(), testing::small_model(true),
+  RankFixture there(testing::small_run_config(), testing::small_model(true),
                     RankGroups::of_one(*single_rank.group), &emulated.gpu);
-  RankFixture here(testing::small_run(), testing::small_model(true), *single_rank.group);
+  RankFixture here(testing::small_run_config(), testing::small_model(true), *single_rank.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
     REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
-  REQUIRE(testing::contents(there.state) == testing::contents(here.state));
+  REQUIRE(testing::saved_contents(there.state) == testing::saved_contents(here.state));
 }
 
 /// Returns a config whose whole optimizer state is on the host, and is updated while compute runs.
 Config offloaded(OffloadDevice device) {
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   testing::offload_to(config, device);
   config.zero.overlap_comm = true;
   return config;
@@ -320,7 +320,7 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
 double second_norm(const Config& config, uint64_t seed, bool careless) {
   double norm = 0;
   EmulatedLinks links(2);
-  testing::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
     EmulatedNccl nccl(*emulated.device, links, *host.host_world);
     const RankGroups groups{{&nccl}, host.host_world, host.host_model};
@@ -342,7 +342,7 @@ double second_norm(const Config& config, uint64_t seed, bool careless) {
 TEST_CASE("gpu: collectives that nobody waits for are found") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = true;
     const double expected = second_norm(config, 1, false);
     INFO("stage " << stage);
@@ -366,11 +366,11 @@ TEST_CASE(
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true}) {
       INFO("stage " << stage << (bf16 ? " bf16" : " fp32"));
-      Config config = testing::run_of_stage(stage);
+      Config config = testing::config_of_stage(stage);
       config.bf16.enabled = bf16;
       config.zero.overlap_comm = true;
       const GpuOutcome expected = train_together(config, 3, 0);
-      require_same(train_hop_by_hop(config, true), expected);
+      require_within_bounds(train_hop_by_hop(config, true), expected);
       REQUIRE(train_hop_by_hop(config, false).state != expected.state);
     }
 }
@@ -406,7 +406,7 @@ void check_ordered_sums(DType dtype, int64_t count) {
     return sum;
   };
   EmulatedLinks links(kRanks, testing::EmulatedSums::kHopByHop);
-  testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
     OrderedSumFixture fixture(rendezvous, links, host);
     const std::vector<T> given = given_by<T>(rendezvous.rank(), count);
     const auto bytes = static_cast<int64_t>(given.size() * sizeof(T));
@@ -460,12 +460,12 @@ LostPeer lose_peer() {
   LostPeer found;
   EmulatedLinks links(2);
   Communicator* waits = nullptr;
-  testing::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(20 + static_cast<uint64_t>(rendezvous.rank()));
     EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.rendezvous = &rendezvous});
     RankGroups groups{{&nccl}, host.host_world, host.host_model};
     groups.board = &rendezvous.board();
-    RankFixture fixture(testing::run_of_stage(2), testing::model_of_many_blocks(), groups,
+    RankFixture fixture(testing::config_of_stage(2), testing::model_of_many_blocks(), groups,
                         &emulated.gpu);
     const auto shown = [&](int rank) { return rendezvous.view_members({rank}, nccl.name())[0]; };
     fixture.train(1);
@@ -496,7 +496,7 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
   constexpr int kRanks = 4;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     EmulatedLinks links(kRanks);
-    testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
       Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
       EmulatedNccl nccl(*emulated.device, links, *host.host_world);
       testing::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr},
@@ -524,22 +524,22 @@ TEST_CASE(
     "gpu: steps that are recorded once and started as a whole give the same bits, with new batches "
     "and scalars") {
   set_kernel_threads(1);
-  Config sgd = testing::run_of_stage(0);
+  Config sgd = testing::config_of_stage(0);
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
-  Config five = testing::run_of_stage(1);
+  Config five = testing::config_of_stage(1);
   five.gradient_accumulation_steps = 5;
-  Config bf16 = testing::run_of_stage(2);
+  Config bf16 = testing::config_of_stage(2);
   bf16.bf16.enabled = true;
-  Config again = testing::run_of_stage(3);
+  Config again = testing::config_of_stage(3);
   again.recompute.policy = RecomputeLevel::kFull;
-  Config dropping = testing::with_dropout(testing::run_of_stage(2));
+  Config dropping = testing::with_dropout(testing::config_of_stage(2));
   dropping.recompute.policy = RecomputeLevel::kSelective;
   for (const Config& config : {sgd, five, bf16, again, dropping}) {
     const GpuOutcome expected = train_alone(config, nullptr);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Emulated emulated(seed, {.step_graph = true});
-      require_same(train_alone(config, &emulated.gpu), expected);
+      require_within_bounds(train_alone(config, &emulated.gpu), expected);
       // The second and later steps, three of the four, are each recorded in two parts: before and
       // after the decision.
       REQUIRE(emulated.device->counters().launches == 6);
@@ -553,7 +553,7 @@ TEST_CASE(
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(4, {.step_graph = true});
-  const Config config = testing::with_dropout(testing::run_of_stage(1));
+  const Config config = testing::with_dropout(testing::config_of_stage(1));
   RankFixture recorded(config, testing::model_of_many_blocks(),
                        RankGroups::of_one(*single_rank.group), &emulated.gpu);
   RankFixture plain(config, testing::model_of_many_blocks(), *single_rank.group);
@@ -564,7 +564,7 @@ TEST_CASE(
   recorded.train_executor.run(moved);
   plain.train_executor.run(expected);
   REQUIRE(moved.result.loss_sum == expected.result.loss_sum);
-  REQUIRE(testing::contents(recorded.state) == testing::contents(plain.state));
+  REQUIRE(testing::saved_contents(recorded.state) == testing::saved_contents(plain.state));
 }
 
 TEST_CASE(
@@ -573,22 +573,22 @@ TEST_CASE(
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(5, {.step_graph = true});
-  RankFixture fixture(testing::run_of_stage(1), testing::model_of_many_blocks(),
+  RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
                       RankGroups::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   fixture.train(2);
-  const auto before = testing::contents(fixture.state);
+  const auto before = testing::saved_contents(fixture.state);
   StepRun run = fixture.prepared(3);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
-  REQUIRE(testing::contents(fixture.state) == before);
+  REQUIRE(testing::saved_contents(fixture.state) == before);
   REQUIRE(fixture.train_executor.find_nonfinite(run).text.find("mb 0") != std::string::npos);
   REQUIRE(fixture.train(3).result.finite);
-  REQUIRE(testing::contents(fixture.state) != before);
+  REQUIRE(testing::saved_contents(fixture.state) != before);
   Emulated offloading(6, {.step_graph = true});
   const Config host = offloaded(OffloadDevice::kCpu);
-  require_same(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
+  require_within_bounds(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
   REQUIRE(offloading.device->counters().launches == 0);
 }
 
@@ -596,7 +596,7 @@ TEST_CASE("gpu: a profiler shows each instruction of a step by its name") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(3);
-  RankFixture fixture(testing::run_of_stage(1), testing::model_of_many_blocks(),
+  RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
                       RankGroups::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   std::vector<std::string> expected;
@@ -613,7 +613,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(3);
-  RankFixture fixture(testing::run_of_stage(1), testing::model_of_many_blocks(),
+  RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
                       RankGroups::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   const EmulatedGpu::Counters before = emulated.device->counters();
@@ -634,7 +634,7 @@ TEST_CASE(
     for (const OffloadDevice device :
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       INFO("stage " << stage << ", " << name_of(device));
-      Config config = testing::run_of_stage(stage);
+      Config config = testing::config_of_stage(stage);
       testing::offload_to(config, device);
       std::vector<std::string> places;
       for (const bool on_gpu : {false, true}) {
@@ -644,15 +644,15 @@ TEST_CASE(
                             RankGroups::of_one(*single_rank.group),
                             on_gpu ? &emulated.gpu : nullptr);
         fixture.train(1);
-        const auto before = testing::contents(fixture.state);
+        const auto before = testing::saved_contents(fixture.state);
         StepRun run = fixture.prepared(2);
         run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
         fixture.train_executor.run(run);
         REQUIRE_FALSE(run.result.finite);
         places.push_back(fixture.train_executor.find_nonfinite(run).text);
-        REQUIRE(testing::contents(fixture.state) == before);
+        REQUIRE(testing::saved_contents(fixture.state) == before);
         REQUIRE(fixture.train(2).result.finite);
-        REQUIRE(testing::contents(fixture.state) != before);
+        REQUIRE(testing::saved_contents(fixture.state) != before);
       }
       REQUIRE(places[0].find("mb 0") != std::string::npos);
       REQUIRE(places[1] == places[0]);
@@ -667,7 +667,7 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
       for (const bool from_gpu : {false, true}) {
         INFO(name_of(device) << (bf16 ? " bf16" : " fp32")
                              << (from_gpu ? " from the GPU" : " from the CPU"));
-        Config config = testing::run_of_stage(2);
+        Config config = testing::config_of_stage(2);
         config.bf16.enabled = bf16;
         testing::offload_to(config, device);
         SingleRank single_rank;
@@ -679,14 +679,14 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
         };
         const auto first = rig_on(from_gpu);
         first->train(1);
-        const testing::Scratch scratch;
+        const testing::ScratchFolder scratch;
         save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
         const auto second = rig_on(!from_gpu);
         Checkpoint checkpoint(scratch.path + "/step-00000000");
         second->load(checkpoint);
-        REQUIRE(testing::contents(second->state) == testing::contents(first->state));
+        REQUIRE(testing::saved_contents(second->state) == testing::saved_contents(first->state));
         REQUIRE(second->train(2).result.loss_sum == first->train(2).result.loss_sum);
-        REQUIRE(testing::contents(second->state) == testing::contents(first->state));
+        REQUIRE(testing::saved_contents(second->state) == testing::saved_contents(first->state));
       }
 }
 
@@ -698,7 +698,7 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
   for (const bool on_gpu : {false, true}) {
     SingleRank single_rank;
     Emulated emulated(9);
-    RankFixture fixture(testing::small_run(), model, RankGroups::of_one(*single_rank.group),
+    RankFixture fixture(testing::small_run_config(), model, RankGroups::of_one(*single_rank.group),
                         on_gpu ? &emulated.gpu : nullptr);
     fixture.train(1);
     const ProgramPlan writes = plan_logits(model, fixture.plan, 8);
@@ -740,7 +740,7 @@ TEST_CASE(
   const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
     return testing::message_of([&] {
       Emulated emulated(options, gpu);
-      Config config = testing::run_of_stage(1);
+      Config config = testing::config_of_stage(1);
       testing::offload_to(config, OffloadDevice::kCpu);
       RankFixture fixture(config, testing::model_of_many_blocks(),
                           RankGroups::of_one(*single_rank.group), &emulated.gpu);
@@ -783,7 +783,7 @@ TEST_CASE(
     "for end") {
   set_kernel_threads(1);
   for (const bool recorded : {false, true}) {
-    Config config = testing::run_of_stage(1);
+    Config config = testing::config_of_stage(1);
     if (!recorded) config = offloaded(OffloadDevice::kCpu);
     SingleRank single_rank;
     Emulated emulated(12, {.step_graph = recorded});
@@ -815,7 +815,7 @@ TEST_CASE(
       }
       REQUIRE(busy > 0);
     }
-    REQUIRE(testing::contents(fixture.state) == testing::contents(here.state));
+    REQUIRE(testing::saved_contents(fixture.state) == testing::saved_contents(here.state));
   }
 }
 

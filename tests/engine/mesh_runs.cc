@@ -45,7 +45,7 @@ std::string TrainingMesh::text() const {
              ", ", micro_batches, " micro-batches");
 }
 
-Config meshed(Config config, const TrainingMesh& mesh) {
+Config config_on_mesh(Config config, const TrainingMesh& mesh) {
   config.parallel.tensor = mesh.tensor;
   config.parallel.data = mesh.data();
   config.parallel.data_replicate = mesh.replicas;
@@ -54,21 +54,21 @@ Config meshed(Config config, const TrainingMesh& mesh) {
   return config;
 }
 
-Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
+Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
   return random_batch(model.batch, static_cast<uint64_t>(step * 100 + number), model.vocab_rows);
 }
 
-void give_batches(RankFixture& fixture, int64_t step) {
+void set_batches(RankFixture& fixture, int64_t step) {
   const MemberIndex place = sample_place(fixture.plan.options.state);
   fixture.batches.resize(static_cast<size_t>(fixture.config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < fixture.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;
-    fixture.batches[slot] = batch_of_step(fixture.plan.train.model, step, number);
+    fixture.batches[slot] = micro_batch_of_step(fixture.plan.train.model, step, number);
   }
 }
 
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model) {
-  return plan_steps(meshed(config, mesh), model, 0).options.state;
+  return plan_steps(config_on_mesh(config, mesh), model, 0).options.state;
 }
 
 void train_steps(RankFixture& fixture, int64_t steps, TrainingOutcome& outcome) {
@@ -81,7 +81,8 @@ void train_steps(RankFixture& fixture, int64_t steps, TrainingOutcome& outcome) 
   }
 }
 
-std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage) {
+std::vector<std::pair<const char*, std::function<void(Config&)>>> bit_preserving_changes(
+    int64_t stage) {
   std::vector<std::pair<const char*, std::function<void(Config&)>>> changes{
       {"overlap, tiny buckets",
        [](Config& c) {
@@ -107,7 +108,7 @@ std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_change
 }
 
 StepRun train_step(RankFixture& fixture, int64_t step) {
-  give_batches(fixture, step);
+  set_batches(fixture, step);
   StepRun run = fixture.prepared(step);
   run.scalars.rounding_key = static_cast<uint64_t>(step);
   fixture.train_executor.run(run);
@@ -115,11 +116,11 @@ StepRun train_step(RankFixture& fixture, int64_t step) {
   return run;
 }
 
-SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                    const std::function<void(Rendezvous&, RankFixture&)>& work) {
-  WholeState whole;
-  const Config config = meshed(plain, mesh);
-  on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
+SavedState state_saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                          const std::function<void(Rendezvous&, RankFixture&)>& work) {
+  CombinedState whole;
+  const Config config = config_on_mesh(plain, mesh);
+  run_on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
     RankFixture fixture(config, model, open);
     work(rendezvous, fixture);
     whole.add(fixture.state.slices());
@@ -127,25 +128,26 @@ SavedState saved_on(const Config& plain, const ModelConfig& model, const Trainin
   return whole.take();
 }
 
-TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                         int64_t steps) {
+TrainingOutcome train_on_mesh(const Config& plain, const ModelConfig& model,
+                              const TrainingMesh& mesh, int64_t steps) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
-    for (int64_t step = 1; step <= steps; ++step) {
-      const StepRun run = train_step(fixture, step);
-      if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
-      outcome.norms.push_back(run.result.gradient_norm);
-    }
-  });
+  outcome.state =
+      state_saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        for (int64_t step = 1; step <= steps; ++step) {
+          const StepRun run = train_step(fixture, step);
+          if (rendezvous.rank() > 0) continue;
+          outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
+          outcome.norms.push_back(run.result.gradient_norm);
+        }
+      });
   return outcome;
 }
 
-std::map<std::string, std::vector<float>> collected_on(const Config& plain,
-                                                       const ModelConfig& model,
-                                                       const TrainingMesh& mesh) {
+std::map<std::string, std::vector<float>> tensors_collected_on(const Config& plain,
+                                                               const ModelConfig& model,
+                                                               const TrainingMesh& mesh) {
   std::map<std::string, std::vector<float>> collected;
-  saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+  state_saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
     const bool receives = rendezvous.rank() == 0;
     // One replica collects; the others would only repeat it.
     if (fixture.plan.options.state.replica > 0) return;
@@ -180,13 +182,13 @@ double weight_bound(const std::string& parameter) {
   return parameter.ends_with("k_proj.bias.param") ? 1e-3 : 1e-4;
 }
 
-void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected) {
+void require_identical(const TrainingOutcome& found, const TrainingOutcome& expected) {
   REQUIRE(found.losses == expected.losses);
   REQUIRE(found.norms == expected.norms);
   REQUIRE(found.state == expected.state);
 }
 
-void require_same(const TrainingOutcome& found, const TrainingOutcome& expected) {
+void require_within_bounds(const TrainingOutcome& found, const TrainingOutcome& expected) {
   const Differences all = differences(found, expected);
   REQUIRE(all.loss < kLossBound);
   REQUIRE(all.norm < kNormBound);

@@ -26,7 +26,7 @@ namespace {
 
 using testing::own_slices;
 using testing::RankFixture;
-using testing::saved_on;
+using testing::state_saved_on;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
@@ -47,7 +47,7 @@ struct NarrowLayout {
 };
 
 Config narrow_run(ConfigDtype precision, const NarrowLayout& layout = {}) {
-  Config config = testing::run_of_stage(layout.stage);
+  Config config = testing::config_of_stage(layout.stage);
   config.bf16.enabled = precision == ConfigDtype::kBf16;
   config.fp16.enabled = precision == ConfigDtype::kFp16;
   config.parallel.schedule = layout.schedule;
@@ -63,7 +63,7 @@ ModelConfig narrow_model(bool tied = false) {
 
 /// Runs the step after `progress` on the mesh's batches, prepared and counted as the trainer does.
 StepRun take_step(RankFixture& fixture, TrainingProgress& progress) {
-  testing::give_batches(fixture, progress.step + 1);
+  testing::set_batches(fixture, progress.step + 1);
   StepBatch batch;
   batch.counted_tokens_global = static_cast<int64_t>(fixture.batches.size()) *
                                 sample_place(fixture.plan.options.state).count *
@@ -83,16 +83,17 @@ constexpr int64_t kNarrowSteps = 3;
 TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
                                const TrainingMesh& mesh) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
-    TrainingProgress progress(fixture.config);
-    for (int64_t step = 1; step <= kNarrowSteps; ++step) {
-      const StepRun run = take_step(fixture, progress);
-      require(run.result.finite, "the steps are finite");
-      if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.result.loss_sum);
-      outcome.norms.push_back(run.result.gradient_norm);
-    }
-  });
+  outcome.state =
+      state_saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        TrainingProgress progress(fixture.config);
+        for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+          const StepRun run = take_step(fixture, progress);
+          require(run.result.finite, "the steps are finite");
+          if (rendezvous.rank() > 0) continue;
+          outcome.losses.push_back(run.result.loss_sum);
+          outcome.norms.push_back(run.result.gradient_norm);
+        }
+      });
   return outcome;
 }
 
@@ -133,23 +134,24 @@ std::map<std::string, double> relative_errors_of_movement(const TrainingOutcome&
 /// shows.
 TrainingOutcome trained_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {},
-                           [&](Rendezvous&, RankFixture& fixture) {
-                             for (int64_t step = 1; step <= kNarrowSteps; ++step) {
-                               testing::give_batches(fixture, step);
-                               StepRun run = fixture.prepared(step);
-                               const int64_t tokens = static_cast<int64_t>(fixture.batches.size()) *
-                                                      fixture.plan.train.model.batch.tokens();
-                               run.scalars.token_loss_factor = 1 / static_cast<float>(tokens);
-                               run.decide = [](const StepSums& sums) {
-                                 return StepDecision{.gradient_norm = sums.gradient_norm};
-                               };
-                               run.scalars.update = step;
-                               fixture.train_executor.run(run);
-                               outcome.losses.push_back(run.result.loss_sum);
-                               outcome.norms.push_back(run.result.gradient_norm);
-                             }
-                           });
+  outcome.state = state_saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {},
+                                 [&](Rendezvous&, RankFixture& fixture) {
+                                   for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+                                     testing::set_batches(fixture, step);
+                                     StepRun run = fixture.prepared(step);
+                                     const int64_t tokens =
+                                         static_cast<int64_t>(fixture.batches.size()) *
+                                         fixture.plan.train.model.batch.tokens();
+                                     run.scalars.token_loss_factor = 1 / static_cast<float>(tokens);
+                                     run.decide = [](const StepSums& sums) {
+                                       return StepDecision{.gradient_norm = sums.gradient_norm};
+                                     };
+                                     run.scalars.update = step;
+                                     fixture.train_executor.run(run);
+                                     outcome.losses.push_back(run.result.loss_sum);
+                                     outcome.norms.push_back(run.result.gradient_norm);
+                                   }
+                                 });
   return outcome;
 }
 
@@ -258,16 +260,16 @@ TEST_CASE(
 
 /// Makes one neuron of a layer large on one tensor rank. No other layer reads the neuron, so only
 /// one gradient becomes large: that of the neuron's column in the down projection.
-void plant_loud_neuron(RankFixture& fixture, int layer, int tensor_rank) {
+void write_loud_neuron(RankFixture& fixture, int layer, int tensor_rank) {
   const StateOptions& ranks = fixture.plan.options.state;
   if (ranks.tensor.index != tensor_rank) return;
   const ModelConfig model = narrow_model();
   const int64_t neurons = model.feed_forward / ranks.tensor.count;
   const std::string mlp = cat("model.layers.", layer, ".mlp.");
   for (int64_t i = 0; i < model.hidden; ++i) {
-    testing::plant(fixture, mlp + "gate_proj.weight", i, 60);
-    testing::plant(fixture, mlp + "up_proj.weight", i, 60);
-    testing::plant(fixture, mlp + "down_proj.weight", i * neurons, 0);
+    testing::overwrite_weight(fixture, mlp + "gate_proj.weight", i, 60);
+    testing::overwrite_weight(fixture, mlp + "up_proj.weight", i, 60);
+    testing::overwrite_weight(fixture, mlp + "down_proj.weight", i * neurons, 0);
   }
 }
 
@@ -291,28 +293,28 @@ constexpr size_t kMaxSteps = 16;
 /// loss scale is small enough for it to be finite; then trains one more step.
 std::vector<Account> overflow_on(const NarrowLayout& layout, int layer, int tensor_rank) {
   std::vector<Account> accounts(static_cast<size_t>(layout.mesh.ranks()));
-  saved_on(scaled_run(layout), narrow_model(), layout.mesh,
-           [&](Rendezvous& rendezvous, RankFixture& fixture) {
-             Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
-             TrainingProgress progress(fixture.config);
-             const auto step = [&] {
-               const auto before = own_slices(fixture.state);
-               const StepRun run = take_step(fixture, progress);
-               account.finite.push_back(run.result.finite);
-               account.scales.push_back(progress.skipped.loss_scale());
-               require((own_slices(fixture.state) == before) != run.result.finite,
-                       "finite steps change the weights, others nothing");
-               return run;
-             };
-             step();
-             // The neuron is planted in the 16-bit copy that layers compute with. The next finite
-             // update rebuilds this copy from the master weights, which removes it.
-             plant_loud_neuron(fixture, layer, tensor_rank);
-             StepRun run = step();
-             account.location = fixture.train_executor.find_nonfinite(run).text;
-             while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
-             step();
-           });
+  state_saved_on(scaled_run(layout), narrow_model(), layout.mesh,
+                 [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                   Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
+                   TrainingProgress progress(fixture.config);
+                   const auto step = [&] {
+                     const auto before = own_slices(fixture.state);
+                     const StepRun run = take_step(fixture, progress);
+                     account.finite.push_back(run.result.finite);
+                     account.scales.push_back(progress.skipped.loss_scale());
+                     require((own_slices(fixture.state) == before) != run.result.finite,
+                             "finite steps change the weights, others nothing");
+                     return run;
+                   };
+                   step();
+                   // The neuron is written into the 16-bit copy that layers compute with. The next
+                   // finite update rebuilds this copy from the master weights, which removes it.
+                   write_loud_neuron(fixture, layer, tensor_rank);
+                   StepRun run = step();
+                   account.location = fixture.train_executor.find_nonfinite(run).text;
+                   while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
+                   step();
+                 });
   return accounts;
 }
 
@@ -392,13 +394,13 @@ TEST_CASE(
       tail.scales.push_back(progress.skipped.loss_scale());
     }
   };
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   Tail straight, resumed;
-  const auto straight_state = saved_on(
+  const auto straight_state = state_saved_on(
       config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         TrainingProgress progress(fixture.config);
         take_step(fixture, progress);
-        plant_loud_neuron(fixture, 1, 0);
+        write_loud_neuron(fixture, 1, 0);
         require(!take_step(fixture, progress).result.finite, "the neuron is too loud");
         for (size_t tries = 0; !take_step(fixture, progress).result.finite; ++tries)
           require(tries < kMaxSteps, "the scale fits in the end");
@@ -412,7 +414,7 @@ TEST_CASE(
                          }});
         train_tail(rendezvous, fixture, progress, straight);
       });
-  const auto resumed_state = saved_on(
+  const auto resumed_state = state_saved_on(
       config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
         fixture.load(checkpoint);

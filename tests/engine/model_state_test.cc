@@ -26,7 +26,7 @@ enum class Precision { kFp32, kFp16, kBf16, kBf16Master };
 
 Config layout(int64_t stage, OffloadDevice device, Precision precision = Precision::kFp32,
               int64_t small = 0) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.zero.param_persistence_threshold = small;
   config.fp16.enabled = precision == Precision::kFp16;
   config.bf16.enabled = precision == Precision::kBf16 || precision == Precision::kBf16Master;
@@ -83,8 +83,8 @@ Config config_of(const Layout& l) {
 
 /// Runs `work` on each rank of a layout, and returns what the ranks then save together.
 Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankFixture&)>& work) {
-  testing::WholeState whole;
-  testing::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::CombinedState whole;
+  testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     RankFixture fixture(config_of(l), testing::model_of_many_blocks(), groups);
     work(rendezvous, fixture);
     whole.add(fixture.state.slices());
@@ -155,8 +155,8 @@ TEST_CASE(
     const Contents sixth =
         saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 6); });
     REQUIRE(second != sixth);
-    testing::WholeState kept, kept_again, last;
-    testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+    testing::CombinedState kept, kept_again, last;
+    testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
       RankFixture fixture(saving_config_of(l), testing::model_of_many_blocks(), groups);
       train(fixture, 1, 2);
       std::future<void> reader = std::async(
@@ -206,7 +206,7 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
 }
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
-  testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+  testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
     RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
     int64_t saved = 0;
     for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
@@ -232,7 +232,7 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
                                    {1, 3, 0, OffloadDevice::kNone, Precision::kBf16, 0},
                                    {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
-    const testing::Scratch scratch;
+    const testing::ScratchFolder scratch;
     const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
       fixture.train(1);
       fixture.train(2);
@@ -254,8 +254,8 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
       for (const int64_t stage : {0, 3})
         for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
-          testing::WholeState whole;
-          testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+          testing::CombinedState whole;
+          testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
             Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
             RankFixture fixture(config, model, groups);
@@ -302,7 +302,7 @@ TEST_CASE(
     const DType from = narrows ? DType::kF32 : DType::kBF16,
                 to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
-      const testing::Scratch scratch;
+      const testing::ScratchFolder scratch;
       const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         train(fixture, 1, 2);
         save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
@@ -311,7 +311,7 @@ TEST_CASE(
       std::vector<Contents> next;
       for (const Layout& reader : narrows ? narrow : wide) {
         INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
-        testing::WholeState trained;
+        testing::CombinedState trained;
         const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
           Checkpoint checkpoint(scratch.path + "/step-00000000");
           const std::vector<StateConversion> conversions = fixture.load(checkpoint);
@@ -326,7 +326,7 @@ TEST_CASE(
         // Only layouts without replicas are comparable here: three data shards whose layers compute
         // in bf16.
         if (reader.replicas > 1) continue;
-        testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+        testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
           Config config = config_of(reader);
           config.gradient_accumulation_steps = 1;
           RankFixture fixture(config, testing::model_of_many_blocks(), groups);
@@ -352,8 +352,8 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     // therefore begin within blocks.
     const Layout l{1, 3, 2, device, Precision::kFp32, 0};
     const auto run = [&](const std::function<void(RankFixture&)>& work) {
-      testing::WholeState whole;
-      testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+      testing::CombinedState whole;
+      testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
         Config config = saving_config_of(l);
         config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
         config.optimizer.type = OptimizerType::kAdamW8bit;
@@ -367,7 +367,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     const Contents second = run([](RankFixture& fixture) { train(fixture, 1, 2); });
     const Contents fourth = run([](RankFixture& fixture) { train(fixture, 1, 4); });
     REQUIRE(second != fourth);
-    testing::WholeState kept;
+    testing::CombinedState kept;
     const Contents last = run([&](RankFixture& fixture) {
       train(fixture, 1, 2);
       const std::vector<StateSlice> slices = fixture.state.snapshot();
@@ -381,7 +381,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 }
 
 TEST_CASE("coded states are not converted to another precision") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   SingleRank single_rank;
   RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
@@ -396,12 +396,12 @@ TEST_CASE("coded states are not converted to another precision") {
 }
 
 TEST_CASE("only moments can be kept in another precision") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   SingleRank single_rank;
   RankFixture wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
                    *single_rank.group);
   train(wide, 1, 2);
-  Contents expected = testing::contents(wide.state);
+  Contents expected = testing::saved_contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
@@ -413,28 +413,28 @@ TEST_CASE("only moments can be kept in another precision") {
   const Contents rounded = converted(expected, DType::kF32, DType::kBF16);
   for (auto& [name, bytes] : expected)
     if (!name.ends_with(".param")) bytes = rounded.at(name);
-  REQUIRE(testing::contents(narrow.state) == expected);
+  REQUIRE(testing::saved_contents(narrow.state) == expected);
 }
 
 TEST_CASE("another partition reads a checkpoint back bit by bit") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   Contents saved;
   SingleRank single_rank;
   {
     RankFixture fixture(layout(0, OffloadDevice::kNone), testing::small_model(),
                         *single_rank.group);
     fixture.train(1);
-    saved = testing::contents(fixture.state);
+    saved = testing::saved_contents(fixture.state);
     save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
     Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
     RankFixture other(config, testing::small_model(), *single_rank.group);
-    REQUIRE(testing::contents(other.state) != saved);
+    REQUIRE(testing::saved_contents(other.state) != saved);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     other.load(checkpoint);
-    REQUIRE(testing::contents(other.state) == saved);
+    REQUIRE(testing::saved_contents(other.state) == saved);
   }
 }
 
@@ -508,7 +508,7 @@ std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>&
 }
 
 Contents contents_of(const std::vector<StateSlice>& slices) {
-  testing::WholeState whole;
+  testing::CombinedState whole;
   whole.add(slices);
   return whole.take();
 }
@@ -560,11 +560,11 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
 
 TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tensors saved") {
   SingleRank single_rank;
-  const testing::Scratch first;
+  const testing::ScratchFolder first;
   const Contents expected =
       save_whole(first.path, ranks_of(kSplits[0], *single_rank.group)[0]->state->states());
   for (const SplitLayout& writer : kSplits) {
-    const testing::Scratch scratch;
+    const testing::ScratchFolder scratch;
     {
       const auto ranks = ranks_of(writer, *single_rank.group);
       Checkpoint checkpoint(first.path + "/step-00000000");
@@ -587,7 +587,7 @@ TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tenso
 
 TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
   SingleRank single_rank;
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   std::vector<StateInfo> states = ranks_of(kSplits[0], *single_rank.group)[0]->state->states();
   for (StateInfo& state : states) state.dtype = DType::kBF16;
   const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
@@ -602,21 +602,21 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
 }
 
 TEST_CASE("a checkpoint of another optimizer is refused") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   SingleRank single_rank;
-  Config sgd = testing::small_run();
+  Config sgd = testing::small_run_config();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
   RankFixture saver(sgd, testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
-  RankFixture adam(testing::small_run(), testing::small_model(), *single_rank.group);
+  RankFixture adam(testing::small_run_config(), testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
 TEST_CASE("a folder of another model is refused with the names of its tensors") {
   SingleRank single_rank;
-  RankFixture fixture(testing::small_run(), testing::small_model(), *single_rank.group);
+  RankFixture fixture(testing::small_run_config(), testing::small_model(), *single_rank.group);
   REQUIRE_THROWS_WITH(fixture.state.load(testing::model_folder(testing::model_of_many_blocks())),
                       Catch::Contains("the weights are not those of its config.json") &&
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-using testing::plant;
+using testing::overwrite_weight;
 using testing::RankFixture;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -19,17 +19,17 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 /// Runs a step on the fixture's current batches. The step must not be finite and must change
 /// nothing. Returns the message in which this rank names where it found the value.
 std::string place_of(RankFixture& fixture, StepRun run) {
-  const auto before = testing::contents(fixture.state);
+  const auto before = testing::saved_contents(fixture.state);
   fixture.train_executor.run(run);
   require(!run.result.finite, "the step is not finite");
   const std::string place = fixture.train_executor.find_nonfinite(run).text;
   require(!run.result.finite, "nor is it when it is run again");
-  require(testing::contents(fixture.state) == before, "no state has changed");
+  require(testing::saved_contents(fixture.state) == before, "no state has changed");
   return place;
 }
 
 Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.bf16.enabled = bf16;
   return config;
 }
@@ -47,10 +47,10 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
         RankFixture fixture(config, testing::small_model(), *single_rank.group);
         fixture.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
-        plant(fixture, name, 7, kNan);
+        overwrite_weight(fixture, name, 7, kNan);
         REQUIRE(place_of(fixture, fixture.prepared(2)) ==
                 "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
-        plant(fixture, name, 7, 0.0F);
+        overwrite_weight(fixture, name, 7, 0.0F);
         REQUIRE(fixture.train(3).result.finite);
       }
 }
@@ -60,17 +60,17 @@ TEST_CASE("a value that is not a number is also located in the embedding and in 
   RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   fixture.train(1);
   const int32_t token = fixture.batches[1].tokens[3];
-  plant(fixture, "lm_head.weight", 5, kNan);
+  overwrite_weight(fixture, "lm_head.weight", 5, kNan);
   REQUIRE(place_of(fixture, fixture.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
-  plant(fixture, "lm_head.weight", 5, 0.1F);
+  overwrite_weight(fixture, "lm_head.weight", 5, 0.1F);
   // A row of the embedding is read only where its token occurs: the first micro-batch that has the
   // token reports the value.
   for (Batch& batch : fixture.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token == 0 ? 1 : 0;
   fixture.batches[1].tokens[3] = token;
-  plant(fixture, "model.embed_tokens.weight", token * 16, kNan);
+  overwrite_weight(fixture, "model.embed_tokens.weight", token * 16, kNan);
   REQUIRE(place_of(fixture, fixture.prepared(2)) ==
           "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not "
           "finite");
@@ -81,7 +81,7 @@ TEST_CASE("an infinity in the loss is located in the head") {
   RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   fixture.train(1);
   for (int64_t i = 0; i < 16; ++i)
-    plant(fixture, "lm_head.weight", i, std::numeric_limits<float>::infinity());
+    overwrite_weight(fixture, "lm_head.weight", i, std::numeric_limits<float>::infinity());
   REQUIRE(place_of(fixture, fixture.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
 }
@@ -97,8 +97,8 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     // size of its input, so with a tiny embedding the smallest scale that overflows does so in that
     // norm.
     for (int64_t i = 0; i < 32 * 16; ++i)
-      plant(fixture, "model.embed_tokens.weight", i,
-            1e-4F * testing::weight_of("model.embed_tokens.weight", i));
+      overwrite_weight(fixture, "model.embed_tokens.weight", i,
+                       1e-4F * testing::weight_of("model.embed_tokens.weight", i));
     StepRun run = fixture.prepared(2);
     run.scalars.learning_rate = 0;
     for (run.scalars.token_loss_factor = 1e28F; run.result.finite;
@@ -119,7 +119,7 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
 TEST_CASE(
     "an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
   testing::SingleRank single_rank;
-  Config config = testing::run_of_stage(2);
+  Config config = testing::config_of_stage(2);
   config.fp16.enabled = true;
   RankFixture fixture(config, testing::small_model(), *single_rank.group);
   fixture.train(1);
@@ -131,10 +131,10 @@ TEST_CASE(
   run = fixture.prepared(2);
   run.scalars.token_loss_factor = 10.0F;
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
-  const auto before = testing::contents(fixture.state);
+  const auto before = testing::saved_contents(fixture.state);
   fixture.train_executor.run(run);
   REQUIRE(run.result.finite);
-  REQUIRE(testing::contents(fixture.state) != before);
+  REQUIRE(testing::saved_contents(fixture.state) != before);
 }
 
 TEST_CASE("a step that is finite only when it is run again changes nothing") {
@@ -144,31 +144,31 @@ TEST_CASE("a step that is finite only when it is run again changes nothing") {
     RankFixture fixture(run_nonfinite_in(stage), testing::small_model(), *single_rank.group);
     fixture.train(1);
     const std::string name = "model.layers.1.mlp.up_proj.weight";
-    plant(fixture, name, 7, kNan);
+    overwrite_weight(fixture, name, 7, kNan);
     StepRun run = fixture.prepared(2);
     fixture.train_executor.run(run);
     REQUIRE_FALSE(run.result.finite);
-    plant(fixture, name, 7, 0.0F);
-    const auto before = testing::contents(fixture.state);
+    overwrite_weight(fixture, name, 7, 0.0F);
+    const auto before = testing::saved_contents(fixture.state);
     REQUIRE(fixture.train_executor.find_nonfinite(run).text == "");
     REQUIRE(run.result.finite);
-    REQUIRE(testing::contents(fixture.state) == before);
+    REQUIRE(testing::saved_contents(fixture.state) == before);
     // The next step trains again.
     REQUIRE(fixture.train(3).result.finite);
-    REQUIRE(testing::contents(fixture.state) != before);
+    REQUIRE(testing::saved_contents(fixture.state) != before);
   }
 }
 
 TEST_CASE("a step that is run again has the same dropout masks as before") {
   testing::SingleRank single_rank;
-  testing::RankFixture fixture(testing::with_dropout(testing::run_of_stage(2)),
+  testing::RankFixture fixture(testing::with_dropout(testing::config_of_stage(2)),
                                testing::small_model(), *single_rank.group);
   fixture.train(1);
-  const auto before = testing::contents(fixture.state);
+  const auto before = testing::saved_contents(fixture.state);
   StepRun again = fixture.prepared(2), first = fixture.prepared(2), other = fixture.prepared(3);
   REQUIRE(fixture.train_executor.find_nonfinite(again).instr == -1);
   REQUIRE(fixture.train_executor.find_nonfinite(other).instr == -1);
-  REQUIRE(testing::contents(fixture.state) == before);
+  REQUIRE(testing::saved_contents(fixture.state) == before);
   fixture.train_executor.run(first);
   REQUIRE(again.result.loss_sum == first.result.loss_sum);
   REQUIRE(again.result.gradient_norm == first.result.gradient_norm);
@@ -183,7 +183,8 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
       RankFixture fixture(run_nonfinite_in(stage), testing::small_model(), group);
       fixture.train(1);
       // At these stages each rank has its own copy of all parameters, so only rank 1 has the NaN.
-      if (group.rank() == 1) plant(fixture, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
+      if (group.rank() == 1)
+        overwrite_weight(fixture, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
       const auto before = testing::own_slices(fixture.state);
       StepRun run = fixture.prepared(2);
       fixture.train_executor.run(run);
@@ -204,7 +205,7 @@ TEST_CASE("a shard that is not finite is reported by every rank that gathers it"
   testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankFixture fixture(run_nonfinite_in(3), testing::model_of_many_blocks(), group);
     fixture.train(1);
-    plant(fixture, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
+    overwrite_weight(fixture, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
     StepRun run = fixture.prepared(2);
     fixture.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
@@ -223,13 +224,13 @@ std::vector<NonfiniteLocation> locations_on_tensor_ranks(const std::string& name
   std::vector<NonfiniteLocation> locations(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
-  testing::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::run_on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     Config config = run_nonfinite_in(0);
     config.parallel.tensor = 2;
     config.parallel.sequence = sequence;
     RankFixture fixture(config, testing::small_model(), groups);
     fixture.train(1);
-    if (rendezvous.rank() == poisoned) plant(fixture, name, index, kNan);
+    if (rendezvous.rank() == poisoned) overwrite_weight(fixture, name, index, kNan);
     StepRun run = fixture.prepared(2);
     fixture.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");

@@ -19,8 +19,8 @@ namespace {
 
 using testing::own_slices;
 using testing::RankFixture;
-using testing::saved_on;
 using testing::SavedState;
+using testing::state_saved_on;
 using testing::train_step;
 using testing::TrainingMesh;
 
@@ -34,7 +34,7 @@ struct RunLayout {
   std::vector<std::string> only = {};
 
   Config config() const {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.bf16.enabled = bf16;
     config.train.only = only;
     config.parallel.schedule = schedule;
@@ -54,8 +54,8 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
   for (const RunLayout& writer : layouts) {
-    const testing::Scratch scratch;
-    const SavedState saved = saved_on(
+    const testing::ScratchFolder scratch;
+    const SavedState saved = state_saved_on(
         writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
           for (const int64_t number : {1, 2}) train_step(fixture, number);
           save_checkpoint(
@@ -64,11 +64,12 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
-      return saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
-        fixture.load(checkpoint);
-        if (trains) train_step(fixture, 3);
-      });
+      return state_saved_on(layout.config(), model, layout.mesh,
+                            [&](Rendezvous&, RankFixture& fixture) {
+                              Checkpoint checkpoint(scratch.path + "/step-00000000");
+                              fixture.load(checkpoint);
+                              if (trains) train_step(fixture, 3);
+                            });
     };
     for (const RunLayout& reader : layouts) {
       INFO(writer.text() << " -> " << reader.text());
@@ -76,7 +77,7 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
     }
     INFO(writer.text());
     const SavedState straight =
-        saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankFixture& fixture) {
+        state_saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankFixture& fixture) {
           for (const int64_t number : {1, 2, 3}) train_step(fixture, number);
         });
     REQUIRE(straight != saved);
@@ -114,7 +115,7 @@ TEST_CASE("an export collects the tensors of all stages whole") {
           RunLayout{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
       INFO(layout.text() << (tied ? ", tied" : ""));
       const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(tied), 5);
-      const auto collected = testing::collected_on(layout.config(), model, layout.mesh);
+      const auto collected = testing::tensors_collected_on(layout.config(), model, layout.mesh);
       // There are nine tensors in each of five layers, the embedding, the last norm and, unless
       // tied, the head.
       REQUIRE(collected.size() == (tied ? 47 : 48));
@@ -133,7 +134,7 @@ TEST_CASE(
       Config config = RunLayout{{.shards = 2, .stages = 3}, zero}.config();
       testing::offload_to(config, OffloadDevice::kCpu);
       config.zero.offload_optimizer.ratio = ratio;
-      config = testing::meshed(config, {.shards = 2, .stages = 3});
+      config = testing::config_on_mesh(config, {.shards = 2, .stages = 3});
       const std::vector<UnitHolders> first = plan_steps(config, model, 0).train.holders;
       REQUIRE(std::any_of(first.begin(), first.end(),
                           [](const UnitHolders& unit) { return unit.parts == 2; }));
@@ -150,8 +151,8 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
   const auto loss_of = [&](const RunLayout& layout) {
     std::mutex mutex;
     std::vector<double> losses;
-    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
-      testing::give_batches(fixture, 1);
+    state_saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
+      testing::set_batches(fixture, 1);
       double sum = 0;
       int64_t tokens = 0;
       for (const Batch& batch : fixture.batches) {
@@ -188,7 +189,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
     config.train_micro_batch_size_per_gpu = 1;
     std::mutex mutex;
     std::vector<std::vector<int32_t>> written;
-    saved_on(config, model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
+    state_saved_on(config, model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
       const ProgramPlan plan = plan_logits(model, fixture.plan, kRoom);
       fixture.memory.allocate(plan.program);
       Executor executor(plan.program, plan.model, fixture.memory, fixture.groups);
@@ -229,21 +230,23 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
 std::vector<std::string> nonfinite_on(const RunLayout& layout, const ModelConfig& model,
                                       const std::string& weight) {
   std::vector<std::string> found(static_cast<size_t>(layout.mesh.ranks()));
-  saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
-    train_step(fixture, 1);
-    testing::plant(fixture, weight, 5, std::numeric_limits<float>::quiet_NaN());
-    const auto before = own_slices(fixture.state);
-    testing::give_batches(fixture, 2);
-    StepRun run = fixture.prepared(2);
-    fixture.train_executor.run(run);
-    require(!run.result.finite, "every rank decides alike");
-    found[static_cast<size_t>(rendezvous.rank())] = fixture.train_executor.find_nonfinite(run).text;
-    require(!run.result.finite, "nor is it finite when it is run again");
-    require(own_slices(fixture.state) == before, "no state has changed");
-    testing::plant(fixture, weight, 5, 0.1F);
-    train_step(fixture, 3);
-    require(own_slices(fixture.state) != before, "the step after it trains");
-  });
+  state_saved_on(
+      layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        train_step(fixture, 1);
+        testing::overwrite_weight(fixture, weight, 5, std::numeric_limits<float>::quiet_NaN());
+        const auto before = own_slices(fixture.state);
+        testing::set_batches(fixture, 2);
+        StepRun run = fixture.prepared(2);
+        fixture.train_executor.run(run);
+        require(!run.result.finite, "every rank decides alike");
+        found[static_cast<size_t>(rendezvous.rank())] =
+            fixture.train_executor.find_nonfinite(run).text;
+        require(!run.result.finite, "nor is it finite when it is run again");
+        require(own_slices(fixture.state) == before, "no state has changed");
+        testing::overwrite_weight(fixture, weight, 5, 0.1F);
+        train_step(fixture, 3);
+        require(own_slices(fixture.state) != before, "the step after it trains");
+      });
   return found;
 }
 
@@ -305,22 +308,22 @@ TEST_CASE(
         {.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
     INFO(layout.text());
     std::vector<std::string> found(4);
-    saved_on(layout.config(), model, layout.mesh,
-             [&](Rendezvous& rendezvous, RankFixture& fixture) {
-               train_step(fixture, 1);
-               testing::plant(fixture, weight, kToken * model.hidden,
-                              std::numeric_limits<float>::quiet_NaN());
-               testing::give_batches(fixture, 2);
-               leave_token_in(fixture, kToken,
-                              sample_place(fixture.plan.options.state).index == kPoisonedData
-                                  ? kPoisonedMicroBatch
-                                  : -1);
-               StepRun run = fixture.prepared(2);
-               fixture.train_executor.run(run);
-               require(!run.result.finite, "every rank decides alike");
-               found[static_cast<size_t>(rendezvous.rank())] =
-                   fixture.train_executor.find_nonfinite(run).text;
-             });
+    state_saved_on(layout.config(), model, layout.mesh,
+                   [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                     train_step(fixture, 1);
+                     testing::overwrite_weight(fixture, weight, kToken * model.hidden,
+                                               std::numeric_limits<float>::quiet_NaN());
+                     testing::set_batches(fixture, 2);
+                     leave_token_in(fixture, kToken,
+                                    sample_place(fixture.plan.options.state).index == kPoisonedData
+                                        ? kPoisonedMicroBatch
+                                        : -1);
+                     StepRun run = fixture.prepared(2);
+                     fixture.train_executor.run(run);
+                     require(!run.result.finite, "every rank decides alike");
+                     found[static_cast<size_t>(rendezvous.rank())] =
+                         fixture.train_executor.find_nonfinite(run).text;
+                   });
     // Ranks 0 and 1 have the first stage, ranks 2 and 3 the second; only ranks 1 and 3 have the
     // token.
     CHECK(found[0] == "");
@@ -354,7 +357,7 @@ std::map<std::string, std::vector<std::byte>> tied_state(const RankFixture& fixt
 TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once in the norm") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
-  const auto trained = testing::train_on(testing::run_of_stage(0), model, {}, 4);
+  const auto trained = testing::train_on_mesh(testing::config_of_stage(0), model, {}, 4);
   for (const RunLayout& layout :
        {RunLayout{{.stages = 2}, 0},
         RunLayout{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
@@ -366,20 +369,20 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
     std::map<std::string, std::vector<std::byte>> held;
     std::map<std::string, std::set<int>> holders;
     std::vector<double> norms;
-    saved_on(layout.config(), model, layout.mesh,
-             [&](Rendezvous& rendezvous, RankFixture& fixture) {
-               for (int64_t step = 1; step <= 4; ++step) {
-                 const double norm = train_step(fixture, step).result.gradient_norm;
-                 const std::lock_guard lock(mutex);
-                 if (rendezvous.rank() == 0) norms.push_back(norm);
-                 for (const auto& [name, bytes] : tied_state(fixture)) {
-                   const auto [known, is_new] = held.emplace(cat(step, " ", name), bytes);
-                   require(is_new || known->second == bytes,
-                           cat("both stages hold the same ", name).c_str());
-                   holders[name].insert(fixture.plan.options.state.pipeline_stage);
-                 }
-               }
-             });
+    state_saved_on(layout.config(), model, layout.mesh,
+                   [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                     for (int64_t step = 1; step <= 4; ++step) {
+                       const double norm = train_step(fixture, step).result.gradient_norm;
+                       const std::lock_guard lock(mutex);
+                       if (rendezvous.rank() == 0) norms.push_back(norm);
+                       for (const auto& [name, bytes] : tied_state(fixture)) {
+                         const auto [known, is_new] = held.emplace(cat(step, " ", name), bytes);
+                         require(is_new || known->second == bytes,
+                                 cat("both stages hold the same ", name).c_str());
+                         holders[name].insert(fixture.plan.options.state.pipeline_stage);
+                       }
+                     }
+                   });
     REQUIRE_FALSE(holders.empty());
     for (const auto& [name, stages] : holders) {
       INFO(name);

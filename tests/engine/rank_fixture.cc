@@ -89,12 +89,12 @@ ModelConfig model_of_many_blocks(bool tied) {
   return c;
 }
 
-void without_norm_weights(ModelConfig& model) {
+void remove_norm_weights(ModelConfig& model) {
   model.norm = NormKind::kLayer;
   model.norm_weight = model.norm_bias = false;
 }
 
-Config small_run() {
+Config small_run_config() {
   Config config;
   config.data.sequence_length = 8;
   config.train_micro_batch_size_per_gpu = 2;
@@ -105,8 +105,8 @@ Config small_run() {
   return config;
 }
 
-Config run_of_stage(int64_t stage) {
-  Config config = small_run();
+Config config_of_stage(int64_t stage) {
+  Config config = small_run_config();
   config.zero.stage = stage;
   config.zero.param_persistence_threshold = 0;
   return config;
@@ -121,19 +121,19 @@ Config with_dropout(Config config) {
   return config;
 }
 
-Scratch::Scratch() {
+ScratchFolder::ScratchFolder() {
   static std::atomic<int> count{0};
   path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++))
              .string();
   std::filesystem::create_directories(path);
 }
 
-Scratch::~Scratch() {
+ScratchFolder::~ScratchFolder() {
   std::filesystem::remove_all(path);
 }
 
 const std::string& swap_folder() {
-  static const Scratch folder;
+  static const ScratchFolder folder;
   return folder.path;
 }
 
@@ -163,7 +163,7 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 
 const ModelFolder& model_folder(const ModelConfig& model) {
   static std::mutex mutex;
-  static const Scratch scratch;
+  static const ScratchFolder scratch;
   static std::map<std::string, std::unique_ptr<ModelFolder>> folders;
   const std::lock_guard lock(mutex);
   std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
@@ -277,7 +277,7 @@ StepRun RankFixture::train(int64_t step) {
   return run;
 }
 
-void plant(RankFixture& fixture, const std::string& name, int64_t index, float value) {
+void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t index, float value) {
   const Program& program = fixture.plan.train.program;
   const std::vector<StatePiece>& pieces = fixture.plan.train.pieces;
   for (const StatePiece& piece : pieces) {
@@ -316,7 +316,7 @@ std::vector<std::byte> bytes_of(const StateSlice& slice) {
 
 }  // namespace
 
-void WholeState::add(const std::vector<StateSlice>& slices) {
+void CombinedState::add(const std::vector<StateSlice>& slices) {
   const std::lock_guard lock(mutex_);
   for (const StateSlice& slice : slices) {
     const int64_t size = dtype_bytes(slice.dtype);
@@ -335,7 +335,7 @@ void WholeState::add(const std::vector<StateSlice>& slices) {
   }
 }
 
-std::map<std::string, std::vector<std::byte>> WholeState::take() const {
+std::map<std::string, std::vector<std::byte>> CombinedState::take() const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::vector<std::byte>> all;
   for (const auto& [name, tensor] : tensors_) {
@@ -345,8 +345,8 @@ std::map<std::string, std::vector<std::byte>> WholeState::take() const {
   return all;
 }
 
-std::map<std::string, std::vector<std::byte>> contents(const ModelState& state) {
-  WholeState whole;
+std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& state) {
+  CombinedState whole;
   whole.add(state.slices());
   return whole.take();
 }
@@ -390,8 +390,8 @@ std::vector<std::string> errors_on_ranks(
   });
 }
 
-void on_mesh(const StateOptions& mesh,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body) {
+void run_on_mesh(const StateOptions& mesh,
+                 const std::function<void(Rendezvous&, const RankGroups&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
   require_no_failures(
       on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
@@ -408,14 +408,14 @@ void on_mesh(const StateOptions& mesh,
       }));
 }
 
-void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body,
-             int secondary_shards) {
+void run_on_mesh(int replicas, int shards,
+                 const std::function<void(Rendezvous&, const RankGroups&)>& body,
+                 int secondary_shards) {
   StateOptions mesh;
   mesh.dp_shard.count = shards;
   mesh.replicas = replicas;
   mesh.secondary_shards = secondary_shards;
-  on_mesh(mesh, body);
+  run_on_mesh(mesh, body);
 }
 
 std::string message_of(const std::function<void()>& work) {

@@ -79,7 +79,7 @@ std::vector<Setting> settings() {
 }
 
 Config run_with(const Setting& setting, ConfigDtype wire) {
-  Config config = testing::run_of_stage(0);
+  Config config = testing::config_of_stage(0);
   config.parallel.data = kReducingRanks;
   config.optimizer.type = OptimizerType::kSgd;
   config.optimizer.momentum = 0;

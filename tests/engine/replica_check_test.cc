@@ -37,21 +37,21 @@ std::vector<std::string> check_messages(
     const std::function<void(int, RankFixture&)>& corrupt, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
         [](int, const std::function<void()>& check) { return testing::message_of(check); }) {
-  Config config = testing::meshed(plain, mesh);
+  Config config = testing::config_on_mesh(plain, mesh);
   config.parallel.virtual_stages = 1;
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   std::vector<std::string> messages(static_cast<size_t>(mesh.ranks()));
-  testing::on_mesh(testing::options_of(mesh, config, model),
-                   [&](Rendezvous& rendezvous, const RankGroups& groups) {
-                     RankFixture fixture(config, model, groups);
-                     const ReplicaCheck check = check_of(fixture, rendezvous);
-                     require(check.compares() == compares, "what ranks hold alike");
-                     testing::train_step(fixture, 1);
-                     check.check(1);
-                     corrupt(rendezvous.rank(), fixture);
-                     messages[static_cast<size_t>(rendezvous.rank())] =
-                         read(rendezvous.rank(), [&] { check.check(2); });
-                   });
+  testing::run_on_mesh(testing::options_of(mesh, config, model),
+                       [&](Rendezvous& rendezvous, const RankGroups& groups) {
+                         RankFixture fixture(config, model, groups);
+                         const ReplicaCheck check = check_of(fixture, rendezvous);
+                         require(check.compares() == compares, "what ranks hold alike");
+                         testing::train_step(fixture, 1);
+                         check.check(1);
+                         corrupt(rendezvous.rank(), fixture);
+                         messages[static_cast<size_t>(rendezvous.rank())] =
+                             read(rendezvous.rank(), [&] { check.check(2); });
+                       });
   return messages;
 }
 
@@ -77,7 +77,7 @@ constexpr const char* kRemedy =
 const char* const kMatrix = "model.layers.1.mlp.down_proj.weight";
 
 void plant_on(int rank, int here, RankFixture& fixture) {
-  if (rank == here) testing::plant(fixture, kMatrix, 5, 0.25F);
+  if (rank == here) testing::overwrite_weight(fixture, kMatrix, 5, 0.25F);
 }
 
 TEST_CASE("the one rank of three that differs is named, on all ranks") {
@@ -87,11 +87,11 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
-    REQUIRE(check_messages(testing::run_of_stage(stage), {.shards = 3},
+    REQUIRE(check_messages(testing::config_of_stage(stage), {.shards = 3},
                            [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); }) ==
             std::vector<std::string>(3, wanted));
   }
-  REQUIRE(check_messages(testing::run_of_stage(3), {.replicas = 3},
+  REQUIRE(check_messages(testing::config_of_stage(3), {.replicas = 3},
                          [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); }) ==
           std::vector<std::string>(3, wanted));
 }
@@ -100,9 +100,9 @@ TEST_CASE(
     "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
     "whose they are") {
   const auto corrupt = [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); };
-  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
@@ -111,30 +111,30 @@ TEST_CASE("both ranks of two that differ are named") {
                                  " (parameters) after step 2, which must be equal: a memory or CPU "
                                  "error on one of them changed them",
                                  kRemedy);
-  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 2},
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2},
                          [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); }) ==
           std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
-      check_messages(testing::run_of_stage(3), {.shards = 2, .replicas = 2},
+      check_messages(testing::config_of_stage(3), {.shards = 2, .replicas = 2},
                      [](int rank, RankFixture& fixture) { plant_on(3, rank, fixture); });
   REQUIRE_THAT(sharded[0],
                Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
   const std::vector<std::string> staged = check_messages(
-      testing::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankFixture& fixture) {
-        if (rank == 3) testing::plant(fixture, last, 5, 0.25F);
+      testing::config_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankFixture& fixture) {
+        if (rank == 3) testing::overwrite_weight(fixture, last, 5, 0.25F);
       });
   REQUIRE_THAT(staged[0],
                Catch::StartsWith(cat("ranks 2 and 3 do not hold the same bits of ", last)));
 }
 
 TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") {
-  const std::vector<std::string> norms =
-      check_messages(testing::run_of_stage(1), {.tensor = 2}, [](int rank, RankFixture& fixture) {
-        if (rank == 1) testing::plant(fixture, "model.norm.weight", 3, 0.25F);
+  const std::vector<std::string> norms = check_messages(
+      testing::config_of_stage(1), {.tensor = 2}, [](int rank, RankFixture& fixture) {
+        if (rank == 1) testing::overwrite_weight(fixture, "model.norm.weight", 3, 0.25F);
       });
   REQUIRE_THAT(norms[0],
                Catch::StartsWith(
@@ -143,7 +143,7 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
 
 TEST_CASE("nothing is compared if all state is sharded") {
   REQUIRE(check_messages(
-              testing::run_of_stage(3), {.shards = 2},
+              testing::config_of_stage(3), {.shards = 2},
               [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); },
               false) == std::vector<std::string>(2));
 }
@@ -151,9 +151,9 @@ TEST_CASE("nothing is compared if all state is sharded") {
 TEST_CASE(
     "any flipped bit of a state that other ranks hold is found, and no normal step is mistaken for "
     "one") {
-  const Config config = testing::meshed(testing::run_of_stage(0), {.shards = 3});
+  const Config config = testing::config_on_mesh(testing::config_of_stage(0), {.shards = 3});
   const ModelConfig model = testing::model_of_many_blocks();
-  testing::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::run_on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     RankFixture fixture(config, model, groups);
     const ReplicaCheck check = check_of(fixture, rendezvous);
     std::mt19937 random(7);

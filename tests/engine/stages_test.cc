@@ -22,21 +22,21 @@ using Outcome = testing::TrainingOutcome;
 Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks,
               PipelineSchedule schedule = PipelineSchedule::k1F1B) {
   Outcome outcome;
-  testing::WholeState whole;
-  Config meshed = config;
-  meshed.parallel.data_replicate = replicas;
+  testing::CombinedState whole;
+  Config config_on_mesh = config;
+  config_on_mesh.parallel.data_replicate = replicas;
   const auto rank = [&](Rendezvous&, const RankGroups& groups) {
-    RankFixture fixture(meshed, model, groups, nullptr, {.schedule = schedule});
+    RankFixture fixture(config_on_mesh, model, groups, nullptr, {.schedule = schedule});
     testing::train_steps(fixture, kSteps, outcome);
     whole.add(fixture.state.slices());
   };
-  testing::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
+  testing::run_on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
   outcome.state = whole.take();
   return outcome;
 }
 
 Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.gradient_accumulation_steps = accumulation;
   config.zero.param_persistence_threshold = small;
   return config;
@@ -440,7 +440,7 @@ TEST_CASE("the validation loss depends neither on the stage nor on the tier") {
   for (const int64_t stage : {0, 1, 2, 3})
     for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
       double loss = 0;
-      testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+      testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
         RankFixture fixture(config, model, groups);
         fixture.train(1);
         StepRun run;

@@ -68,11 +68,11 @@ TEST_CASE(
   constexpr int kSwapped = 2;  // rank 3 is in the same two groups
   std::vector<std::string> messages(4);
   std::vector<int> blamed(4);
-  testing::on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::run_on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     const auto rank = static_cast<size_t>(rendezvous.rank());
     testing::RankFixtureSettings settings;
     if (rank == kSwapped) settings.mutates = swap_collectives;
-    Config config = testing::run_of_stage(2);
+    Config config = testing::config_of_stage(2);
     config.parallel.data_replicate = 2;
     testing::RankFixture fixture(config, testing::model_of_many_blocks(), groups, nullptr,
                                  settings);

@@ -94,7 +94,7 @@ std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program) {
   return found;
 }
 
-std::vector<std::pair<InstrId, InstrId>> unordered(
+std::vector<std::pair<InstrId, InstrId>> unordered_conflicts(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts) {
   const size_t count = program.instrs.size();
   std::vector<Set> before(count, Set(count));
@@ -117,7 +117,7 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
   return open;
 }
 
-bool reads_its_own(const Program& program) {
+bool reads_only_own_bytes(const Program& program) {
   // Maps each 4 bytes of an arena to the buffer whose content is there; ranges begin and end at
   // multiples of 4.
   std::array<std::vector<BufferId>, kArenaCount> held;

@@ -126,10 +126,10 @@ TEST_CASE("gradients of a step of one micro-batch reuse the memory of activation
 /// Returns a program where compute works on temp0 twice, then communication on temp1, then compute
 /// on temp2.
 Program two_lanes(std::vector<InstrId> communication_waits, std::vector<InstrId> compute_waits) {
-  return handmade({{Lane::kCompute, 0},
-                   {Lane::kCompute, 0},
-                   {lane_of(0), 1, false, true, std::move(communication_waits)},
-                   {Lane::kCompute, 2, false, true, std::move(compute_waits)}});
+  return program_of_touches({{Lane::kCompute, 0},
+                             {Lane::kCompute, 0},
+                             {lane_of(0), 1, false, true, std::move(communication_waits)},
+                             {Lane::kCompute, 2, false, true, std::move(compute_waits)}});
 }
 
 TEST_CASE(
@@ -165,7 +165,8 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
 TEST_CASE("no buffer overlaps a result, which is read after the program has ended") {
   for (const bool is_result : {false, true}) {
     INFO(is_result);
-    Program program = handmade({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
+    Program program =
+        program_of_touches({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
     program.buffers[0].is_result = is_result;
     CHECK(buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
     program = plan_memory(std::move(program));

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "choices.h"
 #include "model/size.h"
+#include "step_cases.h"
 
 #include <catch2/catch.hpp>
 
@@ -51,17 +51,17 @@ TEST_CASE(
     "the published formulas and the listed deviations add up to the bytes that a program sends") {
   std::mt19937_64 random(301);
   for (int round = 0; round < 150; ++round) {
-    Choice choice = random_choice(random);
-    if (round % 3 == 2) choice = with_frozen(choice, random, 40);
-    if (round % 3 == 1) choice = with_frozen_below(choice, random);
-    const std::vector<StepProgram> steps = choice.steps();
+    StepCase step_case = random_step_case(random);
+    if (round % 3 == 2) step_case = with_frozen(step_case, random, 40);
+    if (round % 3 == 1) step_case = with_frozen_below(step_case, random);
+    const std::vector<StepProgram> steps = step_case.steps();
     const Program& program = steps.back().program;
-    const StepOptions options = choice.of_rank(choice.mesh.ranks() - 1);
+    const StepOptions options = step_case.options_of_rank(step_case.mesh.ranks() - 1);
     const Traffic traffic = program_traffic(program);
     const TrafficTheory theory =
-        explain_traffic(program, choice.built.model, choice.built.partition, options);
-    INFO("round " << round << ": " << choice.text() << "\n" << traffic_text(traffic, theory));
-    REQUIRE(traffic.bytes == expected_bytes(program, choice.mesh));
+        explain_traffic(program, step_case.built.model, step_case.built.partition, options);
+    INFO("round " << round << ": " << step_case.text() << "\n" << traffic_text(traffic, theory));
+    REQUIRE(traffic.bytes == expected_bytes(program, step_case.mesh));
     int64_t rows = 0;
     int64_t calls = 0;
     for (const TrafficRow& row : traffic.rows) {
@@ -74,8 +74,8 @@ TEST_CASE(
       REQUIRE(deviation.bytes != 0);
       sum += deviation.bytes;
       // The formulas omit less than a byte per call and unit.
-      const auto parts = calls + static_cast<int64_t>(choice.built.partition.units.size()) *
-                                     choice.options.micro_batches;
+      const auto parts = calls + static_cast<int64_t>(step_case.built.partition.units.size()) *
+                                     step_case.options.micro_batches;
       if (deviation.cause.find("rounding") == 0)
         REQUIRE(std::abs(static_cast<double>(deviation.bytes)) <= static_cast<double>(parts));
     }

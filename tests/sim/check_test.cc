@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "program/buffer_names.h"
-#include "program/choices.h"
 #include "program/passes.h"
+#include "program/step_cases.h"
 
 #include <catch2/catch.hpp>
 
@@ -482,12 +482,12 @@ TEST_CASE("faults of a program that several ranks share are reported once") {
 std::vector<StepProgram> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
                                                [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
-  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
-                {.bucket_elements = 1},
-                {.shards = 2, .tensor = 2},
-                config};
-  change(choice.options);
-  return choice.steps();
+  StepCase step_case{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+                     {.bucket_elements = 1},
+                     {.shards = 2, .tensor = 2},
+                     config};
+  change(step_case.options);
+  return step_case.steps();
 }
 
 Faults of_all(const std::vector<StepProgram>& steps) {
@@ -528,7 +528,7 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
   Program& program = steps[0].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, loss);
-  program = moved(program, loss, share);
+  program = with_instruction_moved(program, loss, share);
   REQUIRE(check(program).empty());
   CHECK(of_all(steps) ==
         Faults{"rank 0 enters instruction 29 (reduce_scatter layer 3 mb 0) with 128 bytes of "

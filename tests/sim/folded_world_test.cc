@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "program/choices.h"
+#include "program/step_cases.h"
 #include "sim/rank_classes.h"
 #include "sim/walk.h"
 #include "sweep.h"
@@ -120,10 +120,11 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
   int folds = 0, ends = 0, hangs = 0;
   const int rounds = sweep_rounds(120);
   for (int round = 0; round < rounds; ++round) {
-    const Choice choice = random_choice(random);
-    const StateOptions state = choice.of_rank(0).state;
-    const RankClasses classes = rank_classes(choice.built.model, choice.built.partition, state);
-    const std::vector<StepProgram> steps = choice.steps();
+    const StepCase step_case = random_step_case(random);
+    const StateOptions state = step_case.options_of_rank(0).state;
+    const RankClasses classes =
+        rank_classes(step_case.built.model, step_case.built.partition, state);
+    const std::vector<StepProgram> steps = step_case.steps();
     std::vector<const Program*> programs;
     for (const int rank : classes.first)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
@@ -131,7 +132,7 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
     std::vector<LaneSchedule> schedules;
     for (const Program* program : programs) schedules.push_back(collective_schedule(*program));
     for (int damages = 0; damages < 6; ++damages) {
-      INFO("round " << round << ", " << damages << " damages: " << choice.text());
+      INFO("round " << round << ", " << damages << " damages: " << step_case.text());
       std::vector<LaneSchedule> changed = schedules;
       for (int i = 0; i < damages; ++i) {
         LaneSchedule& schedule = changed[random() % changed.size()];

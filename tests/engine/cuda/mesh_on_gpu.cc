@@ -35,12 +35,12 @@ struct MeshTraining {
 /// Trains on the mesh: with the CUDA kernels, or on the CPU if `connect` is empty.
 MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                         const GroupOnGpu& connect) {
-  Config config = meshed(plain, mesh);
+  Config config = config_on_mesh(plain, mesh);
   TrainingOutcome outcome;
-  WholeState start, whole;
+  CombinedState start, whole;
   const StateOptions options = options_of(mesh, config, model);
   if (connect) config.device = DeviceKind::kCuda;
-  on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  run_on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
     RankFixture fixture(config, model, there ? there->groups : host,

@@ -41,7 +41,7 @@ TEST_CASE(
     const auto adapter = static_cast<testing::Adapter>(row[kAdapter]);
     INFO(name_of(precision) << ", " << name_of(adapter));
     const TrainingMesh& mesh = meshes()[static_cast<size_t>(row[kMesh])];
-    Config config = testing::run_of_stage(row[kStage]);
+    Config config = testing::config_of_stage(row[kStage]);
     config.parallel.schedule = PipelineSchedule::k1F1B;
     config.parallel.virtual_stages = 1;
     config.train_micro_batch_size_per_gpu = 1;
