@@ -158,7 +158,7 @@ Lattice::Reference& Lattice::reference(const LatticeCell& cell) {
       references_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
   if (reference.one_process.losses.empty())
     reference.one_process = train_on_mesh(config_of_stage(0), cell.model(),
-                                    {.micro_batches = cell.mesh.micro_batches}, steps_);
+                                          {.micro_batches = cell.mesh.micro_batches}, steps_);
   return reference;
 }
 
