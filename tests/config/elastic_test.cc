@@ -23,7 +23,7 @@ std::string elastic(const std::string& keys, int64_t ranks, const std::string& m
 }
 
 // Returns the elastic batch by definition: tries every candidate that the description allows.
-ElasticBatch by_definition(const ElasticityConfig& e) {
+ElasticBatch batch_by_definition(const ElasticityConfig& e) {
   std::vector<int64_t> bases = e.micro_batch_sizes;
   int64_t common = 1;
   while (std::any_of(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end(),
@@ -87,7 +87,7 @@ TEST_CASE("elasticity agrees with its definition on many limits") {
         e.prefer_larger_batch = larger;
         for (const double version : {0.1, 0.2}) {
           e.version = version;
-          const ElasticBatch chosen = choose_elastic_batch(e), expected = by_definition(e);
+          const ElasticBatch chosen = choose_elastic_batch(e), expected = batch_by_definition(e);
           INFO("limit " << limit << ", micro " << micros.front() << ", larger " << larger);
           REQUIRE(chosen.train_batch == expected.train_batch);
           REQUIRE(chosen.data_ranks == expected.data_ranks);

@@ -13,7 +13,7 @@ namespace {
 
 /// Returns how many allocations of all ranks are alive between collectives. Gloo's threads free
 /// their memory shortly after a collective ends, so the function waits a moment first.
-int64_t alive_at_rest(Communicator& group) {
+int64_t allocations_between_collectives(Communicator& group) {
   group.barrier({"rest"});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const int64_t alive = testing::allocations_alive();
@@ -38,9 +38,9 @@ TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing a
         testing::RankFixture fixture(config, testing::small_model(), group);
         for (int64_t step = 1; step <= 4; ++step) fixture.train(step);
         const int64_t calls = group.stats().total().calls;
-        const int64_t before = alive_at_rest(group);
+        const int64_t before = allocations_between_collectives(group);
         for (int64_t step = 5; step < 5 + kSteps; ++step) fixture.train(step);
-        const int64_t after = alive_at_rest(group);
+        const int64_t after = allocations_between_collectives(group);
         if (group.rank() != 0) return;
         grown = after - before;
         collectives = group.stats().total().calls - calls;

@@ -18,7 +18,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// Runs a step on the fixture's current batches. The step must not be finite and must change
 /// nothing. Returns the message in which this rank names where it found the value.
-std::string place_of(RankFixture& fixture, StepRun run) {
+std::string nonfinite_message(RankFixture& fixture, StepRun run) {
   const auto before = testing::saved_contents(fixture.state);
   fixture.train_executor.run(run);
   require(!run.result.finite, "the step is not finite");
@@ -48,7 +48,7 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
         fixture.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
         overwrite_weight(fixture, name, 7, kNan);
-        REQUIRE(place_of(fixture, fixture.prepared(2)) ==
+        REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
                 "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
         overwrite_weight(fixture, name, 7, 0.0F);
         REQUIRE(fixture.train(3).result.finite);
@@ -61,7 +61,7 @@ TEST_CASE("a value that is not a number is also located in the embedding and in 
   fixture.train(1);
   const int32_t token = fixture.batches[1].tokens[3];
   overwrite_weight(fixture, "lm_head.weight", 5, kNan);
-  REQUIRE(place_of(fixture, fixture.prepared(2)) ==
+  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
   overwrite_weight(fixture, "lm_head.weight", 5, 0.1F);
   // A row of the embedding is read only where its token occurs: the first micro-batch that has the
@@ -71,7 +71,7 @@ TEST_CASE("a value that is not a number is also located in the embedding and in 
       if (id == token) id = token == 0 ? 1 : 0;
   fixture.batches[1].tokens[3] = token;
   overwrite_weight(fixture, "model.embed_tokens.weight", token * 16, kNan);
-  REQUIRE(place_of(fixture, fixture.prepared(2)) ==
+  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
           "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not "
           "finite");
 }
@@ -82,7 +82,7 @@ TEST_CASE("an infinity in the loss is located in the head") {
   fixture.train(1);
   for (int64_t i = 0; i < 16; ++i)
     overwrite_weight(fixture, "lm_head.weight", i, std::numeric_limits<float>::infinity());
-  REQUIRE(place_of(fixture, fixture.prepared(2)) ==
+  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
       fixture.train_executor.run(run);
     }
     run.scalars.token_loss_factor /= 4;
-    const std::string place = place_of(fixture, run);
+    const std::string place = nonfinite_message(fixture, run);
     REQUIRE_THAT(place,
                  Catch::StartsWith("backward layer 1 mb ") && Catch::Contains(" (layers.0): d_"));
     run = fixture.prepared(2);
@@ -127,7 +127,8 @@ TEST_CASE(
   run.scalars.token_loss_factor = 1e9F;
   run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
   // The head computes the first gradients, within the operations of its forward pass.
-  REQUIRE_THAT(place_of(fixture, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
+  REQUIRE_THAT(nonfinite_message(fixture, run),
+               Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
   run = fixture.prepared(2);
   run.scalars.token_loss_factor = 10.0F;
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});

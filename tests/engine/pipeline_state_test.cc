@@ -282,7 +282,7 @@ TEST_CASE(
 }
 
 /// Removes a token from the rank's batches, except from one micro-batch; -1: from all of them.
-void leave_token_in(RankFixture& fixture, int32_t token, int micro_batch) {
+void keep_token_only_in(RankFixture& fixture, int32_t token, int micro_batch) {
   for (Batch& batch : fixture.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token + 1;
@@ -308,22 +308,22 @@ TEST_CASE(
         {.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
     INFO(layout.text());
     std::vector<std::string> found(4);
-    state_saved_on(layout.config(), model, layout.mesh,
-                   [&](Rendezvous& rendezvous, RankFixture& fixture) {
-                     train_step(fixture, 1);
-                     testing::overwrite_weight(fixture, weight, kToken * model.hidden,
-                                               std::numeric_limits<float>::quiet_NaN());
-                     testing::set_batches(fixture, 2);
-                     leave_token_in(fixture, kToken,
-                                    sample_place(fixture.plan.options.state).index == kPoisonedData
-                                        ? kPoisonedMicroBatch
-                                        : -1);
-                     StepRun run = fixture.prepared(2);
-                     fixture.train_executor.run(run);
-                     require(!run.result.finite, "every rank decides alike");
-                     found[static_cast<size_t>(rendezvous.rank())] =
-                         fixture.train_executor.find_nonfinite(run).text;
-                   });
+    state_saved_on(
+        layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+          train_step(fixture, 1);
+          testing::overwrite_weight(fixture, weight, kToken * model.hidden,
+                                    std::numeric_limits<float>::quiet_NaN());
+          testing::set_batches(fixture, 2);
+          keep_token_only_in(fixture, kToken,
+                             sample_place(fixture.plan.options.state).index == kPoisonedData
+                                 ? kPoisonedMicroBatch
+                                 : -1);
+          StepRun run = fixture.prepared(2);
+          fixture.train_executor.run(run);
+          require(!run.result.finite, "every rank decides alike");
+          found[static_cast<size_t>(rendezvous.rank())] =
+              fixture.train_executor.find_nonfinite(run).text;
+        });
     // Ranks 0 and 1 have the first stage, ranks 2 and 3 the second; only ranks 1 and 3 have the
     // token.
     CHECK(found[0] == "");

@@ -38,7 +38,7 @@ float rounded(float value, int bits, int least, float most) {
                                 : near;
 }
 
-float as(ConfigDtype wire, float value) {
+float rounded_to(ConfigDtype wire, float value) {
   if (wire == ConfigDtype::kFp16) return rounded(value, 11, -24, 65504.0F);
   if (wire == ConfigDtype::kBf16) return rounded(value, 8, -133, std::numeric_limits<float>::max());
   return value;
@@ -169,8 +169,8 @@ Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
   for (size_t e = 0; e < out.size(); ++e) {
     float sum = 0;
     for (const Floats& own : ranks)
-      sum += as(wire, static_cast<float>(double{own[e]} * loss_scale / setting.before));
-    out[e] = as(wire, sum);
+      sum += rounded_to(wire, static_cast<float>(double{own[e]} * loss_scale / setting.before));
+    out[e] = rounded_to(wire, sum);
   }
   return out;
 }

@@ -76,7 +76,7 @@ constexpr const char* kRemedy =
 
 const char* const kMatrix = "model.layers.1.mlp.down_proj.weight";
 
-void plant_on(int rank, int here, RankFixture& fixture) {
+void overwrite_on_rank(int rank, int here, RankFixture& fixture) {
   if (rank == here) testing::overwrite_weight(fixture, kMatrix, 5, 0.25F);
 }
 
@@ -88,18 +88,20 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
     REQUIRE(check_messages(testing::config_of_stage(stage), {.shards = 3},
-                           [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); }) ==
-            std::vector<std::string>(3, wanted));
+                           [](int rank, RankFixture& fixture) {
+                             overwrite_on_rank(1, rank, fixture);
+                           }) == std::vector<std::string>(3, wanted));
   }
   REQUIRE(check_messages(testing::config_of_stage(3), {.replicas = 3},
-                         [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); }) ==
-          std::vector<std::string>(3, wanted));
+                         [](int rank, RankFixture& fixture) {
+                           overwrite_on_rank(1, rank, fixture);
+                         }) == std::vector<std::string>(3, wanted));
 }
 
 TEST_CASE(
     "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
     "whose they are") {
-  const auto corrupt = [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); };
+  const auto corrupt = [](int rank, RankFixture& fixture) { overwrite_on_rank(1, rank, fixture); };
   REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
   REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
@@ -112,14 +114,15 @@ TEST_CASE("both ranks of two that differ are named") {
                                  "error on one of them changed them",
                                  kRemedy);
   REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2},
-                         [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); }) ==
-          std::vector<std::string>(2, wanted));
+                         [](int rank, RankFixture& fixture) {
+                           overwrite_on_rank(1, rank, fixture);
+                         }) == std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
       check_messages(testing::config_of_stage(3), {.shards = 2, .replicas = 2},
-                     [](int rank, RankFixture& fixture) { plant_on(3, rank, fixture); });
+                     [](int rank, RankFixture& fixture) { overwrite_on_rank(3, rank, fixture); });
   REQUIRE_THAT(sharded[0],
                Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
@@ -144,7 +147,7 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
 TEST_CASE("nothing is compared if all state is sharded") {
   REQUIRE(check_messages(
               testing::config_of_stage(3), {.shards = 2},
-              [](int rank, RankFixture& fixture) { plant_on(1, rank, fixture); },
+              [](int rank, RankFixture& fixture) { overwrite_on_rank(1, rank, fixture); },
               false) == std::vector<std::string>(2));
 }
 

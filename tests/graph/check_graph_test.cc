@@ -151,9 +151,10 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({.biases = true}),
-        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
-        whole_norms({}), head_norms({}), split_head({.biases = true}, true), split_mlp({}, false),
-        plain_mlp({.biases = true}), exchanged({})}) {
+        adapter_graph({.dropout = 0.5}), magnitude_graph({.biases = true}), scale_graph({}),
+        softcap_graph({}), whole_norm_graph({}), head_norm_graph({}),
+        split_head_graph({.biases = true}, true), split_mlp_graph({}, false),
+        plain_mlp_graph({.biases = true}), exchange_graph({})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
@@ -271,7 +272,7 @@ TEST_CASE("an all-gather's blocks are adjacent or apart, and have no other layou
 }
 
 TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {
-  LayerGraph g = split_head({}, true);
+  LayerGraph g = split_head_graph({}, true);
   CHECK(fault(g) == "nothing");
   // Change the second chunk's loss so that it does not add to the first one's.
   const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(), [](const Op& op) {
@@ -279,7 +280,7 @@ TEST_CASE("an operation may change a value that it reads, unless the value is gi
   });
   second->in.resize(6);
   CHECK_THAT(fault(g), Catch::EndsWith("writes loss a second time"));
-  g = split_head({}, true);
+  g = split_head_graph({}, true);
   g.forward.back().in[6] = g.forward.back().out[0] = named(g, "labels");
   CHECK_THAT(fault(g), Catch::EndsWith("writes labels a second time"));
 }

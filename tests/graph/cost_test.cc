@@ -223,7 +223,7 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
 
 /// Returns whether ranges that begin at the given offsets (or -1: absent) and have the given sizes
 /// are aligned, disjoint and within `bytes`.
-bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
+bool ranges_fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   std::erase_if(ranges, [](const auto& range) { return range.first < 0; });
   std::sort(ranges.begin(), ranges.end());
   int64_t end = 0;
@@ -246,17 +246,17 @@ TEST_CASE(
       CHECK(f.blocks == blocks);
       CHECK(f.batch_rows == rows);
       const int64_t tile = kAttentionBlock * f.padded_head * element;
-      CHECK(fit({{f.lowest, n * 4},
-                 {f.first_block, rows * blocks * 4},
-                 {f.keys, rows * kv * blocks * tile},
-                 {f.values, rows * kv * blocks * tile}},
-                f.bytes));
+      CHECK(ranges_fit({{f.lowest, n * 4},
+                        {f.first_block, rows * blocks * 4},
+                        {f.keys, rows * kv * blocks * tile},
+                        {f.values, rows * kv * blocks * tile}},
+                       f.bytes));
       const AttentionWorkspace b = attention_workspace(n, attrs, element, true);
-      CHECK(fit({{b.lowest, n * 4},
-                 {b.first_block, rows * blocks * 4},
-                 {b.delta, heads * n * element},
-                 {b.dq, b.classes * rows * heads * blocks * tile}},
-                b.bytes));
+      CHECK(ranges_fit({{b.lowest, n * 4},
+                        {b.first_block, rows * blocks * 4},
+                        {b.delta, heads * n * element},
+                        {b.dq, b.classes * rows * heads * blocks * tile}},
+                       b.bytes));
       CHECK(b.classes >= 1);
       CHECK(b.classes <= std::max<int64_t>(1, blocks));
     }
@@ -269,11 +269,11 @@ TEST_CASE(
     for (const int64_t chunk : {1, 96, 256}) {
       const CrossEntropyWorkspace w = cross_entropy_workspace(tokens, 17, 133, {true, chunk}, 4);
       CHECK(w.chunk == std::min(chunk, tokens));
-      CHECK(fit({{w.counted, tokens * 4},
-                 {w.losses, w.chunk * 8},
-                 {w.rows, w.chunk * 17 * 4},
-                 {w.logits, w.chunk * 133 * 4}},
-                w.bytes));
+      CHECK(ranges_fit({{w.counted, tokens * 4},
+                        {w.losses, w.chunk * 8},
+                        {w.rows, w.chunk * 17 * 4},
+                        {w.logits, w.chunk * 133 * 4}},
+                       w.bytes));
     }
   }
 }
@@ -290,12 +290,12 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
     CHECK(w.wide_chunk == std::max<int64_t>(kept / 2, 1));
     const int64_t row_bytes = std::max<int64_t>(kept * 2, 4);
     CHECK(w.panel_rows == 133);
-    CHECK(fit({{w.counted, 100 * 4},
-               {w.losses, kept * 8},
-               {w.rows, row_bytes * 17},
-               {w.logits, row_bytes * 133},
-               {w.panel, 133 * 17 * 4}},
-              w.bytes));
+    CHECK(ranges_fit({{w.counted, 100 * 4},
+                      {w.losses, kept * 8},
+                      {w.rows, row_bytes * 17},
+                      {w.logits, row_bytes * 133},
+                      {w.panel, 133 * 17 * 4}},
+                     w.bytes));
     // The logits of a kernel without panels begin at the same offset.
     CHECK(cross_entropy_workspace(100, 17, 133, {true, chunk}, 2, 2).logits == w.logits);
   }
@@ -333,12 +333,12 @@ TEST_CASE(
       }
       return all;
     };
-    CHECK(fit(parts(f), f.bytes));
+    CHECK(ranges_fit(parts(f), f.bytes));
     CHECK(f.delta == -1);
     const GpuAttentionWorkspace b = gpu_attention_workspace(n, attrs, true);
     std::vector<std::pair<int64_t, int64_t>> backward_parts = parts(b);
     backward_parts.emplace_back(b.delta, attrs.query_heads * n * 4);
-    CHECK(fit(backward_parts, b.bytes));
+    CHECK(ranges_fit(backward_parts, b.bytes));
     CHECK(workspace_bytes(g, forward) == f.bytes);
     CHECK(workspace_bytes(g, backward) == b.bytes);
     CHECK(g.at(backward.workspace).bytes() == b.bytes);
@@ -377,13 +377,13 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
     CHECK(w.chunk == 96);
     // Rows of 133 logits begin at multiples of 64 elements.
     CHECK(w.row == 192);
-    CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
+    CHECK(ranges_fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
     CHECK(w.correct == -1);
     const GpuHeadWorkspace evaluated = gpu_head_workspace(1000, 133, {false, 96}, element);
-    CHECK(fit({{evaluated.losses, 96 * 8},
-               {evaluated.correct, 96 * 4},
-               {evaluated.logits, 96 * 192 * element}},
-              evaluated.bytes));
+    CHECK(ranges_fit({{evaluated.losses, 96 * 8},
+                      {evaluated.correct, 96 * 4},
+                      {evaluated.logits, 96 * 192 * element}},
+                     evaluated.bytes));
   }
   CHECK(gpu_head_workspace(1000, 128, {true, 96}, 2).row == 128);
   CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);
@@ -398,10 +398,10 @@ TEST_CASE(
   const MatmulWorkspace none = matmul_workspace(5000, 5000, 5000, 4, 4);
   CHECK(none.bytes == 0);
   const MatmulWorkspace all = matmul_workspace(5000, 5000, 5000, 2, 2);
-  CHECK(fit({{all.a, all.rows * all.depth * 4},
-             {all.b, all.depth * all.columns * 4},
-             {all.c, all.rows * all.columns * 4}},
-            all.bytes));
+  CHECK(ranges_fit({{all.a, all.rows * all.depth * 4},
+                    {all.b, all.depth * all.columns * 4},
+                    {all.c, all.rows * all.columns * 4}},
+                   all.bytes));
   CHECK(all.bytes <= 16 << 20);
   const MatmulWorkspace small = matmul_workspace(3, 5, 7, 2, 4);
   CHECK((small.rows == 3 && small.columns == 5 && small.depth == 7 && small.c == -1));

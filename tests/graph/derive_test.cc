@@ -36,7 +36,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a layer norm's kernel adds the residual's gradient if the norm has a weight") {
-  const LayerGraph g = plain_mlp({.biases = true});
+  const LayerGraph g = plain_mlp_graph({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out:[8,16] n.mean:[8] n.rstd:[8]\n"
         "linear n.out:[8,16] up:[24,16] up.b:[24] -> up.out:[8,24]\n"
@@ -57,7 +57,7 @@ TEST_CASE("a layer norm's kernel adds the residual's gradient if the norm has a 
         "layer_norm_dgrad d_n.out:[8,16] x:[8,16] n.mean:[8] n.rstd:[8] n:[16] d_sum:[8,16] -> "
         "d_x:[8,16]\n");
   CHECK(saved_text(g) == "n.mean 32\nn.rstd 32\nup.out 768\n");
-  const LayerGraph bare = plain_mlp({});
+  const LayerGraph bare = plain_mlp_graph({});
   CHECK(list_text(bare, bare.backward)
             .ends_with("layer_norm_dgrad d_x.norm.out:[8,16] x:[8,16] x.norm.mean:[8] "
                        "x.norm.rstd:[8] -> d_x:[8,16]\n"
@@ -94,7 +94,7 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and recomputes 
 TEST_CASE(
     "an adapter's dropout is repeated in backward, and applied to the gradient before the "
     "multiplication adds its own") {
-  const LayerGraph g = adapted({.dropout = 0.5});
+  const LayerGraph g = adapter_graph({.dropout = 0.5});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
@@ -124,7 +124,7 @@ TEST_CASE(
 TEST_CASE(
     "magnitudes save what they scale and the row lengths, which have no gradient; the scaled "
     "results are recomputed") {
-  const LayerGraph g = with_magnitudes({.biases = true});
+  const LayerGraph g = magnitude_graph({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
@@ -170,7 +170,7 @@ TEST_CASE(
   for (const double dropout : {0.0, 0.5})
     for (const int64_t ranks : {1, 2}) {
       CAPTURE(dropout, ranks);
-      const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
+      const LayerGraph g = magnitude_graph({.biases = true, .dropout = dropout}, true, ranks);
       CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
       // The sum is complete after the terms of all linear layers, and before the norm's gradients
       // read it.

@@ -21,20 +21,28 @@ using namespace testing;
 /// Returns graphs whose lists together have every kind, in 32 and in 16 bits.
 std::vector<LayerGraph> all_graphs() {
   const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
-  std::vector<LayerGraph> graphs{block(narrow),           block({.biases = true, .qk_norm = true}),
-                                 embedding({}),           head({}),
-                                 head({.biases = true}),  adapted({}),
-                                 adapted(narrow),         adapted({.dropout = 0.5}),
-                                 with_magnitudes(narrow), with_magnitudes({.biases = true}),
-                                 scaled(narrow),          capped(narrow),
-                                 whole_norms(narrow),     head_norms(narrow),
-                                 plain_mlp(narrow),       plain_mlp({})};
+  std::vector<LayerGraph> graphs{block(narrow),
+                                 block({.biases = true, .qk_norm = true}),
+                                 embedding({}),
+                                 head({}),
+                                 head({.biases = true}),
+                                 adapter_graph({}),
+                                 adapter_graph(narrow),
+                                 adapter_graph({.dropout = 0.5}),
+                                 magnitude_graph(narrow),
+                                 magnitude_graph({.biases = true}),
+                                 scale_graph(narrow),
+                                 softcap_graph(narrow),
+                                 whole_norm_graph(narrow),
+                                 head_norm_graph(narrow),
+                                 plain_mlp_graph(narrow),
+                                 plain_mlp_graph({})};
   for (const bool sequence : {true, false}) {
-    graphs.push_back(split_mlp(narrow, sequence));
-    graphs.push_back(split_head(narrow, sequence));
-    graphs.push_back(split_head({}, sequence));
+    graphs.push_back(split_mlp_graph(narrow, sequence));
+    graphs.push_back(split_head_graph(narrow, sequence));
+    graphs.push_back(split_head_graph({}, sequence));
   }
-  graphs.push_back(exchanged(narrow));
+  graphs.push_back(exchange_graph(narrow));
   return graphs;
 }
 

@@ -74,7 +74,7 @@ class AttentionTiles {
   Forward forward(const VectorKernels<BFloat16>& kernels, int64_t block) {
     std::vector<float> keys, values;
     for (int64_t key_block = 0; key_block < blocks(); ++key_block) {
-      const PackedOperands packed = pack(kernels, key_block);
+      const PackedOperands packed = packed_operands(kernels, key_block);
       keys.insert(keys.end(), packed.keys_transposed.all().begin(),
                   packed.keys_transposed.all().end());
       values.insert(values.end(), packed.values.all().begin(), packed.values.all().end());
@@ -112,7 +112,7 @@ class AttentionTiles {
   /// Computes dq, dk and dv, each added to what is there already. Returns them one after the other.
   std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block,
                                int64_t key_block) {
-    PackedOperands key = pack(kernels, key_block);
+    PackedOperands key = packed_operands(kernels, key_block);
     const int64_t tile = kBlock * padded_;
     Guarded dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F),
         scratch(2 * tile + kBackwardScratch, NAN);
@@ -154,7 +154,7 @@ class AttentionTiles {
   const BFloat16* at(const std::vector<BFloat16>& part, int64_t block) const {
     return part.data() + block * kBlock * stride_;
   }
-  PackedOperands pack(const VectorKernels<BFloat16>& kernels, int64_t block) const {
+  PackedOperands packed_operands(const VectorKernels<BFloat16>& kernels, int64_t block) const {
     const Guarded none(kBlock * padded_, NAN);
     PackedOperands p{none, none, none, none};
     kernels.pack_rows(at(k_, block), stride_, rows(block), head_.size, padded_, p.keys.data());

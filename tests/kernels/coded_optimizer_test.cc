@@ -130,10 +130,10 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
   run_once_per_entry([&] {
     for (const size_t count : {1u, 255u, 256u, 257u, 4096u, 70'001u}) {
       CAPTURE(count);
-      Floats p = floats(static_cast<int64_t>(count), 1), expected_p = p;
+      Floats p = random_floats(static_cast<int64_t>(count), 1), expected_p = p;
       CodedState state(count);
       for (int step = 1; step <= 5; ++step) {
-        Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
+        Floats g = random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         // Small numbers are next to large ones, and one block is all zeros.
         for (size_t i = 0; i < count; ++i) {
           if (i % 3 == 0) g[i] *= 1e-6F;
@@ -235,9 +235,9 @@ TEST_CASE("steps on codes are the same bits for any number of threads and any cu
   CodedState states[2]{CodedState(kCount), CodedState(kCount)};
   for (const int run : {0, 1}) {
     set_kernel_threads(run == 0 ? 1 : 3);
-    Floats p = floats(kCount, 1);
+    Floats p = random_floats(kCount, 1);
     for (int step = 1; step <= 3; ++step) {
-      const Floats g = floats(kCount, 100 + static_cast<uint64_t>(step));
+      const Floats g = random_floats(kCount, 100 + static_cast<uint64_t>(step));
       FlatUpdate whole = states[run].update(p, g);
       if (run == 0) {
         optimizer_update(whole, config, scalars_of(step, 1e-3F));
@@ -279,7 +279,7 @@ TEST_CASE(
       CAPTURE(shape.rows, shape.columns, shape.parts);
       const auto count = static_cast<size_t>(shape.rows * shape.columns);
       const int64_t width = shape.columns / shape.parts;
-      Floats p = floats(static_cast<int64_t>(count), 1);
+      Floats p = random_floats(static_cast<int64_t>(count), 1);
       CodedState whole(count);
       struct Part {
         Floats parameters;
@@ -301,7 +301,8 @@ TEST_CASE(
       Floats old_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
       for (int step = 1; step <= 4; ++step) {
         const StepScalars s = scalars_of(step, 1e-2F);
-        const Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
+        const Floats g =
+            random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         optimizer_update(whole.update(p, g), config, s);
         Floats new_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
         for (const bool measures : {true, false})
@@ -347,8 +348,8 @@ TEST_CASE(
   const OptimizerConfig config = coded_optimizer(0.1);
   constexpr size_t kCount = 1003;
   run_once_per_entry([&] {
-    const Floats wide = floats(kCount, 1);
-    Floats g = floats(kCount, 2);
+    const Floats wide = random_floats(kCount, 1);
+    Floats g = random_floats(kCount, 2);
     std::vector<uint16_t> p(kCount), narrow_g(kCount), copy(kCount), expected_p(kCount),
         expected_copy(kCount);
     convert(wide.data(), DType::kF32, p.data(), DType::kBF16, kCount);

@@ -21,7 +21,7 @@ void for_each_matmul_library(Body body) {
 
 /// Runs for_each_dtype with each library, for tests of operations that multiply matrices.
 template <class Body>
-void for_each_multiplier(Body body) {
+void for_each_library_and_dtype(Body body) {
   for_each_matmul_library([&](MatmulLibrary library) {
     for_each_dtype([&](DType dtype) {
       if (dtype != DType::kF64 || library == MatmulLibrary::kMkl) body(dtype);
@@ -31,7 +31,7 @@ void for_each_multiplier(Body body) {
 
 /// Returns the case, with the gradient of the logits rounded to bf16 if the head multiplies bf16
 /// without widening.
-inline OracleCase as_head_computes(OracleCase c, DType dtype) {
+inline OracleCase with_rounding_of_head(OracleCase c, DType dtype) {
   c.bf16_logits_gradient = dtype == DType::kBF16 && multiplies_bf16();
   return c;
 }

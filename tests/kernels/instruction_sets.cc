@@ -7,20 +7,20 @@ namespace {
 
 /// Selects an instruction set for the tests that need it, even if a faster one is available.
 /// Returns `missing` if the CPU lacks it, otherwise "".
-std::string choose(Isa isa, const char* missing) {
+std::string select_isa(Isa isa, const char* missing) {
   if (!can_run(isa)) return missing;
   set_isa(isa);
   return "";
 }
 
 const testing::Requirement kAvx512("avx512", [] {
-  return choose(Isa::kAvx512, "this CPU has no AVX-512 (F, BW, DQ and VL)");
+  return select_isa(Isa::kAvx512, "this CPU has no AVX-512 (F, BW, DQ and VL)");
 });
 const testing::Requirement kAvx512Bf16("avx512_bf16", [] {
-  return choose(Isa::kAvx512Bf16, "this CPU has no avx512_bf16");
+  return select_isa(Isa::kAvx512Bf16, "this CPU has no avx512_bf16");
 });
 const testing::Requirement kMatrixUnits("matrix_units", [] {
-  return choose(Isa::kAmx, "this CPU has no matrix units for bf16 (AMX)");
+  return select_isa(Isa::kAmx, "this CPU has no matrix units for bf16 (AMX)");
 });
 
 const testing::Requirement kAmx("amx", [] {

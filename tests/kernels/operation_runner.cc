@@ -166,7 +166,7 @@ ValueId OperationRunner::input(const Array& array, DType dtype) {
   return id;
 }
 
-PackedArray pack(const Array& matrix, const PackedFormat& format) {
+PackedArray packed_array(const Array& matrix, const PackedFormat& format) {
   const std::vector<float> values(matrix.data.begin(), matrix.data.end());
   PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
   scales.add(values);
@@ -182,7 +182,7 @@ PackedArray pack(const Array& matrix, const PackedFormat& format) {
 }
 
 ValueId OperationRunner::packed(const Array& matrix, const PackedFormat& format) {
-  const PackedArray made = pack(matrix, format);
+  const PackedArray made = packed_array(matrix, format);
   const ValueId id = add(matrix.dims, dtype_, format);
   std::copy(made.records.begin(), made.records.end(), memory_.back().begin);
   return id;

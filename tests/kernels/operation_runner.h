@@ -108,14 +108,14 @@ struct PackedArray {
   std::vector<std::byte> records;
   Array numbers;
 };
-PackedArray pack(const Array& matrix, const PackedFormat& format);
+PackedArray packed_array(const Array& matrix, const PackedFormat& format);
 
-inline std::vector<float> floats(int64_t count, uint64_t seed) {
+inline std::vector<float> random_floats(int64_t count, uint64_t seed) {
   const Array array = random_array({count}, seed);
   return {array.data.begin(), array.data.end()};
 }
 
-inline Array plus(Array a, const Array& addend) {
+inline Array array_sum(Array a, const Array& addend) {
   for (size_t i = 0; i < a.data.size(); ++i) a.data[i] += addend.data[i];
   return a;
 }

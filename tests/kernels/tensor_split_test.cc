@@ -76,7 +76,7 @@ const std::vector<Case>& cases() {
 
 constexpr BatchShape kBatch{2, 12};
 
-struct Choice {
+struct BuildOptions {
   Mode mode = Mode::kTrain;
   BatchShape batch = kBatch;
   RecomputePolicy recompute = {};
@@ -84,12 +84,12 @@ struct Choice {
 };
 
 // Calls the decoder's own builder, because a config cannot ask for fp64, which these tests use.
-Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence) {
+Lockstep lockstep(const Case& c, const BuildOptions& options, int degree, bool sequence) {
   const ModelConfig config = config_of(c);
   std::vector<ModelDescription> ranks;
   for (int rank = 0; rank < degree; ++rank)
-    ranks.push_back(build_decoder(config, choice.batch, choice.mode, choice.dtypes,
-                                  {choice.recompute}, {degree, rank, sequence}, adapter_of(c)));
+    ranks.push_back(build_decoder(config, options.batch, options.mode, options.dtypes,
+                                  {options.recompute}, {degree, rank, sequence}, adapter_of(c)));
   Lockstep made(std::move(ranks));
   made.scalars.token_loss_factor = 0.125F;
   made.scalars.dropout_key = dropout_key(3, 1);
@@ -102,7 +102,7 @@ double largest(const std::vector<double>& numbers) {
   return maximum;
 }
 
-void require_equal(const NamedNumbers& actual, const NamedNumbers& expected, double tolerance) {
+void require_near(const NamedNumbers& actual, const NamedNumbers& expected, double tolerance) {
   REQUIRE(actual.size() == expected.size());
   for (const auto& [name, numbers] : expected) {
     INFO(name);
@@ -138,7 +138,7 @@ TEST_CASE("tensor-parallel ranks compute the whole model's loss and gradients") 
         CAPTURE(c.name, degree, sequence);
         Lockstep split = lockstep(c, {}, degree, sequence);
         split.step(batch);
-        require_equal(split.results(), expected, kTolerance);
+        require_near(split.results(), expected, kTolerance);
         ++compared;
       }
   }
@@ -164,7 +164,7 @@ TEST_CASE(
                   deferred);
           Lockstep split = lockstep(cases()[which], {.recompute = policy}, 2, sequence);
           split.step(batch, false, deferred);
-          require_equal(split.results(), expected, kTolerance);
+          require_near(split.results(), expected, kTolerance);
         }
   }
 }
@@ -187,7 +187,7 @@ TEST_CASE(
       Lockstep split = lockstep(cases()[which], {.batch = shape}, 4, sequence);
       split.step(second);
       split.step(first, true);
-      require_equal(split.results(), whole.results(), kTolerance);
+      require_near(split.results(), whole.results(), kTolerance);
     }
   }
 }
@@ -205,7 +205,7 @@ TEST_CASE("tensor-parallel ranks evaluate the whole model's loss and compute its
           CAPTURE(c.name, degree, sequence, static_cast<int>(mode));
           Lockstep split = lockstep(c, {.mode = mode}, degree, sequence);
           split.step(batch);
-          require_equal(split.results(), whole.results(), kTolerance);
+          require_near(split.results(), whole.results(), kTolerance);
         }
     }
 }

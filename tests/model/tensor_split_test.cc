@@ -429,8 +429,8 @@ TEST_CASE("a vocabulary that ranks cannot divide evenly is padded on the last on
 /// parameter's gradient that the operation computes, or its number if it computes none. Positions
 /// would not do: gradients of parameters may wait for a collective and come after others of their
 /// kind.
-std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph,
-                                                             const std::vector<Op>& list) {
+std::map<std::pair<OpKind, std::string>, const Op*> ops_by_result(const LayerGraph& graph,
+                                                                  const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
   std::map<std::pair<OpKind, std::string>, const Op*> ops;
   for (const Op& op : list) {
@@ -565,8 +565,8 @@ void compare_layer(const ModelDescription& whole, const ModelDescription& local,
                    KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
   for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
-    const auto of_whole = numbered(pair.whole, pair.whole.*list),
-               of_rank = numbered(pair.local, pair.local.*list);
+    const auto of_whole = ops_by_result(pair.whole, pair.whole.*list),
+               of_rank = ops_by_result(pair.local, pair.local.*list);
     REQUIRE(of_whole.size() == of_rank.size());
     for (const auto& [key, op] : of_rank) {
       INFO(op_text(pair.local, *op));

@@ -62,12 +62,12 @@ void require_loss(const Array& actual, const Array& expected, double before_sum,
 }
 
 TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bias and without") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : cases())
       for (const bool biased : {false, true})
         for (const bool accumulate : {false, true}) {
           CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, biased, accumulate);
-          const OracleCase o = as_head_computes(stored(oracle_case(c, biased), dtype), dtype);
+          const OracleCase o = with_rounding_of_head(stored(oracle_case(c, biased), dtype), dtype);
           const OracleResult expected = oracle(o);
           OperationRunner runner(dtype);
           runner.scalars.token_loss_factor = 0.125F;
@@ -103,7 +103,7 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
               is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
           const auto require_gradient = [&](ValueId found, size_t i) {
             const Array& made = expected.gradients[1 + i];
-            const Array wanted = accumulate ? plus(made, before[i]) : made;
+            const Array wanted = accumulate ? array_sum(made, before[i]) : made;
             REQUIRE(relative_error(runner.read(found), wanted) < tolerance(dtype) + roundings);
           };
           require_gradient(all.back(), 0);
@@ -151,7 +151,7 @@ OracleCase evaluated_case(const Case& c, bool biased) {
 TEST_CASE(
     "without gradients linear_cross_entropy gives the same loss and the tokens that are "
     "predicted") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : cases())
       for (const bool biased : {false, true}) {
         const OracleCase o = stored(evaluated_case(c, biased), dtype);
@@ -174,7 +174,7 @@ TEST_CASE(
 
 /// Returns rows [first, first + count) of a matrix or vector; rows after its last one are filled
 /// with `padding`.
-Array some_rows(const Array& whole, int64_t first, int64_t count, double padding = 0.0) {
+Array row_range(const Array& whole, int64_t first, int64_t count, double padding = 0.0) {
   const int64_t last = std::min(first + count, whole.dims[0]);
   const int64_t width = whole.dims.size() > 1 ? whole.dims[1] : 1;
   std::vector<double> rows(whole.data.begin() + first * width, whole.data.begin() + last * width);
@@ -222,16 +222,16 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
     OperationRunner& runner = runners.emplace_back(dtype);
     runner.scalars.token_loss_factor = 0.125F;
     x.push_back(runner.input(o.inputs[0]));
-    w.push_back(runner.input(some_rows(o.inputs[1], rank * rows, rows)));
+    w.push_back(runner.input(row_range(o.inputs[1], rank * rows, rows)));
     labels.push_back(runner.ints(c.labels));
     loss.push_back(runner.input({{2}, {0.0, 0.0}}, DType::kF64));
     dx.push_back(runner.output({c.tokens, c.hidden}));
     dw.push_back(before == nullptr ? runner.output({rows, c.hidden})
-                                   : runner.input(some_rows(before->w, rank * rows, rows)));
+                                   : runner.input(row_range(before->w, rank * rows, rows)));
     if (!biased) continue;
-    bias.push_back(runner.input(some_rows(o.inputs[2], rank * rows, rows, 100.0)));
+    bias.push_back(runner.input(row_range(o.inputs[2], rank * rows, rows, 100.0)));
     db.push_back(before == nullptr ? runner.output({rows})
-                                   : runner.input(some_rows(before->bias, rank * rows, rows)));
+                                   : runner.input(row_range(before->bias, rank * rows, rows)));
   }
   for (int64_t first = 0; first < c.tokens; first += c.chunk) {
     const int64_t count = std::min(c.chunk, c.tokens - first);
@@ -303,7 +303,7 @@ std::vector<Case> split_cases() {
 void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool biased) {
   for (const bool accumulate : {false, true}) {
     CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, ranks, biased, accumulate);
-    const OracleCase o = as_head_computes(stored(oracle_case(c, biased), dtype), dtype);
+    const OracleCase o = with_rounding_of_head(stored(oracle_case(c, biased), dtype), dtype);
     const OracleResult expected = oracle(o);
     const Parameters before{rounded(random_array({c.vocabulary, c.hidden}, 9), dtype),
                             rounded(random_array({c.vocabulary}, 10), dtype)};
@@ -319,7 +319,7 @@ void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool bia
         is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
     const auto require_gradient = [&](const Array& actual, size_t i, const Array& more) {
       const Array& made = expected.gradients[i];
-      REQUIRE(relative_error(actual, accumulate ? plus(made, more) : made) <
+      REQUIRE(relative_error(actual, accumulate ? array_sum(made, more) : made) <
               tolerance(dtype) + roundings);
     };
     require_gradient(found.dw, 1, before.w);
@@ -332,7 +332,7 @@ void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool bia
 
 TEST_CASE(
     "the loss of a vocabulary that is split over ranks and its gradients agree with autograd") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : split_cases())
       for (const int64_t ranks : {2, 3})
         for (const bool biased : {false, true}) require_split_gradients(c, dtype, ranks, biased);
@@ -363,7 +363,7 @@ TEST_CASE("masked tokens get gradients of exactly 0") {
 }
 
 TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passed on") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     OperationRunner runner(dtype);
     // Logits are 0, 500 and -500; the losses are 0 and 1000.
     const ValueId x = runner.input({{2, 1}, {1.0, 1.0}}),
@@ -381,7 +381,7 @@ TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passe
 TEST_CASE(
     "logits of a split vocabulary far apart neither overflow nor lose the loss, and NaN is passed "
     "on") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     // Logits are 0 and 500 on one rank, -500 and 1 on the other.
     const Case c{2, 1, 4, 1, {1, 2}};
     OracleCase o{OpKind::kLinearCrossEntropy,
@@ -395,7 +395,7 @@ TEST_CASE(
 }
 
 TEST_CASE("several ranks count as many correct predictions as one rank does") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (Case c : split_cases())
       for (const int64_t ranks : {2, 3, 4}) {
         const OracleCase o = stored(evaluated_case(c, ranks % 2 == 1), dtype);
@@ -412,7 +412,7 @@ TEST_CASE("several ranks count as many correct predictions as one rank does") {
 
 TEST_CASE(
     "a token whose loss is not finite never counts as predicted, whatever the sign of a NaN") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     // Token 0 is predicted. The hidden value of token 1 is NaN, or makes an infinite logit at its
     // label.
     const Case c{2, 1, 4, 8, {1, 1}};

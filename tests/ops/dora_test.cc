@@ -37,7 +37,7 @@ OracleCase lengths_case(const LengthsCase& s) {
   return c;
 }
 
-Array measured(OperationRunner& runner, const OracleCase& c, ValueId weight) {
+Array squared_row_lengths(OperationRunner& runner, const OracleCase& c, ValueId weight) {
   std::vector<ValueId> in{weight};
   for (size_t i = 1; i < c.inputs.size(); ++i) in.push_back(runner.input(c.inputs[i]));
   const ValueId squares = runner.statistic({c.gradient.dims[0]});
@@ -51,7 +51,7 @@ double lengths_tolerance(DType dtype) {
 }
 
 TEST_CASE("row lengths of a matrix and its adapters agree with those of their sum", "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     // The last case has more than one panel of rows.
     for (const LengthsCase& s :
          {LengthsCase{1, 1, {{0, 1, 1, 1.0}}}, LengthsCase{20, 7, {{4, 9, 3, 2.0}}},
@@ -60,23 +60,23 @@ TEST_CASE("row lengths of a matrix and its adapters agree with those of their su
       CAPTURE(dtype_name(dtype), s.outputs, s.inputs, s.parts.size());
       const OracleCase c = stored(lengths_case(s), dtype);
       OperationRunner runner(dtype);
-      REQUIRE(relative_error(measured(runner, c, runner.input(c.inputs[0])), oracle(c).outputs[0]) <
-              lengths_tolerance(dtype));
+      REQUIRE(relative_error(squared_row_lengths(runner, c, runner.input(c.inputs[0])),
+                             oracle(c).outputs[0]) < lengths_tolerance(dtype));
     }
   });
 }
 
 TEST_CASE("row lengths of a quantized matrix with adapters are those of the decoded numbers",
           "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const PackedFormat& format :
          {PackedFormat{PackedKind::kNf4, 64, true}, PackedFormat{PackedKind::kInt8}}) {
       CAPTURE(dtype_name(dtype), static_cast<int>(format.kind));
       OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
       OperationRunner runner(dtype);
       const ValueId weight = runner.packed(c.inputs[0], format);
-      c.inputs[0] = rounded(pack(c.inputs[0], format).numbers, dtype);
-      REQUIRE(relative_error(measured(runner, c, weight), oracle(c).outputs[0]) <
+      c.inputs[0] = rounded(packed_array(c.inputs[0], format).numbers, dtype);
+      REQUIRE(relative_error(squared_row_lengths(runner, c, weight), oracle(c).outputs[0]) <
               lengths_tolerance(dtype));
     }
   });
@@ -133,7 +133,7 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
       REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(runner.read(dz), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(runner.read(dm), expected.gradients[2]) < tolerance(dtype));
-      REQUIRE(relative_error(runner.read(more), plus(before, expected.gradients[2])) <
+      REQUIRE(relative_error(runner.read(more), array_sum(before, expected.gradients[2])) <
               tolerance(dtype));
       DoraAttrs without = c.attrs.get<DoraAttrs>();
       without.adds_bias = false;
@@ -204,7 +204,8 @@ TEST_CASE("kept and dropped elements add up to the input, also in place") {
       runner.run(OpKind::kDropout, {from}, {kept}, attrs);
       attrs.rest = true;
       runner.run(OpKind::kDropout, {from}, {rest}, attrs);
-      REQUIRE(relative_error(plus(runner.read(kept), runner.read(rest)), x) < tolerance(dtype));
+      REQUIRE(relative_error(array_sum(runner.read(kept), runner.read(rest)), x) <
+              tolerance(dtype));
       const Array left = runner.read(kept), other = runner.read(rest);
       for (size_t i = 0; i < x.data.size(); ++i)
         REQUIRE((left.data[i] != 0 || other.data[i] == x.data[i]));

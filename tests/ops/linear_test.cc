@@ -24,7 +24,7 @@ OracleCase linear_case(const Shape& s, bool bias) {
 
 // Gradients are added to what is already in their memory; dx is added to `addend`.
 TEST_CASE("linear with and without bias and its gradients agree with autograd", "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
         CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, bias);
@@ -53,7 +53,7 @@ TEST_CASE(
     "linear and its input gradient with quantized weights agree with autograd on the decoded "
     "numbers",
     "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     // The shapes cover rows that are no multiple of a record or block, several panels of rows and
     // of columns, and a short last block.
     for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64},
@@ -67,7 +67,7 @@ TEST_CASE(
           OracleCase c = stored(linear_case(s, bias), dtype);
           OperationRunner runner(dtype);
           const Array matrix = c.inputs[1];
-          c.inputs[1] = rounded(pack(matrix, format).numbers, dtype);
+          c.inputs[1] = rounded(packed_array(matrix, format).numbers, dtype);
           const OracleResult expected = oracle(c);
           const ValueId x = runner.input(c.inputs[0]), w = runner.packed(matrix, format),
                         dy = runner.input(c.gradient);
@@ -83,14 +83,14 @@ TEST_CASE(
           const Array before = rounded(random_array({s.tokens, s.inputs}, 7), dtype);
           const ValueId sum = runner.output({s.tokens, s.inputs});
           runner.run(OpKind::kLinearDgrad, {dy, w, runner.input(before)}, {sum});
-          REQUIRE(relative_error(runner.read(sum), plus(expected.gradients[0], before)) <
+          REQUIRE(relative_error(runner.read(sum), array_sum(expected.gradients[0], before)) <
                   tolerance(dtype));
         }
   });
 }
 
 TEST_CASE("weight and bias gradients either replace or add to what is in memory", "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
       const OracleCase c = stored(linear_case(s, true), dtype);
@@ -107,9 +107,9 @@ TEST_CASE("weight and bias gradients either replace or add to what is in memory"
       const ValueId more_w = runner.input(before_w), more_b = runner.input(before_b);
       runner.run(OpKind::kLinearWgrad, {dy, x}, {more_w}, NoAttrs{}, true);
       runner.run(OpKind::kBiasWgrad, {dy}, {more_b}, NoAttrs{}, true);
-      REQUIRE(relative_error(runner.read(more_w), plus(before_w, expected.gradients[1])) <
+      REQUIRE(relative_error(runner.read(more_w), array_sum(before_w, expected.gradients[1])) <
               tolerance(dtype));
-      REQUIRE(relative_error(runner.read(more_b), plus(before_b, expected.gradients[2])) <
+      REQUIRE(relative_error(runner.read(more_b), array_sum(before_b, expected.gradients[2])) <
               tolerance(dtype));
     }
   });
@@ -117,12 +117,12 @@ TEST_CASE("weight and bias gradients either replace or add to what is in memory"
 
 TEST_CASE("a linear layer's input gradient is added to another operation's result, in place or not",
           "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
       const OracleCase c = stored(linear_case(s, false), dtype);
       const Array before = rounded(random_array({s.tokens, s.inputs}, 5), dtype);
-      const Array expected = plus(before, oracle(c).gradients[0]);
+      const Array expected = array_sum(before, oracle(c).gradients[0]);
       OperationRunner runner(dtype);
       const ValueId w = runner.input(c.inputs[1]), dy = runner.input(c.gradient),
                     e = runner.input(before);
@@ -173,7 +173,7 @@ double lora_tolerance(DType dtype) {
 
 TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agree with autograd",
           "[matmul]") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const LoraCase& s : kLoraCases) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
       const OracleCase c = stored(lora_case(s), dtype);
@@ -201,8 +201,9 @@ TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agre
       for (size_t p = 0; p < grads.size(); ++p) {
         REQUIRE(relative_error(runner.read(grads[p]), expected.gradients[2 + p]) <
                 lora_tolerance(dtype));
-        REQUIRE(relative_error(runner.read(more[p]), plus(before[p], expected.gradients[2 + p])) <
-                lora_tolerance(dtype));
+        REQUIRE(
+            relative_error(runner.read(more[p]), array_sum(before[p], expected.gradients[2 + p])) <
+            lora_tolerance(dtype));
       }
       runner.run(OpKind::kLoraUp, in, {y}, c.attrs);
       REQUIRE(runner.bits(y) == runner.bits(sum));

@@ -131,7 +131,7 @@ TEST_CASE(
         if (params == 0) continue;
         read.push_back(e);
         runner.run(OpKind::kLayerNormDgrad, read, {dx});
-        REQUIRE(relative_error(runner.read(dx), plus(expected.gradients[0], runner.read(e))) <
+        REQUIRE(relative_error(runner.read(dx), array_sum(expected.gradients[0], runner.read(e))) <
                 tolerance(dtype));
         std::vector<ValueId> gradients, twice;
         for (size_t i = 0; i < params; ++i) gradients.push_back(runner.output({s.width}));
@@ -144,7 +144,7 @@ TEST_CASE(
         runner.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, twice, NoAttrs{}, true);
         for (size_t i = 0; i < params; ++i)
           REQUIRE(relative_error(runner.read(twice[i]),
-                                 plus(runner.read(gradients[i]), expected.gradients[1 + i])) <
+                                 array_sum(runner.read(gradients[i]), expected.gradients[1 + i])) <
                   tolerance(dtype));
       }
   });

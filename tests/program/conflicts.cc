@@ -32,14 +32,15 @@ struct Access {
   std::vector<Bytes> writes;
 };
 
-bool any_meet(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
+bool any_overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
     return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.meets(y); });
   });
 }
 
 bool conflict(const Access& a, const Access& b) {
-  return any_meet(a.writes, b.writes) || any_meet(a.writes, b.reads) || any_meet(a.reads, b.writes);
+  return any_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) ||
+         any_overlap(a.reads, b.writes);
 }
 
 std::vector<Bytes> bytes_of(const Program& program, const std::vector<Range>& ranges) {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
+bool ranges_overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
   for (const Range& x : a)
     for (const Range& y : b)
       if (overlaps(x, y)) return true;
@@ -20,7 +20,8 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
 
 /// Returns whether an instruction must not run at the same time as another one.
 bool first_conflict(const Instr& a, const Instr& b) {
-  return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
+  return ranges_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) ||
+         any_overlap(a.reads, b.writes);
 }
 
 TEST_CASE("instructions that touch the same bytes are ordered, with overlap and without") {
@@ -93,7 +94,7 @@ Program offloaded(Tier tier, bool overlap) {
 
 /// Returns the number of pairs where the later instruction, on lane `later`, does not wait for the
 /// earlier one, on lane `earlier`.
-int runs_beside(const Program& program, Lane later, Lane earlier) {
+int count_concurrent_pairs(const Program& program, Lane later, Lane earlier) {
   const auto before = happens_before(program);
   int count = 0;
   for (size_t j = 0; j < program.instrs.size(); ++j)
@@ -107,12 +108,13 @@ TEST_CASE(
     "without overlap, computation and communication take turns, while copies run concurrently") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     INFO(tier_name(tier));
-    CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
+    CHECK(count_concurrent_pairs(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
     const Program program = offloaded(tier, false);
-    CHECK(runs_beside(program, Lane::kCompute, lane_of(0)) == 0);
-    CHECK(runs_beside(program, lane_of(0), Lane::kCompute) == 0);
-    CHECK(runs_beside(program, Lane::kCompute, Lane::kToHost) > 0);
-    if (tier == Tier::kNvme) CHECK(runs_beside(program, Lane::kCompute, Lane::kDisk) > 0);
+    CHECK(count_concurrent_pairs(program, Lane::kCompute, lane_of(0)) == 0);
+    CHECK(count_concurrent_pairs(program, lane_of(0), Lane::kCompute) == 0);
+    CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kToHost) > 0);
+    if (tier == Tier::kNvme)
+      CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kDisk) > 0);
     CHECK(check(program).empty());
   }
 }

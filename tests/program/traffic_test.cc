@@ -105,7 +105,7 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
 
 /// Returns a model whose units have no padding on 2 and 4 ranks. The norms, whose units would have
 /// some, are made small units instead.
-PartitionedModel even(UnitGranularity granularity = UnitGranularity::kLayer) {
+PartitionedModel model_without_padding(UnitGranularity granularity = UnitGranularity::kLayer) {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = 128;
   c.hidden = 128;
@@ -123,7 +123,7 @@ TEST_CASE("units whose gradients lie next to each other without padding are all 
     for (int stage = 0; stage < 4; ++stage)
       for (const int ranks : {1, 2, 4})
         for (const int32_t micro_batches : {1, 2}) {
-          const PartitionedModel built = even(granularity);
+          const PartitionedModel built = model_without_padding(granularity);
           StepOptions options{.micro_batches = micro_batches, .bucket_elements = 1};
           options.state.stage = stage;
           const Program program = built.step(options, ranks);
@@ -141,7 +141,7 @@ TEST_CASE("units whose gradients lie next to each other without padding are all 
         }
 }
 
-int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
+int64_t deviation_bytes(const TrafficTheory& theory, const std::string& cause) {
   int64_t bytes = 0;
   for (const TrafficDeviation& deviation : theory.deviations)
     if (deviation.cause.find(cause) == 0) bytes += deviation.bytes;
@@ -176,14 +176,14 @@ TEST_CASE(
     if (unit.packed) elements += unit.numel;
   REQUIRE(elements == 2 * 7 * 128 * 128);
   const int64_t saved = elements * 4 - elements / kPackedRecord * dtypes.packed.record_bytes();
-  CHECK(of_cause(theory, "packed weights (quantization)") == -2 * saved / 2);
+  CHECK(deviation_bytes(theory, "packed weights (quantization)") == -2 * saved / 2);
   int64_t sum = theory.bytes;
   for (const TrafficDeviation& deviation : theory.deviations) sum += deviation.bytes;
   CHECK(sum == program_traffic(program).bytes);
 }
 
 TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-1)/N") {
-  const PartitionedModel built = even();
+  const PartitionedModel built = model_without_padding();
   for (const int ranks : {2, 4}) {
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
@@ -211,12 +211,12 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
         // computed in forward.
         const int64_t forward_only = 2 * 128 * 128;
         CHECK(large == (3 * even_elements - forward_only) * 4 * (ranks - 1) / ranks);
-        CHECK(of_cause(theory, "units that are read by other than") ==
+        CHECK(deviation_bytes(theory, "units that are read by other than") ==
               -forward_only * 4 * (ranks - 1) / ranks);
       }
       for (const char* cause :
            {"gathered parameters that were kept", "repetition", "replicas", "gradients summed"})
-        CHECK(of_cause(theory, cause) == 0);
+        CHECK(deviation_bytes(theory, cause) == 0);
     }
   }
 }
@@ -260,8 +260,8 @@ TEST_CASE("parameters kept for their next use are not sent again") {
   const auto kept = [&](int64_t distance) {
     options.reuse_distance = distance;
     const Program program = built.step(options, 4);
-    return of_cause(explain_traffic(program, built.model, built.partition, options),
-                    "gathered parameters that were kept");
+    return deviation_bytes(explain_traffic(program, built.model, built.partition, options),
+                           "gathered parameters that were kept");
   };
   CHECK(kept(0) == 0);
   // The head and two blocks, 4096 elements per rank, are still gathered when backward begins.

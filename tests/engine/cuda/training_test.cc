@@ -24,7 +24,7 @@ constexpr int kSteps = 3;
 /// Changes a config so that rounding errors stay small. Adam divides by the size of a gradient:
 /// with its usual epsilon, a gradient that consists of rounding errors alone would move its weight
 /// as far as any other gradient does.
-Config comparable(Config config) {
+Config with_small_rounding_errors(Config config) {
   config.optimizer.eps = 1e-2;
   return config;
 }
@@ -99,7 +99,7 @@ TEST_CASE(
   for (const auto& [stage, device] :
        {std::pair(0, kNone), {1, kNvme}, {2, kCpu}, {3, kNone}, {3, kCpu}, {3, kNvme}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::config_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     testing::offload_to(config, device);
     config.zero.overlap_comm = true;
     compare(config, 1e-5, 1e-4);
@@ -110,7 +110,7 @@ TEST_CASE("cuda: training in bf16 gives the CPU's losses and weights within bf16
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::config_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.bf16.enabled = true;
     testing::offload_to(config, device);
     compare(config, 5e-3, 5e-2);
@@ -121,7 +121,7 @@ TEST_CASE("cuda: training in fp16 gives the CPU's losses and weights within fp16
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::config_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.fp16.enabled = true;
     testing::offload_to(config, device);
     compare(config, 2e-3, 2e-2);
@@ -132,7 +132,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::config_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
     config.bf16.bf16_master_weights_and_grads = stage == 1;
     testing::offload_to(config, device);
@@ -143,7 +143,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
 TEST_CASE("cuda: training adapters with magnitudes (DoRA) gives the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
-    Config config = comparable(testing::with_dropout(testing::config_of_stage(2)));
+    Config config = with_small_rounding_errors(testing::with_dropout(testing::config_of_stage(2)));
     config.adapter.use_dora = true;
     config.bf16.enabled = bf16;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
@@ -155,7 +155,7 @@ TEST_CASE(
     "and weights") {
   set_kernel_threads(1);
   testing::SingleRank single_rank;
-  Config config = comparable(testing::config_of_stage(0));
+  Config config = with_small_rounding_errors(testing::config_of_stage(0));
   config.bf16.enabled = true;
   config.data.sequence_length = 16;
   ModelConfig model = testing::small_model();
@@ -184,7 +184,7 @@ TEST_CASE(
 TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
-    Config config = comparable(testing::with_dropout(testing::config_of_stage(2)));
+    Config config = with_small_rounding_errors(testing::with_dropout(testing::config_of_stage(2)));
     config.bf16.enabled = bf16;
     config.recompute.policy = RecomputeLevel::kFull;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);

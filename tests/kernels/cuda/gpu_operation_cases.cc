@@ -57,7 +57,7 @@ class GpuRun {
     for (const Operand& operand : c.in) in_.push_back(add(operand));
     for (size_t i = 0; i < c.out.size(); ++i)
       out_.push_back(i == 0 && c.in_place ? in_[*c.in_place] : add(c.out[i]));
-    if (c.also_out) out_.push_back(in_[*c.also_out]);
+    if (c.changed_input) out_.push_back(in_[*c.changed_input]);
   }
 
   void run() { run({Op{case_.kind, in_, out_, case_.attrs, -1}}, true); }
@@ -89,7 +89,7 @@ class GpuRun {
     gpu().synchronize(stream());
     for (size_t i = 0; i < memory_.size(); ++i) {
       INFO(op_name(case_.kind) << ", value " << i);
-      REQUIRE(memory_[i].intact());
+      REQUIRE(memory_[i].guards_are_intact());
     }
   }
 
@@ -116,7 +116,7 @@ class GpuRun {
     const DType dtype = dtype_of(operand, dtypes_);
     const ValueId id = add_value(operand.dims, dtype, operand.packed);
     if (operand.packed) {
-      memory_.back().write(pack(*operand.content, operand.packed).records.data());
+      memory_.back().write(packed_array(*operand.content, operand.packed).records.data());
       return id;
     }
     if (!operand.ints.empty()) memory_.back().write(operand.ints.data());
@@ -174,7 +174,7 @@ std::vector<std::byte> DeviceBytes::read() const {
   return bytes;
 }
 
-bool DeviceBytes::intact() const {
+bool DeviceBytes::guards_are_intact() const {
   std::vector<std::byte> all(static_cast<size_t>(size_ + 2 * kGpuGuardBytes));
   gpu().copy(all.data(), memory_, size_ + 2 * kGpuGuardBytes, stream());
   gpu().synchronize(stream());
@@ -253,7 +253,8 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
     // A quantized weight is compared by its decoded numbers; the CPU's decoding has separate tests.
     if (operand.packed)
       return runner.input(
-          rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation), DType::kF32);
+          rounded(packed_array(*operand.content, operand.packed).numbers, dtypes.activation),
+          DType::kF32);
     return runner.input(rounded(*operand.content, dtype_of(operand, dtypes)),
                         loss ? DType::kF64 : DType::kF32);
   };
@@ -301,7 +302,7 @@ AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows,
   OperationCase backward{OpKind::kAttentionDgrad,
                          a,
                          {given(out, 2), given(qkv, 1), Operand::activation(made[0]),
-                          Operand::floats(made[1]), starts},
+                          Operand::random_floats(made[1]), starts},
                          {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }

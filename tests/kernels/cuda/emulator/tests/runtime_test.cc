@@ -130,7 +130,7 @@ int64_t norm_launches(int64_t width, bool together) {
   testing::Array rstd = testing::random_array({9}, 1);
   const std::vector<testing::Operand> in{
       given(testing::random_array({9, width}, 2)), given(testing::random_array({9, width}, 3)),
-      testing::Operand::floats(rstd), given(testing::random_array({width}, 4))};
+      testing::Operand::random_floats(rstd), given(testing::random_array({width}, 4))};
   const RestoredRuntime restored;
   emulator::runtime().launches = 0;
   testing::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together,
