@@ -355,7 +355,7 @@ struct EnumNames<MatmulChoice> {
 };
 
 /// AttentionChoice specifies which kernels compute attention on GPUs, and whether a CPU's matrix
-/// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (cudnn_is_measured)
+/// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (is_cudnn_measured)
 /// and ftrun's kernels on other GPUs. It does not choose matrix units of CPUs, because ftrun's code
 /// for them has not run on any yet.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };

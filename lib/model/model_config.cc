@@ -274,7 +274,7 @@ void check_common(ConfigReader& reader, ModelConfig& config, const Family& famil
   finish_heads(reader, config, family);
 }
 
-std::string listed(const std::vector<std::string>& findings) {
+std::string findings_text(const std::vector<std::string>& findings) {
   return findings.size() == 1 ? " " + findings.front() : "\n  " + join(findings, "\n  ");
 }
 
@@ -283,7 +283,8 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
   all.insert(all.end(), findings.unsupported.begin(), findings.unsupported.end());
   if (all.empty()) return;
   const bool bad = !findings.problems.empty();
-  throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported, cat(where, ":", listed(all)));
+  throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported,
+              cat(where, ":", findings_text(all)));
 }
 
 /// Formats a number; whole numbers without an exponent: 500000, not 5e+05.

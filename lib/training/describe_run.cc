@@ -38,7 +38,7 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
   if (use.in_use != "own")
     notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
                         " of GPU memory in addition to the plan",
-                        cudnn_is_measured(gpu.info())
+                        is_cudnn_measured(gpu.info())
                             ? ""
                             : "; it has not run on a GPU of this compute capability before"));
   else if (choice == AttentionChoice::kCudnn)

@@ -30,7 +30,7 @@ namespace ftrun {
 
 namespace {
 
-char letter(bool transpose) {
+char blas_letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
@@ -59,7 +59,7 @@ class SignalBlocker {
 
 template <class S, class R, class Function>
 void multiply_column_major(const MatmulCall<S, R>& p, Function function) {
-  const char left = letter(p.transpose_b), right = letter(p.transpose_a);
+  const char left = blas_letter(p.transpose_b), right = blas_letter(p.transpose_a);
   const R one = 1;
   // Calls run on one thread anyway, but MKL must know it: on some Intel CPUs where it uses its AVX2
   // kernels, its results have other bits if it believes that it has more threads. The setting
@@ -120,8 +120,8 @@ const OneDnn& onednn() {
 
 template <class S>
 void multiply_onednn(OneDnnGemm function, const MatmulCall<S, float>& p) {
-  const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F,
-                              p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+  const int status = function(blas_letter(p.transpose_a), blas_letter(p.transpose_b), p.m, p.n, p.k,
+                              1.0F, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
   // The call can run out of memory, because oneDNN allocates memory for packed operands and for
   // compiled kernels.
   if (status == kOneDnnOutOfMemory) throw std::bad_alloc();

@@ -29,7 +29,7 @@ import tempfile
 LOCAL_MEMORY = {"rope_table_rows"}
 # Kernels that unpack vectors from codes of fewer bytes, or reduce vectors to one number.
 NARROW_LOADS = {"unpack_rows"}
-NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
+NUMBERS = {"compute_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
 # Kernels with the template arguments (input type, output type, V).
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
