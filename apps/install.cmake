@@ -18,7 +18,7 @@ install(PROGRAMS
   scripts/prepare_data.py scripts/import_checkpoint.py scripts/export_gguf.py scripts/make_model.py
   DESTINATION "${share}/scripts")
 install(FILES
-  scripts/environment.py scripts/own_output.py scripts/script_errors.py scripts/text_files.py
+  scripts/environment.py scripts/output_mark.py scripts/script_errors.py scripts/text_files.py
   DESTINATION "${share}/scripts")
 install(DIRECTORY scripts/training_data scripts/gguf_models scripts/checkpoint_import
   DESTINATION "${share}/scripts"

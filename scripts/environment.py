@@ -11,7 +11,7 @@ NAME = os.path.splitext(os.path.basename(sys.argv[0]))[0]
 script_errors.install_excepthook(NAME)
 
 
-def need(*packages):
+def require_packages(*packages):
     """Does nothing if the packages are installed. Otherwise restarts the script in .venv or, if
     that does not help, ends it with a line that says what to do."""
     missing = [p for p in packages if importlib.util.find_spec(p) is None]

@@ -32,16 +32,16 @@ import sys
 if __name__ == "__main__":
     import environment
 
-    environment.need("numpy", "gguf", "safetensors", "transformers", "torch")
+    environment.require_packages("numpy", "gguf", "safetensors", "transformers", "torch")
 
 import numpy as np
 
 import script_errors
-from gguf_models import adapter, proof
+from gguf_models import adapter, verify_export
 from gguf_models.families import FAMILIES
 from gguf_models.model_folder import Tensors, read_config, write_settings
 from gguf_models.vocabulary import load_tokenizer, write_vocabulary
-from own_output import move_into_place, sync, sync_folder
+from output_mark import move_into_place, sync, sync_folder
 from script_errors import UserError
 from text_files import refuse_pointers
 from training_data import hub
@@ -211,7 +211,7 @@ def silence_transformers():
 
 def export(options):
     """Runs the command for a model or an adapter."""
-    folder, is_adapter = find_export(hub.find(options.model, "model", print))
+    folder, is_adapter = find_export(hub.find_snapshot(options.model, "model", print))
     silence_transformers()
     if is_adapter:
         export_adapter(options, folder)
@@ -226,10 +226,10 @@ def export_model(options, folder):
         tensors = Tensors(folder, config)
         refuse_pointers([os.path.join(folder, "tokenizer.json")])
         special = write_model(output.part, folder, config, tensors, options.type)
-        proof.compare_tensors(output.part, tensors,
+        verify_export.compare_tensors(output.part, tensors,
                               lambda name: tensor_type(name, tensors.shape(name), options.type))
-        result = (proof.compare_with_llama_cpp(output.part, folder, options.type)
-                  if proof.has_llama_cpp() else NOT_CHECKED)
+        result = (verify_export.compare_with_llama_cpp(output.part, folder, options.type)
+                  if verify_export.has_llama_cpp() else NOT_CHECKED)
         output.modelfile = modelfile(output.name, f"./{output.name}",
                                      modelfile_parameters(folder, special, config))
     output.print_summary(options.type, tensors)
@@ -248,13 +248,13 @@ def export_adapter(options, folder):
     with Publication(options.out) as output:
         tensors = adapter.AdapterTensors(folder, config)
         write_adapter(output.part, tensors)
-        proof.compare_tensors(output.part, tensors,
+        verify_export.compare_tensors(output.part, tensors,
                               lambda name: tensor_type(name, tensors.shape(name), "f32"))
         result = NOT_CHECKED
-        if proof.has_llama_cpp() and proof.has_peft():
+        if verify_export.has_llama_cpp() and verify_export.has_peft():
             base_part = output.another_part()
             write_model(base_part, base, config, Tensors(base, config), options.type)
-            result = proof.compare_with_llama_cpp(base_part, base, options.type,
+            result = verify_export.compare_with_llama_cpp(base_part, base, options.type,
                                                   (output.part, folder))
         output.modelfile = modelfile(output.name, "BASE.gguf", [f"ADAPTER ./{output.name}"])
     output.print_summary("f32", tensors)
@@ -265,7 +265,7 @@ def export_adapter(options, folder):
 
 def find_base(options, folder):
     """Returns the folder of an adapter's base model."""
-    base = hub.find(options.base or adapter.base_of(folder), "model", print)
+    base = hub.find_snapshot(options.base or adapter.base_of(folder), "model", print)
     if not os.path.isfile(os.path.join(base, "config.json")):
         raise UserError(f"{base}: is not a model folder, but the adapter {folder} names it as its "
                         "base model; give --base FOLDER")

@@ -21,13 +21,13 @@ import sys
 if __name__ == "__main__":
     import environment
 
-    environment.need("numpy", "xxhash")
+    environment.require_packages("numpy", "xxhash")
 
 from checkpoint_import.dcp_state import read_dcp
 from checkpoint_import.deepspeed_state import read_universal, read_zero
 from checkpoint_import.imported_state import KINDS, count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
-from own_output import new_folder, resolve_output
+from output_mark import new_folder, resolve_output
 import script_errors
 from script_errors import MachineError, UserError
 from text_files import read_text, refuse_pointers
@@ -331,7 +331,7 @@ def refuse_overlap(out, folder, model):
             raise UserError(f"--out {out}: overlaps with the input {path}; choose another folder")
 
 
-def set_numbers(run, options):
+def set_run_numbers(run, options):
     """Sets the numbers of the run; values on the command line take precedence. Returns the names of
     the numbers that are not known."""
     for name in ("step", "tokens", "samples"):
@@ -362,16 +362,16 @@ def set_numbers(run, options):
     return unknown + ["data and its order", "seed"]
 
 
-def utf8(path):
+def utf8_path(path):
     """Returns a path for JSON, with bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 
-def describe(run, options, folder, unknown, without_moments):
+def import_record(run, options, folder, unknown, without_moments):
     """Returns the record of the import for import.json."""
     return {"format": "ftrun-import", "version": 1, "source": run.source,
-            "path": utf8(os.path.realpath(folder)),
-            "model": utf8(os.path.realpath(options.model)), "step": run.step,
+            "path": utf8_path(os.path.realpath(folder)),
+            "model": utf8_path(os.path.realpath(options.model)), "step": run.step,
             "skipped_steps": run.skipped_steps,
             "samples": run.samples, "tokens": run.tokens,
             "scheduler": {"last_batch_iteration": run.updates - 1},
@@ -392,7 +392,7 @@ def import_checkpoint(options):
                       f"or DCP ({type(error).__name__}: {printable(str(error))})") from None
     matches, unmatched = match_names(run, shapes, tied)
     without_moments = require_all(matches, shapes, unmatched, run, options.zero_moments)
-    unknown = set_numbers(run, options)
+    unknown = set_run_numbers(run, options)
     refuse_small_disk(resolve_output(options.out), matches, shapes)
     with new_folder(options.out) as folder:
         files = split_files(matches, shapes)
@@ -400,7 +400,7 @@ def import_checkpoint(options):
             write_file(os.path.join(folder, f"state-{number:05}.safetensors"), targets, matches,
                        shapes)
         with open(os.path.join(folder, "import.json"), "x", encoding="utf-8") as file:
-            record = describe(run, options, options.checkpoint, unknown, without_moments)
+            record = import_record(run, options, options.checkpoint, unknown, without_moments)
             file.write(json.dumps(record, indent=2) + "\n")
     print(f"{options.checkpoint}: {run.source}, step {run.step}")
     if unmatched:

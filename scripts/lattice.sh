@@ -12,6 +12,6 @@ results=${1:-build/lattice/results.tsv}
 mkdir -p "$(dirname "$results")"
 scripts/build.sh release test_engine
 status=0
-FTRUN_LATTICE_RESULTS=$results nice -n 19 build/release/bin/test_engine "the lattice of all layouts" -r compact || status=$?
+FTRUN_LATTICE_RESULTS=$results nice -n 19 build/release/bin/test_engine "all layouts of the lattice are trained and recorded" -r compact || status=$?
 python3 scripts/lattice_table.py "$results" | tee docs/lattice.md
 exit "$status"

@@ -33,14 +33,14 @@ import time
 if __name__ == "__main__":
     import environment
 
-    environment.need("numpy", "gguf", "tokenizers", "xxhash")
+    environment.require_packages("numpy", "gguf", "tokenizers", "xxhash")
 
 import numpy as np
 
 import script_errors
 from gguf_models.gguf_file import GgufFile
 from gguf_models.vocabulary import read_vocabulary
-from own_output import holds_all, new_folder
+from output_mark import holds_all, new_folder
 from script_errors import UsageError, UserError
 from text_files import refuse_pointers
 

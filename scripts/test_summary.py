@@ -36,7 +36,7 @@ def read_budgets(path):
     return {name: float(seconds) for name, seconds in lines}
 
 
-def pace(ran, budget):
+def slowdown_of_run(ran, budget):
     """Returns how many times slower than its budgets this run was: the median over entries with a
     budget of at least 2 s, limited to 1 to MAX_PACE."""
     ratios = [seconds / budget[name] for name, seconds in ran.items() if budget.get(name, 0) >= 2]
@@ -46,7 +46,7 @@ def pace(ran, budget):
 def find_over_budget(ran, budget):
     """Returns (line that reports it, whether it makes the run fail) for each entry beyond its
     budget, the largest excess first."""
-    scale, excesses = pace(ran, budget), []
+    scale, excesses = slowdown_of_run(ran, budget), []
     for name, seconds in ran.items():
         known = (f"a budget of {budget[name]:.0f} s" if name in budget
                  else f"no budget in tests/budgets.tsv (counted as {DEFAULT_BUDGET:.0f} s)")
@@ -71,8 +71,8 @@ def summarize(entries, table):
     ran = {entry.name: entry.seconds for entry in entries if entry.outcome != "skipped"}
     skipped = [entry for entry in entries if entry.outcome == "skipped"]
     budget = read_budgets(table)
-    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their "
-          "budgets; the slowest:")
+    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, "
+          f"{slowdown_of_run(ran, budget):.1f} times their budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
         print(f"  {seconds:7.1f} s  {name}" + (f"  (budget {budget[name]:.0f} s)" if name in budget
                                                else ""))

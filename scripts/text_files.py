@@ -68,7 +68,7 @@ def count_ascii(head, codec):
     return sum(c.isascii() for c in text) if 50 * unprintable <= len(text) else 0
 
 
-def family(encoding):
+def unicode_family(encoding):
     """Returns UTF-8, UTF-16, UTF-32, or Python's name of any other encoding."""
     name = codecs.lookup(encoding).name
     return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)),
@@ -79,17 +79,17 @@ def check_encoding(path, head, encoding):
     """Refuses a text whose first bytes show that its encoding is not the expected one."""
     detected, expected = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
     if detected is None:
-        if family(encoding) in ("UTF-16",
-                                "UTF-32") and head and b"\0" not in head and is_utf8(head):
-            raise UserError(f"{path}: is UTF-8 or ASCII, not {family(encoding)}; leave out "
+        is_wide = unicode_family(encoding) in ("UTF-16", "UTF-32")
+        if is_wide and head and b"\0" not in head and is_utf8(head):
+            raise UserError(f"{path}: is UTF-8 or ASCII, not {unicode_family(encoding)}; leave out "
                             f"--encoding {encoding}")
         return
     name, codec = detected
     marked = marked_encoding(head) is not None
     # Python assumes the byte order of the machine if there is no byte order mark
     by_machine = expected == name.lower() and not marked and codec.endswith("-be")
-    if family(encoding) == name and expected in (name.lower(), f"{name.lower()}-sig",
-                                                 codec) and not by_machine:
+    is_expected = expected in (name.lower(), f"{name.lower()}-sig", codec)
+    if unicode_family(encoding) == name and is_expected and not by_machine:
         return
     order = {"-le": "little-endian, ", "-be": "big-endian, "}.get(codec[-3:], "")
     remedy = (f"leave out --encoding {encoding}" if name == "UTF-8"

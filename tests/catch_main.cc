@@ -1,7 +1,7 @@
 #include <iostream>
 
 #include "catch_runner.h"
-#include "needs.h"
+#include "requirements.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ CATCH_TRANSLATE_EXCEPTION(const ftrun::Error& error) {
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;  // SKIP_RETURN_CODE of the CTest entries
-  if (const std::string why = ftrun::testing::missing(); !why.empty()) {
+  if (const std::string why = ftrun::testing::unmet_requirement(); !why.empty()) {
     std::cout << "skipped: " << why << std::endl;
     return kSkipped;
   }

@@ -23,7 +23,7 @@ inline int exit_code_of(pid_t child) {
 }
 
 /// Runs `body` in a child process that exits with its result; returns the exit code.
-inline int exit_of(const std::function<int()>& body) {
+inline int exit_code_in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) ::_exit(body());
@@ -49,7 +49,7 @@ inline pid_t start_program(const std::vector<std::string>& words, const std::str
 }
 
 /// Runs `body` in a child process and returns its result.
-inline std::string text_of(const std::function<std::string()>& body) {
+inline std::string text_from_child(const std::function<std::string()>& body) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const pid_t child = ::fork();

@@ -7,7 +7,7 @@
 
 #include "base/amount_text.h"
 #include "base/error.h"
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 #include "base/text.h"
 #include "commands.h"
 #include "config/effective_json.h"
@@ -116,7 +116,8 @@ int check_command(const CheckOptions& options, JsonOutput& output) {
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
             << "memory per rank: " << tiers_text(memory_plan(plan)) << " planned\n";
-  if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
+  if (const auto pinned = pinned_matmul_library(loaded.config.kernels))
+    require_matmul_library(*pinned);
   print_elastic_notice(loaded);
   std::vector<std::string> warnings = warnings_of(loaded, plan, options);
   for (const std::string& warning : warnings) std::cout << "warning: " << warning << '\n';

@@ -185,14 +185,14 @@ class AccelerateTranslator {
     }
     for (const char* dtype : {"bf16", "fp16"}) {
       const std::string path = cat(dtype, ".enabled");
-      const ConfigNode* written = named_.at_path(path);
-      const bool wanted = word == dtype, open = written == nullptr || written->is_open();
-      if (open && (wanted || written != nullptr))
+      const ConfigNode* named = named_.at_path(path);
+      const bool wanted = word == dtype, open = named == nullptr || named->is_open();
+      if (open && (wanted || named != nullptr))
         put_at_path(config_, path, ConfigNode::of_bool(precision->at, wanted));
-      if (open || wanted == written->boolean || word == "no" || word == "false") continue;
+      if (open || wanted == named->boolean || word == "no" || word == "false") continue;
       problems_.error(precision->at,
-                      cat("mixed_precision ", word, " contradicts ", path, " ",
-                          value_text(*written), " (", to_text(written->at), ")"),
+                      cat("mixed_precision ", word, " contradicts ", path, " ", value_text(*named),
+                          " (", to_text(named->at), ")"),
                       "keep one of the two, or write \"auto\" in that file");
       return;
     }

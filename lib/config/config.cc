@@ -28,16 +28,16 @@ bool is_traced(const TraceConfig& trace, int64_t step) {
   return std::find(trace.steps.begin(), trace.steps.end(), step) != trace.steps.end();
 }
 
-std::optional<ProductLibrary> pinned_products(const KernelsConfig& config) {
+std::optional<MatmulLibrary> pinned_matmul_library(const KernelsConfig& config) {
   switch (config.products) {
-    case ProductChoice::kAuto:
+    case MatmulChoice::kAuto:
       break;
-    case ProductChoice::kMkl:
-      return ProductLibrary::kMkl;
-    case ProductChoice::kOneDnn:
-      return ProductLibrary::kOneDnn;
-    case ProductChoice::kOpenBlas:
-      return ProductLibrary::kOpenBlas;
+    case MatmulChoice::kMkl:
+      return MatmulLibrary::kMkl;
+    case MatmulChoice::kOneDnn:
+      return MatmulLibrary::kOneDnn;
+    case MatmulChoice::kOpenBlas:
+      return MatmulLibrary::kOpenBlas;
   }
   return std::nullopt;
 }

@@ -12,7 +12,7 @@
 #include "base/data_format.h"
 #include "base/enum_names.h"
 #include "base/log.h"
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 #include "base/recompute_level.h"
 #include "base/sequence_packing.h"
 #include "base/unit_granularity.h"
@@ -349,15 +349,15 @@ struct EnumNames<DeviceKind> {
   static constexpr auto kNames = enum_names<DeviceKind>({"cpu", "cuda"});
 };
 
-/// ProductChoice names the library that multiplies matrices on CPUs.
-enum class ProductChoice { kAuto, kMkl, kOneDnn, kOpenBlas };
+/// MatmulChoice names the library that multiplies matrices on CPUs.
+enum class MatmulChoice { kAuto, kMkl, kOneDnn, kOpenBlas };
 template <>
-struct EnumNames<ProductChoice> {
-  static constexpr auto kNames = enum_names<ProductChoice>({"auto", "mkl", "onednn", "openblas"});
+struct EnumNames<MatmulChoice> {
+  static constexpr auto kNames = enum_names<MatmulChoice>({"auto", "mkl", "onednn", "openblas"});
 };
 
 /// AttentionChoice specifies which kernels compute attention on GPUs, and whether a CPU's matrix
-/// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (cudnn_is_measured)
+/// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (is_cudnn_measured)
 /// and ftrun's kernels on other GPUs. It does not choose matrix units of CPUs, because ftrun's code
 /// for them has not run on any yet.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
@@ -368,14 +368,14 @@ struct EnumNames<AttentionChoice> {
 
 /// KernelsConfig is the section kernels.
 struct KernelsConfig {
-  ProductChoice products = ProductChoice::kAuto;
+  MatmulChoice products = MatmulChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
   /// Says whether steps on a GPU are recorded once and launched as a whole.
   bool step_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };
 /// Returns the library that a config pins; nothing if it is chosen by the CPU.
-std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
+std::optional<MatmulLibrary> pinned_matmul_library(const KernelsConfig& config);
 
 /// Origin specifies where one key of a config was written.
 struct Origin {

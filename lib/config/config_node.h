@@ -60,8 +60,8 @@ struct ConfigEntry {
   Position at;  // of the key
   ConfigNode value;
   /// The spelling in the file if `key` replaces it; else empty.
-  std::string written;
-  const std::string& spelling() const { return written.empty() ? key : written; }
+  std::string spelled_key;
+  const std::string& spelling() const { return spelled_key.empty() ? key : spelled_key; }
 };
 
 /// Marks all values under a key that names a secret (base/secret.h).

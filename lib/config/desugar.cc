@@ -26,7 +26,7 @@ void rename(ConfigNode& map, const std::string& section, const std::string& from
     map.erase(from);
     return;
   }
-  entry->written = entry->key;
+  entry->spelled_key = entry->key;
   entry->key = to;
 }
 
@@ -113,7 +113,7 @@ void rename_bfloat16(ConfigNode& root, Problems& problems) {
   problems.notice(old->at, "bfloat16: read as bf16 (old spelling)");
   root.erase("bf16");
   old = root.entry("bfloat16");
-  old->written = old->key;
+  old->spelled_key = old->key;
   old->key = "bf16";
 }
 
@@ -147,7 +147,7 @@ void drop_gpt_neox_companions(ConfigNode& root, Problems& problems) {
 }
 
 /// Moves max_grad_norm, the name of other programs, to gradient_clipping.
-void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string& written,
+void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string& spelled_path,
                         Problems& problems) {
   const ConfigEntry* found = section.entry("max_grad_norm");
   if (found == nullptr) return;
@@ -155,12 +155,14 @@ void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string
   section.erase("max_grad_norm");
   const ConfigNode* clipping = root.find("gradient_clipping");
   if (clipping == nullptr) {
-    problems.notice(old.at, cat(written, ": read as gradient_clipping: ", value_text(old.value)));
-    root.entries.push_back({"gradient_clipping", old.at, old.value, written});
+    problems.notice(old.at,
+                    cat(spelled_path, ": read as gradient_clipping: ", value_text(old.value)));
+    root.entries.push_back({"gradient_clipping", old.at, old.value, spelled_path});
   } else if (clipping->number != old.value.number || clipping->is_open() != old.value.is_open()) {
     problems.error(old.at,
-                   cat(written, ": ", value_text(old.value), " contradicts gradient_clipping: ",
-                       value_text(*clipping), " (line ", clipping->at.line, ")"),
+                   cat(spelled_path, ": ", value_text(old.value),
+                       " contradicts gradient_clipping: ", value_text(*clipping), " (line ",
+                       clipping->at.line, ")"),
                    "keep gradient_clipping");
   }
 }
@@ -180,9 +182,9 @@ void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
   const ConfigNode* type = optimizer == nullptr ? nullptr : optimizer->find("type");
   if (type == nullptr || type->kind != ConfigNodeKind::kText) return;
   const Position at = type->at;
-  const std::string written = lower(type->text);
+  const std::string type_name = lower(type->text);
   for (const auto& [alias, name, sets] : optimizer_aliases()) {
-    if (alias != written || sets.empty()) continue;
+    if (alias != type_name || sets.empty()) continue;
     if (alias.starts_with("paged_"))
       problems.notice(at, cat("optimizer.type: ", alias,
                               ": its states are not paged; "

@@ -108,7 +108,7 @@ void split_modules(ConfigNode& adapter, const std::string& list, const std::stri
   ConfigEntry* entry = adapter.entry(list);
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
   if (entry->value.text != kAllLinear) {
-    entry->written = entry->key;
+    entry->spelled_key = entry->key;
     entry->key = pattern;
     return;
   }

@@ -120,15 +120,16 @@ class Converter {
     return nullptr;
   }
 
-  std::optional<int64_t> as_int(const ConfigNode& written) {
-    if (const NumberWord* word = word_of(written); word != nullptr) {
+  std::optional<int64_t> as_int(const ConfigNode& as_spelled) {
+    if (const NumberWord* word = word_of(as_spelled); word != nullptr) {
       if (word->remedy.empty()) return word->value;
-      problems_.error(written.at,
-                      cat(key_, ": ", value_text(written), " corresponds to several keys in ftrun"),
-                      word->remedy);
+      problems_.error(
+          as_spelled.at,
+          cat(key_, ": ", value_text(as_spelled), " corresponds to several keys in ftrun"),
+          word->remedy);
       return std::nullopt;
     }
-    const ConfigNode node = unquoted(written);
+    const ConfigNode node = unquoted(as_spelled);
     if (node.kind == ConfigNodeKind::kBool) {
       if (!in_range(field_, node.boolean ? 1 : 0)) return refuse(node);
       note_reading(node, node.boolean ? "1" : "0");
@@ -150,8 +151,8 @@ class Converter {
     return static_cast<int64_t>(node.number);
   }
 
-  std::optional<double> as_float(const ConfigNode& written) {
-    const ConfigNode node = unquoted(written);
+  std::optional<double> as_float(const ConfigNode& as_spelled) {
+    const ConfigNode node = unquoted(as_spelled);
     const bool number = node.kind == ConfigNodeKind::kInt || node.kind == ConfigNodeKind::kFloat;
     if (!number || !in_range(field_, node.number)) return refuse(node);
     return node.number;
@@ -202,8 +203,8 @@ class Converter {
   std::optional<std::vector<double>> as_numbers(const ConfigNode& node, size_t count) {
     if (node.kind != ConfigNodeKind::kList || node.items.size() != count) return refuse(node);
     std::vector<double> out;
-    for (const ConfigNode& written : node.items) {
-      const ConfigNode item = unquoted(written);
+    for (const ConfigNode& as_spelled : node.items) {
+      const ConfigNode item = unquoted(as_spelled);
       const bool number = item.kind == ConfigNodeKind::kInt || item.kind == ConfigNodeKind::kFloat;
       if (!number || !in_range(field_, item.number)) return refuse(item);
       out.push_back(item.number);

@@ -75,44 +75,46 @@ class TreeReader {
     else if (root.kind != ConfigNodeKind::kNull)
       problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     report_ignored();
-    return std::move(written_);
+    return std::move(config_);
   }
 
  private:
-  /// Reads a section. `written` is its path as the file spells it. Keys are read before sections,
-  /// so that a type is known when its params are read.
-  void read_section(const ConfigNode& map, const std::string& path, const std::string& written) {
+  /// Reads a section. `spelled_path` is its path as the file spells it. Keys are read before
+  /// sections, so that a type is known when its params are read.
+  void read_section(const ConfigNode& map, const std::string& path,
+                    const std::string& spelled_path) {
     for (const ConfigEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)
-        read_field(*field, entry, joined_key(written, entry.spelling()));
+        read_field(*field, entry, joined_key(spelled_path, entry.spelling()));
     for (const ConfigEntry& entry : map.entries) {
       if (schema_.find(path, entry.key) != nullptr) continue;
       const Section* inner = entry.key.find('.') == std::string::npos
                                  ? schema_.find_section(joined_key(path, entry.key))
                                  : nullptr;
       if (inner != nullptr)
-        read_inner(*inner, entry, joined_key(written, entry.spelling()));
+        read_inner(*inner, entry, joined_key(spelled_path, entry.spelling()));
       else
-        read_unknown(path, entry, joined_key(written, entry.spelling()));
+        read_unknown(path, entry, joined_key(spelled_path, entry.spelling()));
     }
   }
 
-  void read_inner(const Section& section, const ConfigEntry& entry, const std::string& written) {
+  void read_inner(const Section& section, const ConfigEntry& entry,
+                  const std::string& spelled_path) {
     const ConfigNode& value = entry.value;
     if (value.kind == ConfigNodeKind::kNull &&
         (section.nullable || section.vocabulary == Vocabulary::kFtrun))
       return;
     if (!value.is_map()) {
       problems_.error(value.at,
-                      cat(written, ": expected a section of keys, found ", value_text(value)),
+                      cat(spelled_path, ": expected a section of keys, found ", value_text(value)),
                       section_form(section, entry));
       return;
     }
-    written_.origins.keys[section.path] = {entry.at, false};
+    config_.origins.keys[section.path] = {entry.at, false};
     if (section.free_form)
-      read_free_form(section, entry, written);
+      read_free_form(section, entry, spelled_path);
     else
-      read_section(value, section.path, written);
+      read_section(value, section.path, spelled_path);
   }
 
   /// Suggests what a plain value in place of a section was meant to say: "write bf16: {enabled:
@@ -138,14 +140,14 @@ class TreeReader {
   }
 
   void read_free_form(const Section& section, const ConfigEntry& entry,
-                      const std::string& written) {
+                      const std::string& spelled_path) {
     if (section.needs_enabled && entry.value.find("enabled") == nullptr)
-      problems_.error(entry.at, cat(written, ": needs the key enabled"),
+      problems_.error(entry.at, cat(spelled_path, ": needs the key enabled"),
                       "add \"enabled\": true or false");
     const bool on = section.treatment == KeyTreatment::kReject ||
                     (section.treatment == KeyTreatment::kRejectIfOn && is_enabled(entry.value));
     if (on)
-      written_.origins.unsupported.push_back(
+      config_.origins.unsupported.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
     else if (section.treatment == KeyTreatment::kNotice)
       ignore(section.path, entry.at);
@@ -153,22 +155,22 @@ class TreeReader {
 
   std::string type_of(const std::string& section) const {
     if (section != "optimizer.params" && section != "scheduler.params") return "";
-    return written_.get<std::string>(section.substr(0, section.find('.')) + ".type");
+    return config_.get<std::string>(section.substr(0, section.find('.')) + ".type");
   }
 
   bool is_torch_class_section(const std::string& section) const {
     return type_of(section).starts_with("torch.optim");
   }
 
-  void read_field(const Field& field, const ConfigEntry& entry, const std::string& written) {
+  void read_field(const Field& field, const ConfigEntry& entry, const std::string& spelled_path) {
     const ConfigNode& node = entry.value;
     if (is_torch_class_section(field.section)) return;
     if (!applies_to_type(field, type_of(field.section)))
-      return refuse_parameter(field, entry, written);
+      return refuse_parameter(field, entry, spelled_path);
     const bool null_allowed = field.forms.allows_null || field.vocabulary == Vocabulary::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
-      written_.origins.keys[field.path()] = {node.at, true};
+      config_.origins.keys[field.path()] = {node.at, true};
       return;
     }
     if (node.kind == ConfigNodeKind::kText && is_torch_class(field.path(), node.text))
@@ -177,15 +179,15 @@ class TreeReader {
     const bool never = field.name == "steps_per_print" && node.kind != ConfigNodeKind::kMap &&
                        (node.number > 9e18 || node.text == "inf");
     if (never) {
-      written_.write(field, int64_t{0}, node.at);
+      config_.write(field, int64_t{0}, node.at);
       return;
     }
-    const std::optional<FieldValue> value = read_field_value(field, node, written, problems_);
+    const std::optional<FieldValue> value = read_field_value(field, node, spelled_path, problems_);
     if (!value) {
-      written_.origins.keys[field.path()] = {node.at, true};
+      config_.origins.keys[field.path()] = {node.at, true};
       return;
     }
-    written_.write(field, *value, node.at);
+    config_.write(field, *value, node.at);
     apply_action(field, entry, *value);
   }
 
@@ -199,18 +201,19 @@ class TreeReader {
   void record_torch_class(const Field& field, const ConfigNode& node) {
     const std::string_view type = field.section == "optimizer" ? name_of(OptimizerType::kTorch)
                                                                : name_of(SchedulerType::kTorch);
-    written_.write(field, std::string(type), node.at);
-    written_.origins.unsupported.push_back(
+    config_.write(field, std::string(type), node.at);
+    config_.origins.unsupported.push_back(
         {"the class " + node.text + " of PyTorch", field.path(), node.at});
   }
 
-  void refuse_parameter(const Field& field, const ConfigEntry& entry, const std::string& written) {
+  void refuse_parameter(const Field& field, const ConfigEntry& entry,
+                        const std::string& spelled_path) {
     const std::string type = type_of(field.section);
     std::vector<std::string> names;
     for (const Field& other : schema_.fields())
       if (other.section == field.section && applies_to_type(other, type))
         names.push_back(other.name);
-    problems_.error(entry.at, cat(written, ": ", type, " has no such parameter"),
+    problems_.error(entry.at, cat(spelled_path, ": ", type, " has no such parameter"),
                     cat("use one of its parameters: ", join(names, ", ")));
   }
 
@@ -220,15 +223,16 @@ class TreeReader {
     if (field.treatment == KeyTreatment::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);
     } else if (changed || field.treatment == KeyTreatment::kReject) {
-      written_.origins.unsupported.push_back(
+      config_.origins.unsupported.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
     }
   }
 
-  void read_unknown(const std::string& path, const ConfigEntry& entry, const std::string& written) {
+  void read_unknown(const std::string& path, const ConfigEntry& entry,
+                    const std::string& spelled_path) {
     if (is_torch_class_section(path)) return;
     if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
-      problems_.notice(entry.at, cat(written, ": ignored: ", key->why));
+      problems_.notice(entry.at, cat(spelled_path, ": ignored: ", key->why));
       return;
     }
     std::vector<std::string> names;
@@ -237,7 +241,7 @@ class TreeReader {
       if (field == nullptr || applies_to_type(*field, type_of(path))) names.push_back(name);
     }
     const std::string meant = key_suggestion(path, entry.key, names);
-    problems_.error(entry.at, cat(written, ": unknown key", meant),
+    problems_.error(entry.at, cat(spelled_path, ": unknown key", meant),
                     meant.empty() ? known_keys(path, names) : "");
   }
 
@@ -273,7 +277,7 @@ class TreeReader {
 
   const Schema& schema_ = Schema::get();
   Problems& problems_;
-  WrittenConfig written_;
+  WrittenConfig config_;
   /// Ignored is a key that is accepted without effect, and the reason.
   struct Ignored {
     std::string path;

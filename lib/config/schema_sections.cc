@@ -265,7 +265,7 @@ void declare_tensor_parallel(Schema& s) {
       .in_unit("ranks");
   rows.free("preset_model", "Rules of a known model.").notice(kSplit);
   rows.free("partition_config", "The user's own rules.").notice(kSplit);
-  rows.free("injection_policy_tuple", "Matrices whose products are summed.").notice(kSplit);
+  rows.free("injection_policy_tuple", "Linear layers whose results are summed.").notice(kSplit);
   for (const char* name : {"tp", "tensor_parallel"})
     rows.free(name, "tp_size and tp_grain_size.")
         .notice("autotp_size decides the degree, as in DeepSpeed");

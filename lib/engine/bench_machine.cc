@@ -43,8 +43,8 @@ double lower_quartile(std::vector<double> values) {
   return *place;
 }
 
-bool is_product(const Op& op) {
-  return op_spec(op.kind).work_class == WorkClass::kProduct;
+bool is_matmul(const Op& op) {
+  return op_spec(op.kind).work_class == WorkClass::kMatmul;
 }
 
 using Clock = std::chrono::steady_clock;
@@ -310,13 +310,14 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
     });
 }
 
-/// Returns the floating-point operations per second of the fastest matrix product of the models.
-double fastest_product_rate(const std::vector<SampledModel>& models) {
+/// Returns the floating-point operations per second of the fastest matrix multiplication of the
+/// models.
+double fastest_matmul_rate(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
       bench->for_each([&](const Op& op, double seconds) {
-        if (is_product(op)) best = std::max(best, flops(bench->graph(), op) / seconds);
+        if (is_matmul(op)) best = std::max(best, flops(bench->graph(), op) / seconds);
       });
   return best;
 }
@@ -345,7 +346,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.matmul_flops[dtype] = fastest_product_rate(sampled);
+    rates.matmul_flops[dtype] = fastest_matmul_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;

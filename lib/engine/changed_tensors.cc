@@ -16,7 +16,7 @@ constexpr int64_t kCompared = 4096;
 /// The largest number of names that a warning lists.
 constexpr size_t kMaxNamed = 8;
 
-std::string listed(const std::vector<std::string>& names) {
+std::string first_names_text(const std::vector<std::string>& names) {
   const std::vector<std::string> first(
       names.begin(),
       names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxNamed)));
@@ -70,16 +70,16 @@ std::string ChangedTensors::warning() const {
         unchanged.size() == states_.size() ? "has"
         : unchanged.size() == 1            ? "has not"
                                            : "have not",
-        " changed since training began: ", listed(unchanged),
+        " changed since training began: ", first_names_text(unchanged),
         "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
   if (!lost.empty())
     parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
                         " trained tensors have learned is too small for ", precision_name(dtype_),
-                        ", so the export has their first values: ", listed(lost),
+                        ", so the export has their first values: ", first_names_text(lost),
                         "; export.dtype: fp32 keeps it"));
   if (!absent.empty())
     parts.push_back(cat(absent.size(), " of ", trained_.size(),
-                        " trained tensors are not in the export: ", listed(absent)));
+                        " trained tensors are not in the export: ", first_names_text(absent)));
   return join(parts, "; ");
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 /// Returns whether the host memory of offloaded state is pinned: it is, unless the config offloads
 /// state with `pin_memory` false.
-bool pins(const Config& config) {
+bool pins_memory(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
   return (parameters.device == OffloadDevice::kNone || parameters.pin_memory) &&
@@ -44,7 +44,7 @@ std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& lau
   return std::make_unique<Gpu>(
       open_cuda_kernels(index, {.cudnn = cudnn_use(config.kernels.attention),
                                 .documents = config.data.packing == SequencePacking::kDocuments}),
-      GpuOptions{.pin_memory = pins(config),
+      GpuOptions{.pin_memory = pins_memory(config),
                  .timed = config.wall_clock_breakdown,
                  .step_graph = config.kernels.step_graph});
 }

@@ -55,7 +55,7 @@ ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
 
 /// Makes the config of a run with micro-batches of one row, a little longer than a tile of
 /// attention.
-Config small_run(Config config) {
+Config small_run_config(Config config) {
   constexpr int64_t kTokens = 96;
   config.train_micro_batch_size_per_gpu = 1;
   config.data.sequence_length = round_up(kTokens, config.parallel.tensor);
@@ -78,7 +78,7 @@ Bytes as_dtype(const std::vector<float>& numbers, DType dtype) {
 }
 
 /// Makes random codes of an optimizer state.
-Bytes some_codes(int64_t count, uint64_t seed) {
+Bytes random_codes(int64_t count, uint64_t seed) {
   Bytes codes;
   for (const float number : random_floats(count, seed))
     codes.push_back(static_cast<std::byte>(static_cast<int>(std::abs(number) * 1000.0F) % kCodes));
@@ -97,7 +97,7 @@ Bytes decode_states(const Bytes& codes, const Bytes& scales) {
   return as_dtype(numbers, DType::kF32);
 }
 
-Bytes packed(const std::vector<float>& numbers, const Value& value) {
+Bytes pack_matrix(const std::vector<float>& numbers, const Value& value) {
   const auto count = static_cast<int64_t>(numbers.size());
   PackScales scales(value.packed, count, value.dims.back());
   scales.add(numbers);
@@ -123,7 +123,7 @@ std::vector<double> as_doubles(View bytes, DType dtype) {
 
 /// Returns ||found - expected|| / ||expected||; infinite if a number is not finite, or if all
 /// expected numbers are 0 and some found one is not.
-double difference(View found, View expected, DType dtype) {
+double relative_difference(View found, View expected, DType dtype) {
   const std::vector<double> a = as_doubles(found, dtype), b = as_doubles(expected, dtype);
   double off = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -169,7 +169,7 @@ class Comparison {
 
 void Comparison::compare_values(const std::string& operation, DType tolerated, DType dtype,
                                 View on_gpu, View on_host) {
-  const double off = difference(on_gpu, on_host, dtype);
+  const double off = relative_difference(on_gpu, on_host, dtype);
   if (off > found_.largest_difference) {
     found_.largest_difference = off;
     found_.worst_operation = operation;
@@ -241,7 +241,7 @@ class GraphComparison {
 
   Bytes first_content(const Value& value, size_t seed) const {
     const int64_t count = element_count(value.dims);
-    if (value.packed) return packed(random_floats(count, seed), value);
+    if (value.packed) return pack_matrix(random_floats(count, seed), value);
     if (value.dtype == DType::kI32) return integers(value, count);
     if (value.role == ValueRole::kWorkspace || value.dtype == DType::kF64 ||
         value.dtype == DType::kU8)
@@ -359,8 +359,8 @@ void Comparison::compare_update(const Config& config, bool coded) {
     for (float& number : *state) number = std::abs(number);
   std::vector<Bytes> parts{as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
                            as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
-                           coded ? some_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
-                           coded ? some_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
+                           coded ? random_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
+                           coded ? random_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
                            Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
   if (coded)
     for (std::vector<float>* scales : {&first, &second}) {
@@ -418,7 +418,7 @@ void Comparison::compare_update(const Config& config, bool coded) {
 ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank,
                                 Gpu& gpu) {
   const auto start = std::chrono::steady_clock::now();
-  const Config run = small_run(config);
+  const Config run = small_run_config(config);
   const ModelConfig small = small_model(model, config.parallel.tensor);
   const bool documents = config.data.packing == SequencePacking::kDocuments;
   Comparison comparison(gpu);

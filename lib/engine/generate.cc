@@ -39,7 +39,7 @@ int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-int32_t sampled(std::span<const float> logits, double temperature, std::mt19937_64& random) {
+int32_t sample_token(std::span<const float> logits, double temperature, std::mt19937_64& random) {
   const double top = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weights(logits.size());
   std::transform(logits.begin(), logits.end(), weights.begin(),
@@ -82,8 +82,8 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next = kNoToken;
     if (!options.has_logits || are_finite(scores))
-      next =
-          options.temperature > 0 ? sampled(scores, options.temperature, random) : argmax(scores);
+      next = options.temperature > 0 ? sample_token(scores, options.temperature, random)
+                                     : argmax(scores);
     if (group != nullptr)
       group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
     if (next == kNoToken) break;

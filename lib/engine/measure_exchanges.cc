@@ -85,7 +85,7 @@ class CollectiveThread {
 };
 
 /// Returns the seconds of CPU time that the calling thread has used.
-double thread_seconds() {
+double cpu_seconds_of_thread() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -119,9 +119,9 @@ class ExchangeTimer {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       const auto start = Clock::now();
-      const double used = thread_seconds();
+      const double used = cpu_seconds_of_thread();
       request_.compute();
-      const double worked = work_seconds(seconds_since(start), thread_seconds() - used);
+      const double worked = work_seconds(seconds_since(start), cpu_seconds_of_thread() - used);
       thread_.run(collective);
       if (round >= kWarmUpRounds) samples.push_back(seconds_since(start) - worked);
     }

@@ -61,7 +61,7 @@ std::string arena_text(const Program& program, Tier tier) {
 }
 
 /// Describes a buffer: "optimizer (buffer optimizer.0)".
-std::string described(const Buffer& buffer) {
+std::string buffer_text(const Buffer& buffer) {
   return cat(category_name(buffer.category), " (buffer ", buffer.name, ")");
 }
 
@@ -191,7 +191,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
   } else {
     block.owned = allocate_block(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
-                                 [&] { return described(buffer); });
+                                 [&] { return buffer_text(buffer); });
   }
   blocks_[key] = std::move(block);
 }

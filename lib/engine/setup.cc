@@ -33,8 +33,8 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 int64_t warm_up(const Gpu* gpu, SaveBuffers& buffers) {
   buffers.populate();
   if (gpu == nullptr) {
-    const HostBlock operands(warm_up_bytes(), "the first matrix product");
-    warm_up_products(operands.data());
+    const HostBlock operands(warm_up_bytes(), "the first matrix multiplication");
+    warm_up_matmul(operands.data());
   }
   return read_process_memory().held_bytes();
 }

@@ -56,8 +56,8 @@ class TrainingSetup {
   const SaveBuffers& save_buffers() const { return save_buffers_; }
   const RankMemory& memory() const { return memory_; }
   /// Returns the bytes of private and shared memory that the process held after a first matrix
-  /// product and before any weights were in memory: libraries, threads, their working memory, data,
-  /// the staging area of checkpoints, and on a CPU the executors.
+  /// multiplication and before any weights were in memory: libraries, threads, their working
+  /// memory, data, the staging area of checkpoints, and on a CPU the executors.
   int64_t baseline_bytes() const { return baseline_bytes_; }
   /// Returns the comparison of a GPU's kernels with the CPU's.
   const std::optional<ComparedKernels>& compared() const { return compared_; }

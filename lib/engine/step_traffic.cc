@@ -21,7 +21,8 @@ void add_to(DiskTraffic& sum, const DiskTraffic& part) {
   sum.written += part.written;
 }
 
-std::vector<std::string> row(const char* what, int64_t program, std::optional<int64_t> observed) {
+std::vector<std::string> table_row(const char* what, int64_t program,
+                                   std::optional<int64_t> observed) {
   if (!observed) return {what, std::to_string(program), "-", "-", ""};
   return {what, std::to_string(program), std::to_string(*observed),
           percent_error_text(*observed, program), human_bytes(*observed)};
@@ -92,11 +93,11 @@ TrafficSums decode_traffic(const std::string& text) {
 std::string traffic_text(const TrafficSums& sums, int ranks) {
   std::vector<std::vector<std::string>> rows;
   if (sums.sent_by_program > 0)
-    rows.push_back(row("communication", sums.sent_by_program, sums.transported));
+    rows.push_back(table_row("communication", sums.sent_by_program, sums.transported));
   if (sums.disk_by_program.read > 0)
-    rows.push_back(row("disk, read", sums.disk_by_program.read, sums.disk.read));
+    rows.push_back(table_row("disk, read", sums.disk_by_program.read, sums.disk.read));
   if (sums.disk_by_program.written > 0)
-    rows.push_back(row("disk, written", sums.disk_by_program.written, sums.disk.written));
+    rows.push_back(table_row("disk, written", sums.disk_by_program.written, sums.disk.written));
   if (rows.empty()) return "";
   return cat("\nbytes of ", count_text(ranks, "rank"), " in ", count_text(sums.steps, "step"), "\n",
              format_table({"traffic", "by the program", "observed", "error", "measured"}, rows));

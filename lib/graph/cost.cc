@@ -56,7 +56,7 @@ double traffic_bytes(const LayerGraph& graph, const Op& op) {
   return work(graph, op).total().bytes;
 }
 
-double product_flops(const LayerGraph& graph, ValueId x, ValueId w) {
+double flops_of_matmul(const LayerGraph& graph, ValueId x, ValueId w) {
   const double tokens = static_cast<double>(graph.at(x).dims[0]);
   return 2.0 * tokens * static_cast<double>(element_count(graph.at(w).dims));
 }

@@ -52,8 +52,8 @@ double flops(const LayerGraph& graph, const Op& op);
 /// Returns the bytes that all passes of an operation move.
 double traffic_bytes(const LayerGraph& graph, const Op& op);
 
-/// Returns the floating-point operations of the product of `x` and the matrix `w`.
-double product_flops(const LayerGraph& graph, ValueId x, ValueId w);
+/// Returns the floating-point operations of the multiplication of `x` by the matrix `w`.
+double flops_of_matmul(const LayerGraph& graph, ValueId x, ValueId w);
 /// Returns the bytes of all operands, each counted once.
 double operand_bytes(const LayerGraph& graph, const Op& op);
 /// Returns the number of elements of all results.

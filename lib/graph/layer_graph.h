@@ -87,7 +87,7 @@ enum class Kernels : uint8_t { kCpu, kGpu };
 /// tables F32, and losses F64.
 struct ModelDtypes {
   /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and
-  /// rounding are 16-bit; products and sums are F32.
+  /// rounding are 16-bit; multiplications and sums are F32.
   DType compute = DType::kF32;
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;

@@ -10,14 +10,11 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether tensor-parallel ranks divide a dimension of an operand along `letter`.
+/// Returns whether tensor-parallel ranks divide a dimension of an operand along `letter`. Ranks
+/// that divide the query heads (H) divide the key/value heads (K) as well.
 bool has_letter(std::string_view operand, char letter) {
-  const std::string_view with = letter == 'H'   ? "HQRAU"
-                                : letter == 'F' ? "FG"
-                                : letter == 'O' ? "M"
-                                                : "";
-  return std::any_of(operand.begin(), operand.end(),
-                     [&](char c) { return c == letter || with.find(c) != std::string_view::npos; });
+  const auto has = [&](char c) { return operand.find(c) != std::string_view::npos; };
+  return has(letter) || (letter == 'H' && has('K'));
 }
 
 /// Operands holds the shapes of the operands and of the results of a kind, one string each.

@@ -16,28 +16,22 @@ namespace ftrun {
 
 /// WorkClass is a class of operations for which a software stack has a speed of its own
 /// (machine/software_stack.h).
-enum class WorkClass : uint8_t {
-  kOther,
-  kProduct,  // matrix products
-  kAttention
-};
+enum class WorkClass : uint8_t { kOther, kMatmul, kAttention };
 
 /// OpSpec holds everything that planning knows about a kind: its entry in the table
 /// (ops/KIND/spec.cc).
 struct OpSpec {
   /// The unique name: "linear_dgrad", ...
   std::string_view name;
-  /// The shapes of the operands, in letters: N = B*T tokens of a micro-batch (B rows of T tokens),
-  /// D hidden, H query heads, K key/value heads, d head size, E its elements that rotate, F
-  /// feed-forward, V vocabulary rows, C tokens of a chunk, I and O of a linear layer. Dimensions of
-  /// an operand are joined by commas, [optional] operands are last; if one may be left out before
-  /// another, the two differ in their number of dimensions. Q stands for (H+2K)d, R for H+K, A for
-  /// H*d, U for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS t
-  /// blocks of that shape, one of each rank.
+  /// The shapes of the operands and of the results: "N,I O,I [O] -> N,O". Operands are separated by
+  /// spaces, and dimensions of an operand by commas. A dimension is a letter (the table of
+  /// ops/README.md), a number, or a sum or product of these: H+K, 2F, (H+2K)d. The operand S has
+  /// any shape, and tS has t blocks of that shape, one of each rank. [Optional] operands are last;
+  /// if one may be left out before another, the two differ in their number of dimensions.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may divide the operation. Each rank has a part
   /// of every operand that has the letter, and all of the other operands (result_is_term() and
-  /// gradient_is_term()). H stands for Q, R, A and U as well, F for G, O for M. Empty: the
+  /// gradient_is_term()). Letters of sums and products count, and K counts as H. Empty: the
   /// operation is not divided, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
   /// The result that the backward list recomputes instead of keeping it from forward; -1: none.
@@ -57,7 +51,7 @@ struct OpSpec {
   /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an
   /// FTRUN_PAIRED_OP.
   std::optional<OpKind> gpu_pair = std::nullopt;
-  /// Adds the values of letters that only the attributes give (heads, ranks t); null: there are
+  /// Adds the sizes of dimensions that only the attributes give (heads, ranks t); null: there are
   /// none.
   void (*letters)(const Op&, std::map<std::string, int64_t>&) = nullptr;
   /// Returns the cheaper operation that computes the other results when backward has result 0;

@@ -48,7 +48,7 @@ LayerGraph derive_copy(const LayerGraph& graph, const std::vector<bool>& kept) {
 
 /// Lists the forward operations that can run again and whose results are kept when nothing is
 /// recomputed (`plain`), those with the most bytes first.
-std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& plain) {
+std::vector<const Op*> recomputable_ops(const LayerGraph& graph, const LayerGraph& plain) {
   std::vector<std::pair<int64_t, const Op*>> found;
   for (const Op& op : graph.forward) {
     int64_t bytes = 0;
@@ -78,7 +78,7 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
   std::vector<bool> base(graph.values.size());
   for (size_t i = 0; i < base.size(); ++i) base[i] = plain.values[i].role == ValueRole::kSaved;
   const double limit = list_cost(plain, plain.backward) + budget * list_cost(graph, graph.forward);
-  const std::vector<const Op*> ops = candidates(graph, plain);
+  const std::vector<const Op*> ops = recomputable_ops(graph, plain);
   std::vector<bool> best = base;
   std::pair<int64_t, double> least{plan_saved(plain).bytes, list_cost(plain, plain.backward)};
   for (size_t choice = 1; choice < size_t{1} << ops.size(); ++choice) {

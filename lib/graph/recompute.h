@@ -23,11 +23,11 @@ struct LayerGraph;
 ///
 /// The trade-off of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large
 /// Transformer Models", section 5), the T x T scores of attention, is not a choice here: the
-/// kernels never store them. Every remaining matrix product costs the same per element; attention
-/// costs less where rows are shorter than D, and more where they are longer. So no fixed cost per
-/// element separates values that should be kept from the others, and kSelective looks for the best
-/// choice within a budget: of all choices whose operations cost at most `budget` of the forward
-/// list, the one that keeps the fewest bytes (among equals the cheapest).
+/// kernels never store them. Every remaining matrix multiplication costs the same per element;
+/// attention costs less where rows are shorter than D, and more where they are longer. So no fixed
+/// cost per element separates values that should be kept from the others, and kSelective looks for
+/// the best choice within a budget: of all choices whose operations cost at most `budget` of the
+/// forward list, the one that keeps the fewest bytes (among equals the cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.

@@ -12,7 +12,9 @@
 namespace ftrun {
 namespace {
 
-/// Letters maps the letters of one operation's shapes to their sizes.
+/// Letters maps the dimensions of one operation's shapes ("N", "(H+2K)d") to their sizes. A
+/// dimension is a name here; the sizes of sums and products of letters come from the attributes
+/// (OpSpec::letters) or are compared with those of their letters.
 class Letters {
  public:
   explicit Letters(const Op& op) : known_{{"2", 2}, {"t", 1}} {
@@ -28,21 +30,20 @@ class Letters {
     if (letters.size() != dims.size()) return false;
     for (size_t i = 0; i < dims.size(); ++i)
       if (known_.try_emplace(letters[i], dims[i]).first->second != dims[i]) return false;
-    return is_multiple("F", 2, "G") && is_multiple("C", known_.at("t"), "P");
+    return is_multiple("F", 2, "2F") && is_multiple("C", known_.at("t"), "tC");
   }
 
-  /// Returns the fault of sums, which can be checked only once all operands are known: J is the sum
-  /// of the LoRA ranks, M the sum of the parts of DoRA magnitudes. Returns "" if there is none.
+  /// Returns the fault of sums, which can be checked only once all operands are known: the sum of
+  /// the LoRA ranks, and the sum of the outputs with DoRA magnitudes. Returns "" if there is none.
   std::string sums_fault() const {
-    if (!is_sum("J", {"r1", "r2", "r3"})) return "J is not the sum of the ranks";
-    if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"}))
-      return "M is not the sum of the parts";
+    if (!is_sum("r1+r2+r3", {"r1", "r2", "r3"})) return "r1+r2+r3 is not the sum of the ranks";
+    if (known_.contains("O1") && !is_sum("O1+O2+O3", {"O1", "O2", "O3"}))
+      return "O1+O2+O3 is not the sum of the parts";
     return "";
   }
 
  private:
-  /// Returns whether the size of letter `whole` is the sum of its parts; true if the size is not
-  /// known.
+  /// Returns whether the size of `whole` is the sum of its parts; true if the size is not known.
   bool is_sum(const char* whole, std::initializer_list<const char*> parts) const {
     const auto known = known_.find(whole);
     if (known == known_.end()) return true;

@@ -10,14 +10,15 @@ namespace ftrun {
 namespace {
 
 /// Returns whether an operation uses a value. An operation that only updates it in place does not.
-bool uses(const Op& op, ValueId id) {
+bool uses_value(const Op& op, ValueId id) {
   return std::count(op.in.begin(), op.in.end(), id) > 0 &&
          std::count(op.out.begin(), op.out.end(), id) == 0;
 }
 
 bool is_used(const std::vector<const std::vector<Op>*>& lists, ValueId id) {
   return std::any_of(lists.begin(), lists.end(), [&](const std::vector<Op>* list) {
-    return std::any_of(list->begin(), list->end(), [&](const Op& op) { return uses(op, id); });
+    return std::any_of(list->begin(), list->end(),
+                       [&](const Op& op) { return uses_value(op, id); });
   });
 }
 

@@ -137,7 +137,7 @@ class DeviceKernels {
   /// share a kernel, with the same bits as separate runs. Activations are F32, BF16 or F16; so are
   /// gradients of parameters, which may have another dtype than the activations. `context.scalars`
   /// is device memory. Does not check tokens and labels, because the host would have to wait for
-  /// the result: one outside the table gives NaN. Matrix products share one workspace, so
+  /// the result: one outside the table gives NaN. Matrix multiplications share one workspace, so
   /// operations must be enqueued to one stream at a time. Throws Error(kUnsupported) for other
   /// dtypes and for head sizes above 256.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,

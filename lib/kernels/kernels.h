@@ -33,9 +33,9 @@ struct KernelContext {
 /// which are aligned as their elements are. Runs on the calling thread and LibTorch's intra-op
 /// threads. Throws Error(kUnsupported) for a dtype or a CPU that the kernels do not support.
 ///
-/// Results have the same bits for any number of threads; another library of matrix products
-/// (kernels/products_in_use.h) may round differently. In BF16 and F16 graphs arithmetic is fp32
-/// (products of bf16 without widening treat subnormals as 0) and every result is rounded once (a
+/// Results have the same bits for any number of threads; another library of matrix multiplication
+/// (kernels/choose_matmul_library.h) may round differently. In BF16 and F16 graphs arithmetic is fp32
+/// (multiplications of bf16 without widening treat subnormals as 0) and every result is rounded once (a
 /// 16-bit gradient of the head's matrix once for each chunk of tokens); gradients of parameters are
 /// F32, BF16 or F16, as their values in the graph are. Graphs with F64 activations run at reference
 /// precision, for tests; their rstd and lse are also F64.
@@ -115,11 +115,11 @@ void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
 /// threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// Runs the largest matrix product for which BLAS is called once on each thread, in `memory`
+/// Runs the largest matrix multiplication for which BLAS is called once on each thread, in `memory`
 /// (warm_up_bytes() bytes of zeros, left in any state). Afterwards BLAS has started its threads and
 /// allocated the memory into which it packs operands, which it keeps.
-void warm_up_products(std::byte* memory);
-/// Returns the bytes of memory that warm_up_products() needs.
+void warm_up_matmul(std::byte* memory);
+/// Returns the bytes of memory that warm_up_matmul() needs.
 int64_t warm_up_bytes();
 /// Returns the bytes that each thread keeps for attention's tiles in fp32 once it has computed
 /// attention with heads of this size.

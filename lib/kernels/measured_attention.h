@@ -36,13 +36,13 @@ inline const MeasuredAttention* measured_attention(const DeviceInfo& gpu) {
 }
 
 /// Returns whether cuDNN's attention was compared with ours and timed on such GPUs.
-inline bool cudnn_is_measured(const DeviceInfo& gpu) {
+inline bool is_cudnn_measured(const DeviceInfo& gpu) {
   return measured_attention(gpu) != nullptr;
 }
 
 /// Returns whether cuDNN computes such heads faster than our kernels; false where it was not
 /// measured. `documents`: rows may hold several.
-inline bool cudnn_pays(const DeviceInfo& gpu, int64_t head_size, bool documents) {
+inline bool is_cudnn_faster(const DeviceInfo& gpu, int64_t head_size, bool documents) {
   const MeasuredAttention* const measured = measured_attention(gpu);
   if (measured == nullptr) return false;
   return head_size >=

@@ -36,7 +36,8 @@ struct Rates {
   int threads = 1;
   /// Bytes per second of a copy: those that it reads plus those that it writes.
   double memory_bandwidth = 0;
-  /// Floating-point operations per second of a large matrix product, by the dtype of activations.
+  /// Floating-point operations per second of a large matrix multiplication, by the dtype of
+  /// activations.
   std::map<DType, double> matmul_flops;
   /// The factor by which a kind of work ("linear fp32", "update", "copy") is slower than these
   /// rates, as a function of the seconds that it would take at the rates.

@@ -280,14 +280,14 @@ std::string curve_text(const Curve& curve, QuantityUnit unit,
 }
 
 std::string rates_text(const Rates& rates) {
-  std::vector<std::string> products;
+  std::vector<std::string> matmul_rates;
   for (const auto& [dtype, rate] : rates.matmul_flops)
-    products.push_back(
+    matmul_rates.push_back(
         cat(precision_name(dtype), ": ", quantity_text(rate, QuantityUnit::kFlopRate)));
   std::string text =
       cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
           "\n    memory: ", quantity_text(rates.memory_bandwidth, QuantityUnit::kByteRate),
-          "\n    products: {", join(products, ", "),
+          "\n    products: {", join(matmul_rates, ", "),
           "}\n    otherwise: ", format_number("%.5g", rates.default_slowdown), "\n");
   if (!rates.slowdowns.empty()) text += "    slowdown:\n";
   for (const auto& [kind, curve] : rates.slowdowns)

@@ -11,13 +11,14 @@
 namespace ftrun {
 namespace {
 
-double product_rate(const Rates& rates, DType dtype) {
+double matmul_rate(const Rates& rates, DType dtype) {
   const auto found = rates.matmul_flops.find(dtype);
   if (found != rates.matmul_flops.end()) return found->second;
-  throw Error(ExitCode::kUsage,
-              cat("the machine file has no rate of matrix products in ", precision_name(dtype)),
-              cat("add it to rates.products, or plan in ",
-                  precision_name(rates.matmul_flops.begin()->first)));
+  throw Error(
+      ExitCode::kUsage,
+      cat("the machine file has no rate of matrix multiplication in ", precision_name(dtype)),
+      cat("add it to rates.products, or plan in ",
+          precision_name(rates.matmul_flops.begin()->first)));
 }
 
 }  // namespace
@@ -27,11 +28,11 @@ std::string slowdown_key(const LayerGraph& graph, const Op& op) {
 }
 
 double ideal_seconds(const Rates& rates, const LayerGraph& graph, const Op& op) {
-  const double product = product_rate(rates, graph.dtypes.compute);
+  const double flop_rate = matmul_rate(rates, graph.dtypes.compute);
   double seconds = 0;
   for (const Pass& pass : work(graph, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
-    seconds += std::max(arithmetic / product, pass.bytes / rates.memory_bandwidth);
+    seconds += std::max(arithmetic / flop_rate, pass.bytes / rates.memory_bandwidth);
   }
   return seconds;
 }

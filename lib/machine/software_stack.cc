@@ -14,10 +14,10 @@ namespace ftrun {
 namespace {
 
 /// Returns the member of SoftwareStack that scales a kind for which machine files say how much
-/// slower small operations are (products and attention); null for other kinds.
+/// slower small operations are (matrix multiplications and attention); null for other kinds.
 double SoftwareStack::*share_of(OpKind kind) {
   switch (op_spec(kind).work_class) {
-    case WorkClass::kProduct:
+    case WorkClass::kMatmul:
       return &SoftwareStack::products;
     case WorkClass::kAttention:
       return &SoftwareStack::attention;

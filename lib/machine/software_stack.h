@@ -10,14 +10,14 @@ namespace ftrun {
 /// collectives reach, to plan a run of that program. Only these numbers are fitted to the program.
 struct SoftwareStack {
   std::string name;
-  /// The shares of the peak that large matrix products and attention reach.
+  /// The shares of the peak that large matrix multiplications and attention reach.
   double products = 1;
   double attention = 1;
   /// The share of the memory rate that all other work reaches, counted in the passes of ftrun's own
   /// kernels: below 1 also where another program makes more passes.
   double memory = 1;
   /// The shares of links.node and links.cluster that communication appears to reach; above 1 if
-  /// most of it is hidden behind matrix products of the same layer.
+  /// most of it is hidden behind matrix multiplications of the same layer.
   double node = 1;
   double cluster = 1;
 
@@ -36,8 +36,8 @@ inline constexpr StackShare kStackShares[] = {{"products", &SoftwareStack::produ
                                               {"cluster", &SoftwareStack::cluster}};
 
 /// Returns the machine with another program's rates in place of those measured with ftrun's
-/// kernels. Small matrix products and attention keep the factor by which they are slower than large
-/// ones in the machine file.
+/// kernels. Small matrix multiplications and attention keep the factor by which they are slower
+/// than large ones in the machine file.
 Machine with_stack(const Machine& machine, const SoftwareStack& stack);
 
 }  // namespace ftrun

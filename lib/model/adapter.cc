@@ -222,9 +222,9 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
       if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;
-      const LowRank low = choice.adapter_of(module);
+      const LowRank low_rank = choice.adapter_of(module);
       for (const Projection projection : linear.projections)
-        block.of[static_cast<size_t>(projection)] = low;
+        block.by_projection[static_cast<size_t>(projection)] = low_rank;
       any = true;
     }
     adapter.blocks.push_back(block);

@@ -26,13 +26,15 @@ struct LowRank {
 struct BlockAdapter {
   /// The adapter of each linear layer; those of one module (TensorNames::linear_layers) have the
   /// same adapter.
-  std::array<LowRank, kProjections> of;
+  std::array<LowRank, kProjections> by_projection;
   /// Magnitudes of the block's linear layers (Liu et al. 2024, "DoRA"): row o of W + scale B A is
   /// divided by its length and multiplied by the magnitude m[o], which trains and begins as that
   /// length.
   bool magnitudes = false;
 
-  const LowRank& at(Projection projection) const { return of[static_cast<size_t>(projection)]; }
+  const LowRank& at(Projection projection) const {
+    return by_projection[static_cast<size_t>(projection)];
+  }
   auto operator<=>(const BlockAdapter&) const = default;
 };
 

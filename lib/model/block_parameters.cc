@@ -22,8 +22,8 @@ std::string_view graph_name(BlockNorm norm) {
   switch (norm) {
     case BlockNorm::kInput:
       return "input_norm";
-    case BlockNorm::kPost:
-      return "post_norm";
+    case BlockNorm::kMlp:
+      return "mlp_norm";
     case BlockNorm::kAttentionOutput:
       return "attention_output_norm";
     case BlockNorm::kMlpOutput:
@@ -36,7 +36,7 @@ bool has_norm(const ModelConfig& config, BlockNorm norm) {
   switch (norm) {
     case BlockNorm::kInput:
       return config.input_norm;
-    case BlockNorm::kPost:
+    case BlockNorm::kMlp:
       return config.mlp_norm;
     case BlockNorm::kAttentionOutput:
     case BlockNorm::kMlpOutput:
@@ -52,9 +52,9 @@ std::string_view module_name(const TensorNames& names, const ModelConfig& config
     case BlockNorm::kInput:
       return is_parallel && !names.parallel_input_norm.empty() ? names.parallel_input_norm
                                                                : names.input_norm;
-    case BlockNorm::kPost:
-      return is_parallel && !names.parallel_post_norm.empty() ? names.parallel_post_norm
-                                                              : names.post_norm;
+    case BlockNorm::kMlp:
+      return is_parallel && !names.parallel_mlp_norm.empty() ? names.parallel_mlp_norm
+                                                              : names.mlp_norm;
     case BlockNorm::kAttentionOutput:
       return names.attention_output_norm;
     case BlockNorm::kMlpOutput:

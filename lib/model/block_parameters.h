@@ -15,7 +15,7 @@ namespace ftrun {
 
 /// BlockNorm names the norms of a block's hidden states: those that attention and MLP read, and
 /// those of their outputs.
-enum class BlockNorm : uint8_t { kInput, kPost, kAttentionOutput, kMlpOutput };
+enum class BlockNorm : uint8_t { kInput, kMlp, kAttentionOutput, kMlpOutput };
 inline constexpr size_t kBlockNorms = enumerator_count<BlockNorm>();
 
 /// HeadNorms stands for the norms of queries and of keys.
@@ -38,7 +38,7 @@ inline constexpr BlockParameters kBlockParameters[] = {
     {BlockPart::kAttention, HeadNorms{}},
     {BlockPart::kAttention, LinearMatrix::kAttentionOut},
     {BlockPart::kAttention, BlockNorm::kAttentionOutput},
-    {BlockPart::kMlp, BlockNorm::kPost},
+    {BlockPart::kMlp, BlockNorm::kMlp},
     {BlockPart::kMlp, LinearMatrix::kGateUp},
     {BlockPart::kMlp, LinearMatrix::kDown},
     {BlockPart::kMlp, BlockNorm::kMlpOutput},

@@ -157,7 +157,7 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   struct Module {
     std::string name;
     int64_t columns;
-    LowRank low;
+    LowRank low_rank;
   };
   MatrixParams::LoraParams lora;
   lora.dropout = dropout;
@@ -168,12 +168,12 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
     if (of_module.empty()) continue;
     int64_t columns = 0;
     for (const LinearLayer& linear : of_module) columns += local_outputs(linear, split);
-    if (const LowRank& low = adapter.at(of_module.front().projection); low.rank > 0) {
-      ranks += low.rank;
-      lora.attrs.parts.push_back({column, low.scale});
+    if (const LowRank& low_rank = adapter.at(of_module.front().projection); low_rank.rank > 0) {
+      ranks += low_rank.rank;
+      lora.attrs.parts.push_back({column, low_rank.scale});
       lora.dora.parts.push_back({column, columns});
       lora.modules.push_back(module.projections);
-      modules.push_back({std::string(last_part(module.name)), columns, low});
+      modules.push_back({std::string(last_part(module.name)), columns, low_rank});
     }
     column += columns;
   }
@@ -182,7 +182,7 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   lora.down = g.param(cat(name, ".lora_A"), {ranks, matrix.inputs});
   int64_t rows = 0;
   for (const Module& module : modules) {
-    lora.up.push_back(g.param(module.name + ".lora_B", {module.columns, module.low.rank}));
+    lora.up.push_back(g.param(module.name + ".lora_B", {module.columns, module.low_rank.rank}));
     rows += module.columns;
   }
   if (adapter.magnitudes) lora.magnitudes = g.fp32_param(cat(name, ".magnitudes"), {rows});
@@ -229,11 +229,11 @@ class BlockParamsBuilder {
   void add_adapters(const BlockAdapter& adapter, const DropoutAttrs& dropout) {
     const TensorNames& names = tensor_names(whole_.family);
     for (const RankMatrix& matrix : matrices_) {
-      const bool by_outputs = matrix.linear_layers.front().by_outputs;
+      const bool is_split_by_outputs = matrix.linear_layers.front().is_split_by_outputs;
       // The site decides the mask, so sites must stay the same for a resumed run.
       DropoutAttrs site = dropout;
       site.site = static_cast<int>(matrix.matrix);
-      site.first_column = by_outputs ? 0 : split_.index * matrix.inputs;
+      site.first_column = is_split_by_outputs ? 0 : split_.index * matrix.inputs;
       params_.at(matrix.matrix).lora = add_lora_params(g_, matrix, names, split_, adapter, site);
     }
   }
@@ -389,7 +389,7 @@ class BlockBuilder {
     ValueId attention = linear_.sum_of_terms(attention_term);
     attention = add_norm(g_, c_, attention, p.at(BlockNorm::kAttentionOutput));
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
-    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.at(BlockNorm::kPost));
+    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.at(BlockNorm::kMlp));
     ValueId mlp = linear_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.at(BlockNorm::kMlpOutput));
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
@@ -401,7 +401,7 @@ class BlockBuilder {
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
-        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kPost))) : norm;
+        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kMlp))) : norm;
     const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
@@ -688,8 +688,8 @@ class DecoderBuilder {
     const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
-    // Scales the operand of the product instead of the logits, which is the same because the
-    // product is linear: the logits are never in memory as a whole.
+    // Scales the operand of the matrix multiplication instead of the logits, which is the same
+    // because the multiplication is linear: the logits are never in memory as a whole.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     TensorExchange exchange(g, split_);
     const ValueId y = exchange.all_tokens(scaled);

@@ -34,16 +34,17 @@ std::vector<LinearLayer> block_linear_layers(const ModelConfig& c, const TensorS
 
 TensorInfo linear_weight(const LinearLayer& linear, std::string name, const TensorSplit& split) {
   const Dims shape{linear.outputs, linear.inputs};
-  return linear.by_outputs ? split_rows(std::move(name), shape, split, linear.copies)
-                           : split_columns(std::move(name), shape, split);
+  return linear.is_split_by_outputs ? split_rows(std::move(name), shape, split, linear.copies)
+                                    : split_columns(std::move(name), shape, split);
 }
 
 int64_t local_outputs(const LinearLayer& linear, const TensorSplit& split) {
-  return linear.by_outputs ? linear.outputs * linear.copies / split.degree : linear.outputs;
+  return linear.is_split_by_outputs ? linear.outputs * linear.copies / split.degree
+                                    : linear.outputs;
 }
 
 int64_t local_inputs(const LinearLayer& linear, const TensorSplit& split) {
-  return linear.by_outputs ? linear.inputs : linear.inputs / split.degree;
+  return linear.is_split_by_outputs ? linear.inputs : linear.inputs / split.degree;
 }
 
 }  // namespace ftrun

@@ -25,7 +25,7 @@ struct LinearLayer {
   int64_t inputs;
   /// Tensor-parallel ranks divide the linear layer's outputs; groups of `copies` neighboring ranks
   /// have the same outputs. False: the ranks divide its inputs.
-  bool by_outputs;
+  bool is_split_by_outputs;
   int copies;
   bool bias;
   /// The rows of this linear layer in a file matrix that several linear layers share: `run`

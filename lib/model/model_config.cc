@@ -275,7 +275,7 @@ void check_common(ConfigReader& reader, ModelConfig& config, const Family& famil
   finish_heads(reader, config, family);
 }
 
-std::string listed(const std::vector<std::string>& findings) {
+std::string findings_text(const std::vector<std::string>& findings) {
   return findings.size() == 1 ? " " + findings.front() : "\n  " + join(findings, "\n  ");
 }
 
@@ -284,7 +284,8 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
   all.insert(all.end(), findings.unsupported.begin(), findings.unsupported.end());
   if (all.empty()) return;
   const bool bad = !findings.problems.empty();
-  throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported, cat(where, ":", listed(all)));
+  throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported,
+              cat(where, ":", findings_text(all)));
 }
 
 /// Formats a number; whole numbers without an exponent: 500000, not 5e+05.
@@ -447,7 +448,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   config.learned_positions = !family.names.positions.empty();
   config.gated = !family.names.linear_layer(Projection::kGate).empty();
   config.input_norm = !family.names.input_norm.empty();
-  config.mlp_norm = !family.names.post_norm.empty();
+  config.mlp_norm = !family.names.mlp_norm.empty();
   config.output_norms = !family.names.attention_output_norm.empty();
   config.activation = read_activation(reader, family);
   family.read(reader, config);

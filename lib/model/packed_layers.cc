@@ -57,7 +57,8 @@ std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& spl
   return weights;
 }
 
-std::vector<std::string> faults(const std::vector<Weight>& weights, const PackedFormat& format) {
+std::vector<std::string> format_problems(const std::vector<Weight>& weights,
+                                         const PackedFormat& format) {
   std::vector<std::string> found;
   for (const Weight& weight : weights)
     if (const std::string text = find_block_fault(weight.tensor, format, weight.ends_matrix);
@@ -70,9 +71,9 @@ std::vector<std::string> faults(const std::vector<Weight>& weights, const Packed
 std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
   std::vector<std::string> found;
   for (const int64_t block : {64, 128, 256})
-    if (faults(weights, {PackedKind::kNf4, block}).empty())
+    if (format_problems(weights, {PackedKind::kNf4, block}).empty())
       found.push_back(cat("nf4 with block: ", block));
-  if (faults(weights, {PackedKind::kInt8}).empty()) found.push_back("int8");
+  if (format_problems(weights, {PackedKind::kInt8}).empty()) found.push_back("int8");
   return found;
 }
 
@@ -81,7 +82,8 @@ std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
 PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, PackedFormat format) {
   if (!format) return format;
   const std::vector<Weight> weights = weights_of(config, split);
-  if (const std::vector<std::string> problems = faults(weights, format); !problems.empty()) {
+  if (const std::vector<std::string> problems = format_problems(weights, format);
+      !problems.empty()) {
     const std::vector<std::string> others = fitting_formats(weights);
     throw Error(
         ExitCode::kUsage,

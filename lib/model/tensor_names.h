@@ -26,11 +26,11 @@ struct TensorNames {
   std::string_view positions = {};
   std::string_view blocks = "model.layers.";
   std::string_view input_norm = "input_layernorm";
-  std::string_view post_norm = "post_attention_layernorm";
+  std::string_view mlp_norm = "post_attention_layernorm";
   /// The names of these two norms if attention and MLP are parallel with a norm each; empty: the
   /// same names as above.
   std::string_view parallel_input_norm = {};
-  std::string_view parallel_post_norm = {};
+  std::string_view parallel_mlp_norm = {};
   /// The norms of the outputs of attention and MLP; empty: the family has none.
   std::string_view attention_output_norm = {};
   std::string_view mlp_output_norm = {};

@@ -12,20 +12,20 @@ namespace ftrun {
 
 std::vector<TensorTable::Lora> TensorTable::add_lora(const LoraModule& module) {
   const LinearLayer& first = module.linear_layers.front();
-  const int64_t rank = module.low.rank;
+  const int64_t rank = module.low_rank.rank;
   const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
   const std::string a_name = lora_a_name(module.path);
-  const TensorId a =
-      add_a(first.by_outputs ? replicated(a_name, {rank, first.inputs}, split_, a_term)
-                             : split_columns(a_name, {rank, first.inputs}, split_));
+  const TensorId a = add_lora_a(first.is_split_by_outputs
+                                    ? replicated(a_name, {rank, first.inputs}, split_, a_term)
+                                    : split_columns(a_name, {rank, first.inputs}, split_));
   std::vector<Lora> all;
   for (const ModulePart& part : parts_of(module.path, module.linear_layers)) {
     const int64_t outputs = part.linear.outputs;
     const bool term = result_is_term(OpKind::kLinear, 0, 'I');
-    Lora ids{a, add_b(by_outputs(part, lora_b_name(""), {outputs, rank}, term))};
+    Lora ids{a, add_lora_b(output_row_tensor(part, lora_b_name(""), {outputs, rank}, term))};
     if (module.magnitudes)
-      ids.magnitudes =
-          add_magnitudes(by_outputs(part, lora_magnitude_name(""), {outputs}, term), module.low);
+      ids.magnitudes = add_magnitudes(
+          output_row_tensor(part, lora_magnitude_name(""), {outputs}, term), module.low_rank);
     all.push_back(ids);
   }
   return all;
@@ -70,8 +70,8 @@ std::vector<TensorTable::Linear> TensorTable::add_linear(
     part.record_location(weight, ".weight");
     Linear ids{add(std::move(weight))};
     if (linear.bias)
-      ids.bias = add(
-          by_outputs(part, ".bias", {linear.outputs}, gradient_is_term(OpKind::kLinear, 2, 'I')));
+      ids.bias = add(output_row_tensor(part, ".bias", {linear.outputs},
+                                       gradient_is_term(OpKind::kLinear, 2, 'I')));
     all.push_back(ids);
   }
   return all;
@@ -91,35 +91,35 @@ std::vector<TensorTable::ModulePart> TensorTable::parts_of(
   return parts;
 }
 
-TensorInfo TensorTable::by_outputs(const ModulePart& part, std::string_view end, Dims shape,
-                                   bool term) {
+TensorInfo TensorTable::output_row_tensor(const ModulePart& part, std::string_view end, Dims shape,
+                                          bool term) {
   const LinearLayer& linear = part.linear;
-  TensorInfo tensor = linear.by_outputs
+  TensorInfo tensor = linear.is_split_by_outputs
                           ? split_rows(part.name(end), std::move(shape), split_, linear.copies)
                           : replicated(part.name(end), std::move(shape), split_, term);
   part.record_location(tensor, end);
   return tensor;
 }
 
-TensorId TensorTable::add_a(TensorInfo tensor) {
+TensorId TensorTable::add_lora_a(TensorInfo tensor) {
   const auto rank = static_cast<double>(tensor.shape[0]);
   tensor.initial = init_ == LoraInit::kGaussian ? Initial{InitialSource::kNormal, 1.0 / rank}
                    : init_ == LoraInit::kOrthogonal
-                       ? Initial{InitialSource::kOrthogonalA, kOrthogonalSize}
-                       : as_linear(tensor);
+                       ? Initial{InitialSource::kOrthogonalA, kOrthogonalScale}
+                       : linear_init(tensor);
   return add(std::move(tensor));
 }
 
-TensorId TensorTable::add_b(TensorInfo tensor) {
-  tensor.initial = init_ == LoraInit::kBothUniform ? as_linear(tensor)
+TensorId TensorTable::add_lora_b(TensorInfo tensor) {
+  tensor.initial = init_ == LoraInit::kBothUniform ? linear_init(tensor)
                    : init_ == LoraInit::kOrthogonal
-                       ? Initial{InitialSource::kOrthogonalB, kOrthogonalSize}
+                       ? Initial{InitialSource::kOrthogonalB, kOrthogonalScale}
                        : Initial{InitialSource::kZero};
   return add(std::move(tensor));
 }
 
-TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low) {
-  tensor.initial = {InitialSource::kRowLengths, low.scale};
+TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low_rank) {
+  tensor.initial = {InitialSource::kRowLengths, low_rank.scale};
   return add(std::move(tensor));
 }
 
@@ -166,11 +166,11 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
         table.add_norm(names.in_block(layer, module_name(names, c, *norm)), c);
   }
   for (const LinearModule& module : modules) {
-    const LowRank& low = adapter.at(module.projections.front());
-    if (low.rank == 0) continue;
+    const LowRank& low_rank = adapter.at(module.projections.front());
+    if (low_rank.rank == 0) continue;
     const std::vector<LinearLayer> of_module = linear_layers_of(module, linear_layers);
-    const auto added =
-        table.add_lora({names.in_block(layer, module.name), low, adapter.magnitudes, of_module});
+    const auto added = table.add_lora(
+        {names.in_block(layer, module.name), low_rank, adapter.magnitudes, of_module});
     for (size_t i = 0; i < of_module.size(); ++i)
       ids.lora[static_cast<size_t>(of_module[i].projection)] = added[i];
   }

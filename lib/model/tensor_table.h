@@ -46,7 +46,7 @@ class TensorTable {
   /// linear layers, one linear layer after the other.
   struct LoraModule {
     std::string path;
-    LowRank low;
+    LowRank low_rank;
     bool magnitudes;
     std::vector<LinearLayer> linear_layers;
   };
@@ -114,16 +114,16 @@ class TensorTable {
 
   /// Describes a tensor whose rows, or elements, are the linear layer's outputs. `term`: if each
   /// rank has the whole tensor, a rank's gradient is a term of a sum over ranks.
-  TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term);
+  TensorInfo output_row_tensor(const ModulePart& part, std::string_view end, Dims shape, bool term);
 
-  TensorId add_a(TensorInfo tensor);
-  TensorId add_b(TensorInfo tensor);
-  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low);
+  TensorId add_lora_a(TensorInfo tensor);
+  TensorId add_lora_b(TensorInfo tensor);
+  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low_rank);
   /// The scale of PEFT's orthogonal initialization.
-  static constexpr double kOrthogonalSize = 0.1;
+  static constexpr double kOrthogonalScale = 0.1;
   /// Returns the initial values of a torch.nn.Linear weight: Kaiming uniform with a = sqrt(5),
   /// whose bound is 1 / sqrt(inputs).
-  static Initial as_linear(const TensorInfo& tensor) {
+  static Initial linear_init(const TensorInfo& tensor) {
     return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
 

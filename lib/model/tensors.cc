@@ -17,7 +17,7 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-std::unordered_map<std::string, const Dims*> by_name(
+std::unordered_map<std::string, const Dims*> shapes_by_name(
     const std::vector<std::pair<std::string, Dims>>& found, std::vector<std::string>& problems) {
   std::unordered_map<std::string, const Dims*> out;
   for (const auto& [name, shape] : found)
@@ -78,7 +78,7 @@ bool is_ignored_tensor(const ModelDescription& model, const std::string& name) {
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found) {
   std::vector<std::string> problems;
-  auto rest = by_name(found, problems);
+  auto rest = shapes_by_name(found, problems);
   std::unordered_set<std::string> looked_for;
   for (const TensorInfo& tensor : model.tensors) {
     if (tensor.initial.source != InitialSource::kFolder) continue;

@@ -4,10 +4,10 @@ namespace ftrun {
 
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters) {
-  letters["Q"] = (query_heads + 2 * kv_heads) * head_size;
-  letters["R"] = query_heads + kv_heads;
-  letters["A"] = query_heads * head_size;
-  letters["U"] = kv_heads * head_size;
+  letters["(H+2K)d"] = (query_heads + 2 * kv_heads) * head_size;
+  letters["H+K"] = query_heads + kv_heads;
+  letters["Hd"] = query_heads * head_size;
+  letters["Kd"] = kv_heads * head_size;
   letters["H"] = query_heads;
   letters["d"] = head_size;
 }

@@ -20,7 +20,7 @@ struct HeadAttrs {
   bool operator==(const HeadAttrs&) const = default;
 };
 
-/// Adds the values of the letters Q, R, A, U, H and d of OpSpec::shapes.
+/// Adds the sizes of H, d, (H+2K)d, H+K, Hd and Kd, as OpSpec::shapes writes them.
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters);
 

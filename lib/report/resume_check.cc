@@ -114,7 +114,8 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   if (before.seed != now.seed)
     out.push_back({"seed", std::to_string(before.seed), std::to_string(now.seed)});
   add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
-  // The products are empty in runs of older versions and on GPUs, and are then not compared.
+  // The libraries of matrix multiplication (`products`) are empty in runs of older versions and on
+  // GPUs, and are then not compared.
   if (!before.products.empty() && !now.products.empty())
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
   if (!before.sums.empty() && !now.sums.empty() && before.sums != now.sums)

@@ -187,7 +187,7 @@ double node_matmul_flops(const Machine& machine, const Rates& rates, int ranks, 
   const auto product = rates.matmul_flops.find(dtype);
   if (product == rates.matmul_flops.end()) return 0;
   const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
-  return product->second * std::min(ranks, places);
+  return rate->second * std::min(ranks, places);
 }
 
 /// RankKinds holds one program for each kind of rank. Ranks of one kind have the same class, the

@@ -38,7 +38,7 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
   if (use.in_use != "own")
     notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
                         " of GPU memory in addition to the plan",
-                        cudnn_is_measured(gpu.info())
+                        is_cudnn_measured(gpu.info())
                             ? ""
                             : "; it has not run on a GPU of this compute capability before"));
   else if (choice == AttentionChoice::kCudnn)
@@ -99,18 +99,18 @@ std::string sums_text(const RunParts& run) {
 
 void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
   if (run.request.config.kernels.attention != AttentionChoice::kAmx) return;
-  if (!run.products || run.products->attention != kOnMatrixUnits)
+  if (!run.matmul_libraries || run.matmul_libraries->attention != kOnMatrixUnits)
     notes.push_back(
         "kernels.attention: amx has no effect: this process cannot use matrix units for bf16");
   else
     notes.push_back("attention in bf16 on matrix units (AMX), on which ftrun has not been tested");
 }
 
-void add_product_notes(const std::optional<ProductsInUse>& products,
-                       std::vector<std::string>& notes) {
-  if (!products || products->missing.empty()) return;
+void add_matmul_notes(const std::optional<MatmulLibrariesInUse>& libraries,
+                      std::vector<std::string>& notes) {
+  if (!libraries || libraries->missing.empty()) return;
   notes.push_back(
-      cat("matrix products: ", products->fp32, ", as ", products->missing,
+      cat("matrix multiplication: ", libraries->fp32, ", as ", libraries->missing,
           ", which is faster on this CPU, cannot be loaded; scripts/setup.sh installs it"));
 }
 
@@ -184,9 +184,10 @@ RunManifest describe_run(const RunParts& run) {
     manifest.attention = gpu->kernels().library_use().in_use;
   }
   manifest.sums = sums_text(run);
-  if (run.products) {
-    manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
-    manifest.attention = run.products->attention;
+  if (run.matmul_libraries) {
+    manifest.products = {{"fp32", run.matmul_libraries->fp32},
+                         {"bf16", run.matmul_libraries->bf16}};
+    manifest.attention = run.matmul_libraries->attention;
   }
   manifest.model =
       describe_model(manifest.model.path, run.setup.folder(), run.setup.train_program().model);
@@ -204,7 +205,7 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   add_device_notes(run, notes);
   add_thread_notes(run.threads, notes);
   add_attention_notes(run, notes);
-  add_product_notes(run.products, notes);
+  add_matmul_notes(run.matmul_libraries, notes);
   add_padding_note(run, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);

@@ -7,7 +7,7 @@
 #include "engine/setup.h"
 #include "inputs/run_data.h"
 #include "inputs/train_request.h"
-#include "kernels/products_in_use.h"
+#include "kernels/choose_matmul_library.h"
 #include "report/run_manifest.h"
 #include "training/session.h"
 
@@ -28,8 +28,8 @@ struct RunParts {
   Session& session;
   const TrainingSetup& setup;
   const RunData& data;
-  /// The libraries of matrix products; absent on a GPU.
-  const std::optional<ProductsInUse>& products;
+  /// The libraries of matrix multiplication; absent on a GPU.
+  const std::optional<MatmulLibrariesInUse>& matmul_libraries;
   const ThreadsInUse& threads;
 };
 

@@ -143,9 +143,9 @@ void Trainer::prepare_process() {
                             [&] { require_threads(threads_.used, "computing"); });
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
-  session_.run_on_all_ranks("choosing the library of matrix products", [&] {
-    products_ = choose_products(pinned_products(config_.kernels),
-                                config_.kernels.attention == AttentionChoice::kAmx);
+  session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
+    matmul_libraries_ = choose_matmul_library(pinned_matmul_library(config_.kernels),
+                                              config_.kernels.attention == AttentionChoice::kAmx);
   });
 }
 

@@ -49,7 +49,7 @@ class Trainer {
   void open_outputs();
   void print_opening_notes();
   RunManifest describe();
-  RunParts run_parts() { return {request_, session_, *setup_, data_, products_, threads_}; }
+  RunParts run_parts() { return {request_, session_, *setup_, data_, matmul_libraries_, threads_}; }
 
   void review_evaluations();
   bool has_ended() const { return progress_.has_ended(total_steps_); }
@@ -94,8 +94,8 @@ class Trainer {
   RunJournal journal_;
   /// Returns the seconds since this rank began.
   const std::function<double()> clock_;
-  /// The libraries of matrix products; absent on a GPU.
-  std::optional<ProductsInUse> products_;
+  /// The libraries of matrix multiplication; absent on a GPU.
+  std::optional<MatmulLibrariesInUse> matmul_libraries_;
   ThreadsInUse threads_;
   RunData data_;
   RunDataIdentity data_identity_;

@@ -4,8 +4,8 @@ import functools
 import os
 import re
 
-from .deepspeed_state import number, record_updates
-from .imported_state import ImportedRun, Part, State, count
+from .deepspeed_state import optional_number, record_updates
+from .imported_state import ImportedRun, State, StateBox, count
 from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, read_pickle, shown_type
 
 MOMENT = re.compile(r"(?:.*?\.)?state\.(.+)\.(exp_avg|exp_avg_sq|step)")
@@ -44,7 +44,8 @@ def read_dcp(folder):
         state = tensor_state(path, key, what, locations)
         if moment:
             if moment[2] == "step":
-                steps.append(number(state.parts[0].tensor(), path) if state.parts else None)
+                steps.append(
+                    optional_number(state.parts[0].tensor(), path) if state.parts else None)
             else:
                 run.states[moment[1], moment[2]] = state
         elif len(state.parts) == 1 and count(state.shape) == 1 and is_number(key):
@@ -113,7 +114,7 @@ def tensor_state(path, key, what, locations):
             location = locations.get((key, ()))
         if location is None:
             raise BadFile(f"{path}: {printable(key)}: the part at {list(begin)} is in no file")
-        parts.append(Part(begin, size, lambda location=location, size=size: tensor_at(
+        parts.append(StateBox(begin, size, lambda location=location, size=size: tensor_at(
             location, key, size)))
     return State(shape, shape, parts)
 
@@ -165,7 +166,7 @@ def record_object(run, steps, settings, key, read):
     """Records an object that holds a step, a setting or a number. `read` returns the object."""
     moment = MOMENT.fullmatch(key)
     if moment and moment[2] == "step":
-        steps.append(number(read(), key))
+        steps.append(optional_number(read(), key))
     elif match := SETTING.fullmatch(key) or SETTING.search(key):
         record_setting(settings, match[1], read())
     elif GROUP.search(key):

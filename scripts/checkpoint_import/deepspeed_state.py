@@ -11,7 +11,7 @@ UNIVERSAL_HINT = ("make a universal checkpoint of it (python -m "
                   "deepspeed.checkpoint.ds_to_universal) and import that")
 
 
-def entry(value, key, kind, location):
+def require_entry(value, key, kind, location):
     """Returns value[key], which must be of the given type; the error names the class that was
     found."""
     if not isinstance(value, dict) or key not in value:
@@ -22,7 +22,7 @@ def entry(value, key, kind, location):
     return value[key]
 
 
-def number(value, location):
+def optional_number(value, location):
     """Returns a number, which may be stored in a tensor; None if there is none."""
     if isinstance(value, Tensor) and value.elements == 1:
         value = value.number()
@@ -47,7 +47,7 @@ def shapes_of(value, location):
 
 def flat_tensors(value, key, location):
     """Returns value[key], a list of flat tensors, one for each group."""
-    tensors = entry(value, key, list, location)
+    tensors = require_entry(value, key, list, location)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise BadFile(f"{location}: {key} holds {shown_type(tensor)}, which is not supported")
@@ -88,7 +88,7 @@ def model_file(folder, rank=0):
 def read_zero(folder):
     """Returns the ImportedRun of a checkpoint of ZeRO stage 1, 2 or 3."""
     files = rank_files(folder)
-    optimizers = [entry(TorchFile(file).value(), "optimizer_state_dict", dict, file)
+    optimizers = [require_entry(TorchFile(file).value(), "optimizer_state_dict", dict, file)
                   for file in files]
     path = model_file(folder)
     model = TorchFile(path).value()
@@ -167,7 +167,7 @@ def group_states(optimizer, key, file, groups):
     if isinstance(base, list):
         raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), "
                       f"which is not supported; {UNIVERSAL_HINT}")
-    states = entry(base, "state", dict, f"{file}: {key}")
+    states = require_entry(base, "state", dict, f"{file}: {key}")
     by_group = [states.get(group, {}) for group in range(groups)]
     for state in by_group:
         if not isinstance(state, dict):
@@ -341,14 +341,14 @@ def read_frozen(run, model, path):
 
 def read_numbers(run, model, path):
     """Reads the step, the samples, the schedule's position and known settings."""
-    run.step = entry(model, "global_steps", int, path)
-    run.skipped_steps = int(number(model.get("skipped_steps"), path) or 0)
-    run.samples = number(model.get("global_samples"), path)
+    run.step = require_entry(model, "global_steps", int, path)
+    run.skipped_steps = int(optional_number(model.get("skipped_steps"), path) or 0)
+    run.samples = optional_number(model.get("global_samples"), path)
     schedule = model.get("lr_scheduler")
     if isinstance(schedule, dict):
         position = schedule.get("last_batch_iteration", schedule.get("last_epoch"))
         if position is not None:
-            run.scheduler["last_batch_iteration"] = int(number(position, path))
+            run.scheduler["last_batch_iteration"] = int(optional_number(position, path))
     if run.samples and run.step and run.samples % run.step == 0:
         run.known["train_batch_size"] = run.samples // run.step
     config = model.get("ds_config")
@@ -362,7 +362,7 @@ def read_scaler(run, optimizer, file):
     scaler = optimizer.get("loss_scaler")
     if not isinstance(scaler, Inert) or scaler.made_by.name != "DynamicLossScaler":
         return
-    fields = {ours: number(scaler.field(theirs), file) for ours, theirs in
+    fields = {ours: optional_number(scaler.field(theirs), file) for ours, theirs in
               (("scale", "cur_scale"), ("iteration", "cur_iter"),
                ("last_overflow", "last_overflow_iter"), ("hysteresis", "cur_hysteresis"))}
     if any(value is None for value in fields.values()):
@@ -375,7 +375,7 @@ def read_scaler(run, optimizer, file):
 
 def record_updates(run, steps, location):
     """Records the number of updates, which must be the same for all parameters."""
-    counts = {int(number(step, location)) for step in steps if step is not None}
+    counts = {int(optional_number(step, location)) for step in steps if step is not None}
     if len(counts) > 1:
         raise BadFile(f"{location}: the optimizer has made {min(counts)} updates of some "
                       f"parameters and {max(counts)} of others; ftrun needs the same count for all")

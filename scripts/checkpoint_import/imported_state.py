@@ -12,7 +12,7 @@ PIECE = 1 << 20
 
 
 @dataclasses.dataclass
-class Part:
+class StateBox:
     """A box of a state. Its elements are contiguous in `tensor()`, beginning at element `first`."""
     begin: tuple
     size: tuple
@@ -78,7 +78,7 @@ def flat_state(shape, parts, name):
     of elements)."""
     boxes, at = [], 0
     for tensor, first, elements in parts:
-        boxes.append(Part((at,), (elements,), lambda tensor=tensor: tensor, first))
+        boxes.append(StateBox((at,), (elements,), lambda tensor=tensor: tensor, first))
         at += elements
     if at != count(shape):
         raise BadFile(f"{name}: its parts on all ranks have {at} elements, its shape {list(shape)} "

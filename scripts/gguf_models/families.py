@@ -29,7 +29,7 @@ GELUS = ("gelu", *GELU)
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class OptionalModules:
     """Modules of a block that only some models of a family have, depending on a key of
     config.json."""
 
@@ -38,7 +38,7 @@ class Choice:
     value_with: object
     value_without: object
     modules: tuple
-    # A module, by its GGUF name in the block, that only models with this choice have.
+    # A module, by its GGUF name in the block, that only models with these modules have.
     marker: str
     # The modules that are absent if these modules are present.
     instead_of: tuple = ()
@@ -68,7 +68,7 @@ class Family:
     # The modules of a block.
     modules: tuple = ()
     # Modules that some models have.
-    choices: tuple = ()
+    optional_modules: tuple = ()
     # Settings: GGUF's key behind the architecture's name, config.json's key.
     keys: dict = dataclasses.field(default_factory=dict)
     # GGUF settings for which the class has no key, with the value that all its models have.
@@ -114,17 +114,17 @@ class Family:
         """Returns config.json's key of a setting that all families have."""
         return self.setting_keys()[name]
 
-    def module_names(self, layers, choices=()):
+    def module_names(self, layers, optional_modules=()):
         """Returns Hugging Face's module by GGUF's name, for a model of `layers` layers with the
-        modules of `choices`."""
+        modules of `optional_modules`."""
         import gguf
         arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items()
                     if name == self.architecture)
         table = gguf.get_tensor_name_map(arch, layers)
         modules = [self.embedding, self.norm, self.head, *self.others]
-        replaced = {module for choice in choices for module in choice.instead_of}
+        replaced = {module for optional in optional_modules for module in optional.instead_of}
         of_block = [module for module in self.modules if module not in replaced]
-        of_block += [module for choice in choices for module in choice.modules]
+        of_block += [module for optional in optional_modules for module in optional.modules]
         modules += [f"{self.blocks}{i}.{module}" for i in range(layers) for module in of_block]
         by_name = {table.get_name(module): module for module in modules}
         by_name.pop(None, None)  # the architecture has no head, because it is always tied
@@ -209,8 +209,9 @@ FAMILIES = {family.model_type: family for family in (
     Family("stablelm", "stablelm", "StableLmForCausalLM", modules=(*NORMS, *ATTENTION, *GATED),
            keys={"attention.layer_norm_epsilon": "layer_norm_eps",
                  "use_parallel_residual": "use_parallel_residual"},
-           choices=(Choice("qk_layernorm", True, False,
-                           ("self_attn.q_layernorm", "self_attn.k_layernorm"), "attn_q_norm"),),
+           optional_modules=(OptionalModules(
+               "qk_layernorm", True, False,
+               ("self_attn.q_layernorm", "self_attn.k_layernorm"), "attn_q_norm"),),
            fixed={"hidden_act": SILU}, has_head_dim=False, partial_rotation=0.25,
            norms_by_head=True,
            bias_flags={"use_qkv_bias": "attn_q"}),
@@ -224,8 +225,8 @@ FAMILIES = {family.model_type: family for family in (
     Family("cohere", "command-r", "CohereForCausalLM",
            modules=("input_layernorm", *ATTENTION, *GATED),
            keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"},
-           choices=(Choice("use_qk_norm", True, False, HEAD_NORMS, "attn_q_norm",
-                           from_layers=64),),
+           optional_modules=(OptionalModules(
+               "use_qk_norm", True, False, HEAD_NORMS, "attn_q_norm", from_layers=64),),
            fixed={"hidden_act": SILU, "attention_bias": (False,)}),
     Family("cohere2", "cohere2", "Cohere2ForCausalLM",
            modules=("input_layernorm", *ATTENTION, *GATED),
@@ -248,8 +249,9 @@ FAMILIES = {family.model_type: family for family in (
            keys={"attention.head_count_kv": "num_kv_heads",
                  "feed_forward_length": "ffn_hidden_size",
                  "attention.layer_norm_epsilon": "layer_norm_epsilon"},
-           choices=(Choice("num_ln_in_parallel_attn", 2, 1, ("ln_attn", "ln_mlp"), "attn_norm_2",
-                           instead_of=("input_layernorm",)),),
+           optional_modules=(OptionalModules(
+               "num_ln_in_parallel_attn", 2, 1, ("ln_attn", "ln_mlp"), "attn_norm_2",
+               instead_of=("input_layernorm",)),),
            fixed={"activation": GELUS, "alibi": (False,), "parallel_attn": (True,),
                   "bias": (False,)},
            has_head_dim=False, by_key_head=True),
@@ -333,9 +335,9 @@ def kv_heads(family, config):
     return config.get(family.key("attention.head_count_kv")) or heads
 
 
-def applicable_choices(family, config):
-    """Returns the choices of a family whose modules a model has."""
-    return [choice for choice in family.choices if choice.applies_to(config)]
+def applicable_modules(family, config):
+    """Returns the optional modules of a family that a model has."""
+    return [optional for optional in family.optional_modules if optional.applies_to(config)]
 
 
 def windowed_layers(family, layers):

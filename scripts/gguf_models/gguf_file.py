@@ -69,9 +69,9 @@ class GgufFile:
                             f"llama-gguf-split --merge {shlex.quote(path)} WHOLE.gguf")
         self.model_shape = self._read_shape()
         self.stored_names = {tensor.name for tensor in self.reader.tensors}
-        self.choices = [choice for choice in family.choices
-                        if f"blk.0.{choice.marker}.weight" in self.stored_names]
-        modules = family.module_names(self.int_setting("block_count"), self.choices)
+        self.optional_modules = [optional for optional in family.optional_modules
+                                 if f"blk.0.{optional.marker}.weight" in self.stored_names]
+        modules = family.module_names(self.int_setting("block_count"), self.optional_modules)
         self.by_hf_name = {}
         for tensor in self.reader.tensors:
             if tensor.name != ROPE_FACTORS:
@@ -98,7 +98,7 @@ class GgufFile:
                 raise UserError(f"{self.path}: {self.architecture}.{name} differs between layers, "
                                 "which no supported family has")
             value = value[0]
-        return shortest(value) if isinstance(value, float) else value
+        return shortest_decimal(value) if isinstance(value, float) else value
 
     def int_setting(self, name):
         """Returns a setting that is a whole number."""
@@ -135,9 +135,9 @@ class GgufFile:
             config["head_dim"] = shape.head_size
         for key, values in family.fixed.items():
             config[key] = values[0]
-        for choice in family.choices:
-            config[choice.key] = (choice.value_with if choice in self.choices
-                                  else choice.value_without)
+        for optional in family.optional_modules:
+            config[optional.key] = (optional.value_with if optional in self.optional_modules
+                                    else optional.value_without)
         for key, module in family.bias_flags.items():
             config[key] = f"blk.0.{module}.bias" in self.stored_names
         if family.window_period:
@@ -277,7 +277,7 @@ def shortened(value):
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def shortest(value):
+def shortest_decimal(value):
     """Returns the shortest decimal of a fraction that GGUF stores in fp32: 1e-05 for
     9.99999974e-06."""
     return float(str(np.float32(value)))

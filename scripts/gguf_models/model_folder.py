@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from gguf_models.families import (FAMILIES, MULTIMODAL, applicable_choices, config_shape,
+from gguf_models.families import (FAMILIES, MULTIMODAL, applicable_modules, config_shape,
                                   decoder_name, rotating_layers, score_scalar, supported_names,
                                   windowed_layers)
 from gguf_models.rotation import llama3_factors, rope_settings
@@ -56,10 +56,10 @@ def completed_config(folder, path):
     if full.model_type in MULTIMODAL:
         config = full.get_text_config().to_dict()
         config |= {INSIDE_OF: full.model_type, "tie_word_embeddings": full.tie_word_embeddings}
-    return derived(config)
+    return with_derived_values(config)
 
 
-def derived(config):
+def with_derived_values(config):
     """Returns the config with null keys replaced by the values that its class derives from other
     keys."""
     if config["model_type"] == "gpt2":
@@ -79,12 +79,12 @@ def refuse_settings(family, config, path):
         if config.get(key) not in values:
             refuse(key)
     layers, shape = config[family.key("block_count")], config_shape(family, config)
-    for choice in family.choices:
-        if config.get(choice.key) not in (choice.value_with, choice.value_without):
-            refuse(choice.key)
-        if choice.from_layers and choice.applies_to(config) != (layers >= choice.from_layers):
-            refuse(choice.key, f" with {layers} layers: it uses {choice.value_with} from "
-                   f"{choice.from_layers} layers on and {choice.value_without} below")
+    for optional in family.optional_modules:
+        if config.get(optional.key) not in (optional.value_with, optional.value_without):
+            refuse(optional.key)
+        if optional.from_layers and optional.applies_to(config) != (layers >= optional.from_layers):
+            refuse(optional.key, f" with {layers} layers: it uses {optional.value_with} from "
+                   f"{optional.from_layers} layers on and {optional.value_without} below")
     if family.window_period:
         if config["layer_types"] != windowed_layers(family, layers):
             period = family.window_period
@@ -177,7 +177,7 @@ class Tensors:
         size = self.model_shape.head_size
         self.computed = {"rope_freqs.weight": llama3_factors(rope, size)} if scaled else {}
         modules = self.family.module_names(config[self.family.key("block_count")],
-                                           applicable_choices(self.family, config))
+                                           applicable_modules(self.family, config))
         self.names_by_module = {module: name for name, module in modules.items()}
         self.is_inside = INSIDE_OF in config
         self.left_out = 0  # tensors of other parts than the decoder

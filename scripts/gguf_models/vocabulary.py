@@ -21,7 +21,7 @@ def byte_level(use_regex):
     return {"type": "ByteLevel", "use_regex": use_regex}
 
 
-def split_by(pattern):
+def split_by_pattern(pattern):
     """Returns the step Split by a regular expression."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
@@ -31,8 +31,8 @@ def split_by(pattern):
 PRE_TOKENIZERS = {
     "gpt-2": [byte_level(True)],
     "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],
-    "llama-bpe": [split_by(WORDS % "{1,3}"), byte_level(False)],
-    "qwen2": [split_by(WORDS % ""), byte_level(False)],
+    "llama-bpe": [split_by_pattern(WORDS % "{1,3}"), byte_level(False)],
+    "qwen2": [split_by_pattern(WORDS % ""), byte_level(False)],
 }
 # Other names of llama.cpp for the same pre-tokenizers.
 PRE_TOKENIZER_ALIASES = {

@@ -124,7 +124,7 @@ def shortened(value, max_length=60):
 def read_messages(record, location, ignored):
     """Returns the chat of a record with a list of messages."""
     key, unread = record.key("messages"), []
-    turns = parsed(record.get("messages"), f'"{key}"', location)
+    turns = parsed_json(record.get("messages"), f'"{key}"', location)
     if not isinstance(turns, list) or not turns:
         raise BadDocument(f'{location}: "{key}" must be a list of at least one message')
     names = ("role", "content") if key == "messages" else ("from", "value")
@@ -132,8 +132,8 @@ def read_messages(record, location, ignored):
             for n, turn in enumerate(turns, 1)]
     refuse_second_answer(record, [m for m, _ in read], location)
     unread += other_contents(record, [m for m, _ in read], location)
-    messages, trains = with_system(record, read, location)
-    return Chat(key, messages, [t is not False for t in trains], unread=unread,
+    messages, trained = with_system(record, read, location)
+    return Chat(key, messages, [t is not False for t in trained], unread=unread,
                 first_excluded=find_excluded(read),
                 **template_inputs(record, location))
 
@@ -151,8 +151,8 @@ def read_prompt(record, location, ignored):
     prompt, completion = record.raw("prompt"), record.raw("answer")
     if isinstance(prompt, list) or isinstance(completion, list):
         return read_message_lists(record, prompt_key, answer, location, ignored)
-    need_text(prompt_key, prompt, location)
-    need_text(answer, completion, location)
+    require_text(prompt_key, prompt, location)
+    require_text(answer, completion, location)
     return chat_of_pairs(f"{prompt_key} and {answer}", (prompt, completion), record, location)
 
 
@@ -172,8 +172,8 @@ def read_message_lists(record, prompt_key, answer, location, ignored):
         raise BadDocument(f'{location}: "{record.key("history")}" is not used in a record whose '
                           'prompt is a list of messages; write the history into that list')
     prompt, completion = [(message, False) for message, _ in parts[0]], parts[1]
-    messages, trains = with_system(record, prompt + completion, location)
-    return Chat(f"{prompt_key} and {answer}", messages, [t is not False for t in trains],
+    messages, trained = with_system(record, prompt + completion, location)
+    return Chat(f"{prompt_key} and {answer}", messages, [t is not False for t in trained],
                 unread=unread + unread_text(record),
                 first_excluded=find_excluded(completion), **template_inputs(record, location))
 
@@ -184,7 +184,7 @@ def read_instruction(record, location, ignored):
     answer, extra = record.key("answer") or "output", "" if is_empty(
         record.raw("input")) else record.raw("input")
     for name, value in (("instruction", record.raw("instruction")), (answer, record.raw("answer"))):
-        need_text(name, value, location)
+        require_text(name, value, location)
     if not isinstance(extra, str):
         raise BadDocument(f'{location}: "{record.key("input")}" must be a text')
     prompt = f"{record.raw('instruction')}\n\n{extra}" if extra else record.raw("instruction")
@@ -195,7 +195,7 @@ def read_instruction(record, location, ignored):
 def chat_of_pairs(shape, pair, record, location):
     """Returns the chat of a prompt and its answer (`pair`), after the pairs of the history."""
     key = record.key("history") or "history"
-    history = parsed_or(record.get("history"), [], f'"{key}"', location)
+    history = parsed_json_or(record.get("history"), [], f'"{key}"', location)
     if not isinstance(history, list) or not all(isinstance(h, list) and len(h) == 2
                                                 and all(isinstance(t, str) for t in h)
                                                 for h in history):
@@ -214,7 +214,7 @@ def chat_of_pairs(shape, pair, record, location):
 def read_record_text(record, location, ignored):
     """Returns the text of a record that is only a text."""
     text = record.raw("text")
-    need_text("text", text, location)
+    require_text("text", text, location)
     for meaning in ("system", "tools", "history", "answer"):
         if record.has(meaning) and not is_empty_or_empty_json(record.get(meaning)):
             key = record.key(meaning)
@@ -243,7 +243,7 @@ def with_system(record, turns, location):
                               f'message, whose role is {first["role"]}; remove one of them')
         if first["role"] not in ("system", "developer"):
             turns = [({"role": "system", "content": system}, None), *turns]
-    return [message for message, _ in turns], [trains for _, trains in turns]
+    return [message for message, _ in turns], [trained for _, trained in turns]
 
 
 def system_text(value):
@@ -294,7 +294,7 @@ def unread_text(record):
 def find_excluded(turns):
     """Returns the number of the first message that is marked as not trained on; None if there is
     none."""
-    return next((n for n, (_, trains) in enumerate(turns, 1) if trains is False), None)
+    return next((n for n, (_, trained) in enumerate(turns, 1) if trained is False), None)
 
 
 def template_inputs(record, location):
@@ -305,9 +305,10 @@ def template_inputs(record, location):
 def tools_of(record, location):
     """Returns the list of tools of a record; None if it has none."""
     key = record.key("tools") or "tools"
-    tools = parsed_or(record.get("tools"), None, f'"{key}"', location)
+    tools = parsed_json_or(record.get("tools"), None, f'"{key}"', location)
     if isinstance(tools, list):  # tables may hold each tool as JSON text
-        tools = [parsed(tool, f'item {n} of "{key}"', location) for n, tool in enumerate(tools, 1)]
+        tools = [parsed_json(tool, f'item {n} of "{key}"', location)
+                 for n, tool in enumerate(tools, 1)]
     if tools is not None and not (isinstance(tools, list)
                                   and all(isinstance(t, dict) for t in tools)):
         raise BadDocument(f'{location}: "{key}" must be a list of objects, or the JSON of one')
@@ -330,13 +331,13 @@ def tools_of(record, location):
 def options_of(record, location):
     """Returns the options that a record passes to the chat template."""
     key = record.key("options") or "chat_template_kwargs"
-    options = parsed_or(record.get("options"), {}, f'"{key}"', location)
+    options = parsed_json_or(record.get("options"), {}, f'"{key}"', location)
     if not isinstance(options, dict):
         raise BadDocument(f'{location}: "{key}" must be an object')
     return {name: value for name, value in options.items() if value is not None}
 
 
-def parsed(value, what, location):
+def parsed_json(value, what, location):
     """Parses a list or object that a table stores as JSON text, because its type differs between
     rows."""
     if not isinstance(value, str):
@@ -354,16 +355,16 @@ class Message(dict):
     parts = None
 
 
-def parsed_or(value, default, what, location):
+def parsed_json_or(value, default, what, location):
     """Returns the parsed value; `default` if it is empty."""
-    value = parsed(value, what, location)
+    value = parsed_json(value, what, location)
     return default if is_empty_or_empty_json(value) else value
 
 
 # ---- a message ----
 
 
-def trains(fields, role, number, location):
+def says_if_trained(fields, role, number, location):
     """Returns whether a field of the message says that it is trained on (OpenAI's weight of 0 or 1,
     or the field train of other formats); None if it has no such field."""
     is_trained = None
@@ -420,7 +421,7 @@ def message_of(turn, names, number, location, ignored=frozenset(), unread=None):
         raise BadDocument(f'{location}: message {number} has "tool_calls", but its role is '
                           f'{speaker}; only the assistant can call tools')
     if speaker in CALL_ROLES:
-        call = parsed(content, f"the function call of message {number}", location)
+        call = parsed_json(content, f"the function call of message {number}", location)
         calls = call if isinstance(call, list) else [call]
         content, calls = "", checked_calls(calls, number, location)
     if fields.ignored_keys and unread is not None:
@@ -435,7 +436,7 @@ def message_of(turn, names, number, location, ignored=frozenset(), unread=None):
         message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]
     if calls:
         message["tool_calls"] = calls
-    return message, trains(fields, role, number, location)
+    return message, says_if_trained(fields, role, number, location)
 
 
 def missing_texts(names, number, location):
@@ -466,12 +467,12 @@ def calls_of(fields, number, location):
     """Returns the tool calls of a message in OpenAI's current form. In its first form a message had
     a single call next to its content."""
     key = fields.key("tool_calls")
-    calls = parsed_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', location)
+    calls = parsed_json_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', location)
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadDocument(f'{location}: "{key}" of message {number} must be a list of objects')
     if fields.has("function_call"):
-        call = parsed(fields.get("function_call"), f'"{fields.key("function_call")}" of message '
-                                                   f'{number}', location)
+        call = parsed_json(fields.get("function_call"),
+                           f'"{fields.key("function_call")}" of message {number}', location)
         if calls:
             raise BadDocument(f'{location}: message {number} has "tool_calls" and "function_call"; '
                               'remove one of them')
@@ -509,7 +510,7 @@ def refuse_missing_answer(record, answer_key, prompt_key, location):
                           f'"{answer_key}", or train on "text" with --ignore-fields {prompt_key}')
 
 
-def need_text(name, value, location):
+def require_text(name, value, location):
     """Raises an error if the value of the field `name` is not a text."""
     if not isinstance(value, str):
         raise BadDocument(f'{location}: has no text "{name}"')

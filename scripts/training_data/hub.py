@@ -14,7 +14,7 @@ IS_FILE = re.compile(r"\.(txt|text|md|jsonl?|ndjson|parquet|arrow|csv|tsv|py|htm
                      r"bin)$", re.IGNORECASE)
 
 
-def find(path, repo_type, say):
+def find_snapshot(path, repo_type, say):
     """Returns the folder for `path`: `path` itself if it exists or is not a Hub name, else the
     snapshot in the cache. `repo_type` is "model" or "dataset"; `say` is called with a line if a
     snapshot is used. Raises UserError with the command that downloads a missing snapshot."""

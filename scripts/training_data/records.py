@@ -13,8 +13,8 @@ import stat
 import zlib
 
 from script_errors import BadDocument, MissingPackage, UserError
-from text_files import (HEAD_BYTES, check_encoding, decode_text, family, read_text,
-                        refuse_pointers, wide_encoding)
+from text_files import (HEAD_BYTES, check_encoding, decode_text, read_text, refuse_pointers,
+                        unicode_family, wide_encoding)
 
 TEXT_EXTENSIONS = (".txt", ".text", ".md")
 LINE_EXTENSIONS = (".jsonl", ".ndjson")
@@ -75,7 +75,7 @@ def folder_files(folder):
     by_use = collections.defaultdict(list)
     for path in paths:
         if os.path.isfile(path) or not os.path.exists(path):
-            by_use[use_of(os.path.relpath(path, folder))].append(path)
+            by_use[purpose_of_file(os.path.relpath(path, folder))].append(path)
     splits = [split for split in ("validation", "test") if by_use[split]]
     if not by_use["train"] and splits:
         raise UserError(f"{folder}: holds {' and '.join(splits)} files only; name the files to "
@@ -83,18 +83,18 @@ def folder_files(folder):
     if not by_use["train"]:
         raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet "
                         "file; name files of other kinds to read them")
-    left_out = [f"{folder}: its {split} files are left out: {listed(by_use[split], folder)}"
+    left_out = [f"{folder}: its {split} files are left out: {shortened_list(by_use[split], folder)}"
                 for split in splits]
     if by_use["card"]:
         left_out.append(f"{folder}: cards and licenses are left out: "
-                        f"{listed(by_use['card'], folder)}")
+                        f"{shortened_list(by_use['card'], folder)}")
     if by_use["other"]:
         left_out.append(f"{folder}: files of other kinds are left out unless they are named: "
-                        f"{listed(by_use['other'], folder)}")
+                        f"{shortened_list(by_use['other'], folder)}")
     return by_use["train"], left_out
 
 
-def use_of(name):
+def purpose_of_file(name):
     """Returns the purpose of a file in a folder, by its name: train, validation, test, card or
     other."""
     extension = name_and_compression(name)[1]
@@ -109,7 +109,7 @@ def use_of(name):
     return "train"
 
 
-def listed(paths, folder, max_names=5):
+def shortened_list(paths, folder, max_names=5):
     """Returns the names of files in a folder for a message; names after the first are counted."""
     names = [os.path.relpath(path, folder) for path in paths]
     more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
@@ -282,7 +282,7 @@ def documents(paths, encoding, as_text=False):
             if kind in texts:
                 yield from texts[kind](path, encoding)
                 continue
-            if family(encoding) != "UTF-8":
+            if unicode_family(encoding) != "UTF-8":
                 raise UserError(f"{path}: --encoding {encoding} applies only to text files; "
                                 "tables are always UTF-8; prepare it without that option")
             yield from tables[kind](path)
@@ -319,7 +319,7 @@ def lines_of(path, encoding):
     from several files may have a mark at the beginning of any part."""
     with open_unpacked(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
-    number, as_bytes = 0, family(encoding) == "UTF-8"
+    number, as_bytes = 0, unicode_family(encoding) == "UTF-8"
     with open_unpacked(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(
             raw, encoding, newline="\n") as file:
         try:

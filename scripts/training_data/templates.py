@@ -252,8 +252,8 @@ class ChatTemplate:
         """Raises an error if the template drops the reasoning of the last message, an answer that
         is trained on."""
         keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
-        if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat,
-                                         location):
+        if keys and self.is_rendering_of(
+                text, [*messages[:-1], without_keys(messages[-1], keys)], chat, location):
             raise BadDocument(f'{location}: this chat template leaves out "{keys[0]}" of message '
                               f'{len(messages)}; write it into "content", or '
                               f"ignore it with --ignore-fields {keys[0]}")
@@ -268,7 +268,7 @@ class ChatTemplate:
         for role, key in role_keys:
             having = [i for i, m in enumerate(messages) if m["role"] == role and key in m
                       and key not in checked[i]]
-            fewer = [without(m, [key]) if i in having else m for i, m in enumerate(messages)]
+            fewer = [without_keys(m, [key]) if i in having else m for i, m in enumerate(messages)]
             if self.is_rendering_of(full_text, fewer, chat, location):
                 notes.count(("unread", f"message.{key}"), location, len(having))
         functions = [(tool.get("function", tool), "function" in tool) for tool in chat.tools or []]
@@ -298,10 +298,11 @@ class ChatTemplate:
             raise BadDocument(
                 f"{location}: the chat template changes earlier messages when message {i + 1} "
                 "follows, so the model would be trained on text that no server produces: after "
-                f"{tail(text[:same])} a server has {head(prompt[same:])}, the chat "
-                f"{head(text[same:])}; use --train-on all or --plain")
-        notes.count("prefilled", f"{location}: after {tail(text[:same])} a server has "
-                                 f"{head(prompt[same:])}, the chat {head(text[same:])}")
+                f"{end_of(text[:same])} a server has {beginning_of(prompt[same:])}, the chat "
+                f"{beginning_of(text[same:])}; use --train-on all or --plain")
+        notes.count("prefilled", f"{location}: after {end_of(text[:same])} a server has "
+                                 f"{beginning_of(prompt[same:])}, the chat "
+                                 f"{beginning_of(text[same:])}")
         return answer_turn(same, text)
 
     def opening_turn(self, messages, text, chat, location):
@@ -324,7 +325,7 @@ class ChatTemplate:
             inside = [(max(begin, b), min(end, e)) for b, e in marks if max(begin, b) < min(end, e)]
             if not inside:
                 raise BadDocument(f"{location}: the chat template's generation marks leave out an "
-                                  f"answer, after {tail(text[:begin])}; use --train-on all, or "
+                                  f"answer, after {end_of(text[:begin])}; use --train-on all, or "
                                   "correct the template")
             narrowed.append(Turn(inside, turn.limit))
         return narrowed
@@ -432,7 +433,7 @@ class ChatTemplate:
             return chat.messages
         as_text = self.calls_are_texts(chat)
         wrap = not self.reads_bare_calls()
-        return [{**m, "tool_calls": [wrapped(self.convert_call(c, as_text, location), wrap)
+        return [{**m, "tool_calls": [in_openai_form(self.convert_call(c, as_text, location), wrap)
                                      for c in m["tool_calls"]]}
                 if m.get("tool_calls") else m for m in chat.messages]
 
@@ -486,7 +487,7 @@ class ChatTemplate:
             return ""
 
 
-def wrapped(call, wrap):
+def in_openai_form(call, wrap):
     """Returns a call without a wrapper in OpenAI's form if `wrap` is set; otherwise the call
     itself."""
     if not wrap or "function" in call:
@@ -496,25 +497,25 @@ def wrapped(call, wrap):
             "function": inside}
 
 
-def without(message, keys):
+def without_keys(message, keys):
     """Returns a message without some keys."""
     return {key: value for key, value in message.items() if key not in keys}
 
 
 def extra_keys(call):
     """Returns the keys of a call in addition to the standard ones."""
-    outer = without(call, ("id", "type", "index", "function",
+    outer = without_keys(call, ("id", "type", "index", "function",
                            *(() if "function" in call else ("name", "arguments"))))
-    inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
+    inner = without_keys(call["function"], ("name", "arguments")) if "function" in call else {}
     return [key for key, value in {**outer, **inner}.items() if not is_empty_or_empty_json(value)]
 
 
 def without_extra_key(call, key):
     """Returns a call without a key that is not a standard one, also in its function."""
     if "function" not in call:
-        return without(call, [key])
+        return without_keys(call, [key])
     function_keys = () if key in ("name", "arguments") else (key,)
-    return {**without(call, [key]), "function": without(call["function"], function_keys)}
+    return {**without_keys(call, [key]), "function": without_keys(call["function"], function_keys)}
 
 
 def answer_turn(begin, text):
@@ -533,12 +534,12 @@ def template_line(error):
     return "" if line is None else f" in its line {line}"
 
 
-def head(text, max_length=40):
+def beginning_of(text, max_length=40):
     """Returns the beginning of a text for a message."""
     return repr(text if len(text) <= max_length else text[:max_length] + "…")
 
 
-def tail(text, max_length=40):
+def end_of(text, max_length=40):
     """Returns the end of a text for a message."""
     return repr(text if len(text) <= max_length else "…" + text[-max_length:])
 

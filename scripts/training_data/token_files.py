@@ -12,7 +12,7 @@ import tempfile
 import numpy as np
 import xxhash
 
-from own_output import file_xxh3, is_unchanged, sync, sync_folder
+from output_mark import file_xxh3, is_unchanged, sync, sync_folder
 from script_errors import UserError, with_filename
 
 EXTENSIONS = (".bin", ".idx", ".mask", ".html", ".json")  # of a data set

@@ -45,7 +45,7 @@ TEST_CASE("XXH3 in pieces of any size is XXH3 of the whole") {
   }
 }
 
-TEST_CASE("a stream's digest may be asked for more than once and continues after it") {
+TEST_CASE("a stream's digest may be read more than once, and the stream continues afterwards") {
   Xxh3Stream stream;
   stream.update("ab", 2);
   CHECK(stream.digest() == stream.digest());

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using testing::TemporaryFolder;
 using namespace std::string_view_literals;
 
-void put_text(const std::string& path) {
+void create_file(const std::string& path) {
   std::ofstream(path) << "x";
 }
 
@@ -40,7 +40,7 @@ std::string refusal(const std::string& folder, std::string_view name) {
 
 TEST_CASE("a plain name is joined to its folder, whether or not the file exists") {
   const TemporaryFolder folder;
-  put_text(folder.file("model.safetensors"));
+  create_file(folder.file("model.safetensors"));
   CHECK(confined_path(folder.path(), "model.safetensors") == folder.file("model.safetensors"));
   CHECK(confined_path(folder.path(), "absent") == folder.file("absent"));
   CHECK(confined_path(folder.path(), "..double") == folder.file("..double"));
@@ -61,8 +61,8 @@ TEST_CASE("names that are not plain are refused with the reason") {
 TEST_CASE("links that leave the folder are refused, links inside it are followed") {
   const TemporaryFolder outside;
   const TemporaryFolder folder;
-  put_text(outside.file("secret"));
-  put_text(folder.file("real"));
+  create_file(outside.file("secret"));
+  create_file(folder.file("real"));
   fs::create_symlink(folder.file("real"), folder.file("inside"));
   fs::create_symlink(outside.file("secret"), folder.file("out"));
   fs::create_symlink(folder.file("out"), folder.file("chain"));
@@ -75,7 +75,7 @@ TEST_CASE("links that leave the folder are refused, links inside it are followed
 TEST_CASE("the folder itself may be a link") {
   const TemporaryFolder folder;
   fs::create_directory(folder.file("real"));
-  put_text(folder.file("real/config.json"));
+  create_file(folder.file("real/config.json"));
   fs::create_symlink(folder.file("real"), folder.file("alias"));
   CHECK(refusal(folder.file("alias"), "config.json") == "accepted");
 }
@@ -83,7 +83,7 @@ TEST_CASE("the folder itself may be a link") {
 TEST_CASE("a named file may be a link that leads anywhere, and must be a regular file") {
   const TemporaryFolder outside;
   const TemporaryFolder folder;
-  put_text(outside.file("real"));
+  create_file(outside.file("real"));
   fs::create_symlink(outside.file("real"), folder.file("link"));
   fs::create_symlink(outside.path(), folder.file("to-folder"));
   CHECK(named_file(folder.path(), "link") == folder.file("link"));
@@ -94,7 +94,7 @@ TEST_CASE("a named file may be a link that leads anywhere, and must be a regular
 
 TEST_CASE("the reason why a file cannot be read is reported") {
   const TemporaryFolder folder;
-  put_text(folder.file("real"));
+  create_file(folder.file("real"));
   fs::create_symlink("real", folder.file("link"));
   fs::create_symlink("../blobs/gone", folder.file("dead"));
   fs::create_symlink("loop", folder.file("loop"));
@@ -125,7 +125,7 @@ class UserNobody {
 
 TEST_CASE("a path that this user may not read or write is reported without an attempt") {
   const TemporaryFolder folder;
-  put_text(folder.file("closed"));
+  create_file(folder.file("closed"));
   fs::permissions(folder.path(), fs::perms(0755));
   fs::permissions(folder.file("closed"), fs::perms::none);
   fs::create_directory(folder.file("sealed"));

@@ -21,7 +21,7 @@ std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   return join(texts, ", ");
 }
 
-TEST_CASE("a group of version 2 is followed by the groups that contain it") {
+TEST_CASE("a control group of version 2 is followed by the groups that contain it") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
@@ -30,7 +30,8 @@ TEST_CASE("a group of version 2 is followed by the groups that contain it") {
         "/sys/fs/cgroup (2)");
 }
 
-TEST_CASE("version 1 uses the controller's own hierarchy, wherever it is mounted") {
+TEST_CASE(
+    "version 1 of control groups uses the controller's own hierarchy, wherever that is mounted") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/other\n3:cpuset:/set\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
@@ -46,7 +47,7 @@ TEST_CASE("version 1 uses the controller's own hierarchy, wherever it is mounted
   CHECK(groups_of(root, "cpu") == "/job at /groups/of all/job (1), / at /groups/of all (1)");
 }
 
-TEST_CASE("both versions may be mounted, version 2 next to version 1") {
+TEST_CASE("both versions of control groups may be mounted at the same time") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "4:memory:/one\n0::/two\n");
   root.write("/proc/self/mountinfo",
@@ -80,8 +81,7 @@ TEST_CASE("a container's mounted folder is its own group, and may contain others
   }
 }
 
-TEST_CASE(
-    "where nothing can be seen there are no groups, and lines without sense are passed over") {
+TEST_CASE("if no control group can be seen there are none, and unreadable lines are skipped") {
   PseudoRoot root;
   CHECK(groups_of(root, "cpu").empty());
   root.write("/proc/self/cgroup", "nonsense\n\n:::\n7:cpu\n0::/job\n");
@@ -89,7 +89,8 @@ TEST_CASE(
   CHECK(groups_of(root, "cpu").empty());
 }
 
-TEST_CASE("a group's number is read, \"max\" and invalid numbers are not") {
+TEST_CASE(
+    "a limit of a control group is read if its file holds a number; \"max\" leaves the default") {
   PseudoRoot root;
   root.write("/a", "123 456\n");
   root.write("/b", "max\n");

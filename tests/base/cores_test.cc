@@ -14,7 +14,8 @@ namespace {
 
 using testing::PseudoRoot;
 
-TEST_CASE("a quota of version 2 is read as a number of CPUs, the least of all containing groups") {
+TEST_CASE(
+    "a CPU quota of version 2 is read as a number of CPUs, the least of all containing groups") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
@@ -30,7 +31,7 @@ TEST_CASE("a quota of version 2 is read as a number of CPUs, the least of all co
   CHECK_FALSE(read_core_limit(root.path()).group_id.empty());
 }
 
-TEST_CASE("a quota of version 1 is read as a number of CPUs") {
+TEST_CASE("a CPU quota of version 1 is read as a number of CPUs") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
@@ -41,7 +42,7 @@ TEST_CASE("a quota of version 1 is read as a number of CPUs") {
   CHECK(read_core_limit(root.path()).quota == 2.5);
 }
 
-TEST_CASE("invalid texts do not limit") {
+TEST_CASE("an invalid CPU quota does not limit the number of CPUs") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job\n");
   for (const char* text :
@@ -68,7 +69,7 @@ TEST_CASE("there are as many threads as can run at once: a fraction of a CPU cou
 }
 
 TEST_CASE("a process that may run on one CPU has one thread") {
-  CHECK(testing::exit_of([] {
+  CHECK(testing::exit_code_in_child([] {
           cpu_set_t one;
           CPU_ZERO(&one);
           CPU_SET(::sched_getcpu(), &one);

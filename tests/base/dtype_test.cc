@@ -13,7 +13,7 @@ const std::map<std::string, int64_t> kSafetensorsTypes{
     {"F64", 8}, {"F32", 4}, {"BF16", 2}, {"F16", 2}, {"I64", 8}, {"I32", 4},  {"I16", 2},
     {"U16", 2}, {"U8", 1},  {"I8", 1},   {"U32", 4}, {"U64", 8}, {"BOOL", 1}, {"F8_E4M3", 1}};
 
-TEST_CASE("every element type has safetensors' name and size, and its name leads back to it") {
+TEST_CASE("every element type has safetensors' name and size, and is found by its name") {
   std::set<DType> found;
   for (const auto& [name, bytes] : kSafetensorsTypes) {
     INFO(name);
@@ -26,7 +26,7 @@ TEST_CASE("every element type has safetensors' name and size, and its name leads
   CHECK(found.size() == kSafetensorsTypes.size());
 }
 
-TEST_CASE("the enumerators match the types in their names") {
+TEST_CASE("every enumerator of DType has the name of its type") {
   CHECK(dtype_name(DType::kF64) == "F64");
   CHECK(dtype_name(DType::kF32) == "F32");
   CHECK(dtype_name(DType::kBF16) == "BF16");

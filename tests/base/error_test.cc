@@ -62,7 +62,7 @@ TEST_CASE("cat joins values of any printable type") {
   CHECK(cat("rank ", 3, " of ", int64_t{4}, ' ', 0.5, std::string("!")) == "rank 3 of 4 0.5!");
 }
 
-TEST_CASE("system errors read as sentences") {
+TEST_CASE("system errors are described in sentences") {
   CHECK(errno_text(ENOSPC) == "No space left on device");
   CHECK(errno_text(ENOENT) == "No such file or directory");
 }

@@ -20,8 +20,8 @@ using testing::TemporaryFolder;
 const std::string kPointer =
     "version https://git-lfs.github.com/spec/v1\noid sha256:0f0f\nsize 269060552\n";
 
-std::string put_in(const TemporaryFolder& folder, const std::string& name,
-                   const std::string& content) {
+std::string write_in(const TemporaryFolder& folder, const std::string& name,
+                     const std::string& content) {
   const std::string path = folder.file(name);
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << content;
@@ -30,7 +30,7 @@ std::string put_in(const TemporaryFolder& folder, const std::string& name,
 
 TEST_CASE("a pointer of Git LFS is refused by every reader with the line that fetches the file") {
   const TemporaryFolder folder;
-  const std::string path = put_in(folder, "my model/tokenizer.json", kPointer);
+  const std::string path = write_in(folder, "my model/tokenizer.json", kPointer);
   const std::string fetch =
       "fetch it: git -C '" + folder.file("my model") + "' lfs pull (or download the file itself)";
   const std::string refused =
@@ -70,7 +70,7 @@ TEST_CASE(
 
 TEST_CASE("a web page that was saved under a file's name is refused") {
   const TemporaryFolder folder;
-  const std::string path = put_in(folder, "config.json", "<!doctype html><html></html>");
+  const std::string path = write_in(folder, "config.json", "<!doctype html><html></html>");
   CHECK(failure_of([&] { read_file(path); }) ==
         "4: " + path +
             ": is a web page (HTML), not the file itself | download the file itself: if its "

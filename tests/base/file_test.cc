@@ -52,7 +52,7 @@ TEST_CASE("an atomic write leaves the new content and nothing else") {
   CHECK(posix_files().list(folder.path()) == std::vector<std::string>{"latest"});
 }
 
-TEST_CASE("an atomic write works on a name without a folder") {
+TEST_CASE("an atomic write works for a file name without a folder") {
   const TemporaryFolder folder;
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());
@@ -85,7 +85,7 @@ TEST_CASE(
     CHECK(mode_of(folder.file(name)) == 0644);
 }
 
-TEST_CASE("a file is not created through a link of its name") {
+TEST_CASE("a file is not created through a symbolic link of the same name") {
   const TemporaryFolder folder;
   put_file(folder.file("precious"), "text");
   fs::create_symlink(folder.file("precious"), folder.file("link"));
@@ -415,7 +415,7 @@ TEST_CASE("a file that does not fit into the address space is not reported as a 
              Catch::Equals(cat("5: ", path,
                                ": cannot be read: Cannot allocate memory | raise the memory limit "
                                "(ulimit -v), or use a machine with more memory")));
-  CHECK(testing::text_of([&] {
+  CHECK(testing::text_from_child([&] {
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
           return testing::failure_of([&] { MappedFile file("/dev/null"); });

@@ -23,7 +23,7 @@ using testing::TemporaryFolder;
 
 /// Calls failure_of() in a new process where no file may become larger than `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {
-  return testing::text_of([&] {
+  return testing::text_from_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("every BF16 value survives the way to F32 and back") {
+TEST_CASE("every BF16 value survives the conversion to F32 and back") {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const float value = f32_from_bf16(static_cast<uint16_t>(bits));
     if (std::isnan(value)) {
@@ -63,7 +63,7 @@ TEST_CASE("F32 rounds to the nearest BF16, ties to even") {
   }
 }
 
-TEST_CASE("every F16 value survives the way to F32 and back") {
+TEST_CASE("every F16 value survives the conversion to F32 and back") {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const float value = f32_from_f16(static_cast<uint16_t>(bits));
     REQUIRE(f16_from_f32(value) == (std::isnan(value) ? (bits & 0x8000) | 0x7e00 : bits));

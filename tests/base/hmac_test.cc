@@ -12,7 +12,8 @@ std::string hex(const Digest& digest) {
 }
 }  // namespace
 
-TEST_CASE("SHA-256 of the standard's examples and of the lengths around a block") {
+TEST_CASE(
+    "SHA-256 gives the digests of the standard, and of texts as long as a block or nearly so") {
   REQUIRE(hex(sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   REQUIRE(hex(sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   REQUIRE(hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
@@ -26,7 +27,7 @@ TEST_CASE("SHA-256 of the standard's examples and of the lengths around a block"
           "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
 }
 
-TEST_CASE("HMAC-SHA256 of RFC 4231, with short and with long keys") {
+TEST_CASE("HMAC-SHA256 gives the codes of RFC 4231, with short and with long keys") {
   REQUIRE(hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")) ==
           "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   REQUIRE(hex(hmac_sha256("Jefe", "what do ya want for nothing?")) ==

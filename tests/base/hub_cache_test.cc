@@ -93,7 +93,7 @@ TEST_CASE("without a variable, the home folder is that of the user") {
   CHECK(hub_cache_folder(variables({{"XDG_CACHE_HOME", ""}})) == "huggingface/hub");
 }
 
-TEST_CASE("a name leads to the snapshot of its revision") {
+TEST_CASE("a model's name is resolved to the snapshot of its revision") {
   Cache cache;
   cache.add("main", kFirst);
   cache.add("refs/pr/1", kSecond);
@@ -105,7 +105,7 @@ TEST_CASE("a name leads to the snapshot of its revision") {
   CHECK(cache.find("acme/small-1.5@v1").commit == kFirst);
 }
 
-TEST_CASE("an existing path is used, and it is reported whether the cache has its name too") {
+TEST_CASE("an existing path is used, and a model of the same name in the cache is reported") {
   Cache cache;
   testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
@@ -183,7 +183,7 @@ TEST_CASE("a shortened commit is reported with the full one") {
   CHECK(failure("acme/small-1.5@bbbbbbb").find("(it has main)") != std::string::npos);
 }
 
-TEST_CASE("a link of that name that leads nowhere is refused, not ignored") {
+TEST_CASE("a symbolic link with the model's name that leads nowhere is refused, not ignored") {
   Cache cache;
   cache.add("main", kFirst);
   testing::TemporaryFolder here;

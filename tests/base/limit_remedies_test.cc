@@ -15,20 +15,20 @@ namespace ftrun {
 namespace {
 
 using testing::PseudoRoot;
-using testing::text_of;
+using testing::text_from_child;
 
-void limit(__rlimit_resource_t resource, rlim_t value) {
+void set_limit(__rlimit_resource_t resource, rlim_t value) {
   const rlimit wanted{value, value};
   ::setrlimit(resource, &wanted);
 }
 
-TEST_CASE("a file that may not be so large names the limit, or the file system") {
-  CHECK(text_of([] {
-          limit(RLIMIT_FSIZE, 100 << 10);
+TEST_CASE("the remedy for a file that may not grow names the limit, or the file system") {
+  CHECK(text_from_child([] {
+          set_limit(RLIMIT_FSIZE, 100 << 10);
           return writing_remedy(EFBIG);
         }) == "raise the limit of file sizes (ulimit -f), which is 100.00 KiB");
-  CHECK(text_of([] {
-          limit(RLIMIT_FSIZE, RLIM_INFINITY);
+  CHECK(text_from_child([] {
+          set_limit(RLIMIT_FSIZE, RLIM_INFINITY);
           return writing_remedy(EFBIG);
         }) == "use a file system that takes files of this size");
 }
@@ -52,9 +52,9 @@ TEST_CASE(
   root.write("/proc/self/cgroup", "8:pids:/job/rank\n");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "max\n");
   const auto remedy = [&](bool is_superuser, rlim_t space) {
-    return text_of([&] {
-      limit(RLIMIT_NPROC, 40);
-      limit(RLIMIT_AS, space);
+    return text_from_child([&] {
+      set_limit(RLIMIT_NPROC, 40);
+      set_limit(RLIMIT_AS, space);
       return more_threads_remedy(root.path(), is_superuser);
     });
   };
@@ -74,11 +74,11 @@ TEST_CASE(
         "(ulimit -v), which is 1.00 PiB; or end other programs of this user");
 }
 
-TEST_CASE("memory that is refused names the limit in force") {
+TEST_CASE("the remedy for refused memory names the limit in force") {
   const auto remedies = [](rlim_t space, rlim_t data) {
-    return text_of([&] {
-      limit(RLIMIT_AS, space);
-      limit(RLIMIT_DATA, data);
+    return text_from_child([&] {
+      set_limit(RLIMIT_AS, space);
+      set_limit(RLIMIT_DATA, data);
       return cat(more_memory_remedy(), " | ", less_memory_remedy());
     });
   };
@@ -95,8 +95,8 @@ TEST_CASE("memory that is refused names the limit in force") {
 #if !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)  // sanitizers map more addresses than any limit allows
 TEST_CASE("threads that the system would not start are refused before a library tries") {
-  const std::string refused = text_of([] {
-    limit(RLIMIT_AS, rlim_t{100} << 20);  // the stacks of a dozen threads
+  const std::string refused = text_from_child([] {
+    set_limit(RLIMIT_AS, rlim_t{100} << 20);  // the stacks of a dozen threads
     try {
       require_threads(64, "computing");
     } catch (const Error& error) {
@@ -114,7 +114,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
 }
 #endif
 
-TEST_CASE("a probe of threads that can start ends them all") {
+TEST_CASE("a probe of how many threads can start ends all of them") {
   CHECK_NOTHROW(require_threads(4, "computing"));
 }
 
@@ -127,8 +127,8 @@ TEST_CASE("a thread that cannot start anywhere in the program is reported with t
 }
 
 TEST_CASE("the limit of CPU time is read in seconds") {
-  CHECK(text_of([] {
-          limit(RLIMIT_CPU, 1000);
+  CHECK(text_from_child([] {
+          set_limit(RLIMIT_CPU, 1000);
           return std::to_string(cpu_seconds_limit());
         }) == "1000");
 }

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "child_process.h"
-#include "needs.h"
+#include "requirements.h"
 
 #include <catch2/catch.hpp>
 
@@ -16,13 +16,13 @@ namespace {
 /// Returns the result of `body` in a separate network namespace, where the loopback interface is
 /// down.
 std::string without_network(const std::function<std::string()>& body) {
-  return testing::text_of(
+  return testing::text_from_child(
       [&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }
 
 /// Checks whether such a namespace is possible. This runs before the first test, where REQUIRE is
 /// not allowed.
-const testing::Need kNetwork("network", [] {
+const testing::Requirement kNetwork("network", [] {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(::unshare(CLONE_NEWNET) == 0 ? 0 : 1);
   int status = 1;

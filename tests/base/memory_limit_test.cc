@@ -70,7 +70,7 @@ TEST_CASE("a limit of version 1 counts, but not the huge number that means none"
 
 TEST_CASE("limits of the process itself are named by what they limit") {
   const auto left = [](__rlimit_resource_t resource) {
-    return testing::text_of([resource] {
+    return testing::text_from_child([resource] {
       const rlimit limit{rlim_t{1} << 50, rlim_t{1} << 50};
       ::setrlimit(resource, &limit);
       const AddressSpace space = address_space_left();

@@ -116,7 +116,7 @@ TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp
 }
 
 TEST_CASE(
-    "any cut at blocks packs the same, and records with plain scales represent the same numbers") {
+    "packing block by block gives the same records, and plain scales represent the same numbers") {
   const std::vector<float> values = matrix();
   for (const PackedFormat& format :
        {PackedFormat{Kind::kNf4, 64, true, false}, PackedFormat{Kind::kNf4, 128, false, false},
@@ -144,7 +144,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a block of columns packs as a part of the whole tensor") {
+TEST_CASE("a block of columns is packed like the same part of the whole tensor") {
   const std::vector<float> values = matrix();
   const PackedFormat format{Kind::kNf4, 64, true, true};
   const PackedMatrix whole(format, values, kColumns);
@@ -162,7 +162,7 @@ TEST_CASE("a block of columns packs as a part of the whole tensor") {
                      numbers.begin() + row * kColumns + kFirst));
 }
 
-TEST_CASE("normally distributed numbers have the error that the literature says") {
+TEST_CASE("packing normally distributed numbers has the error that the literature states") {
   std::mt19937_64 draw(7);
   std::normal_distribution<float> normal;
   std::vector<float> values(1 << 20);

@@ -75,7 +75,7 @@ void refuse_from_now_on(const RefusedCall& refused) {
 
 /// Calls failure_of() in a new process where the call `refused` is refused.
 std::string failure_without(const RefusedCall& refused, const std::function<void()>& body) {
-  return testing::text_of([&] {
+  return testing::text_from_child([&] {
     refuse_from_now_on(refused);
     return testing::failure_of(body);
   });

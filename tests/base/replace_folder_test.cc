@@ -95,7 +95,7 @@ TEST_CASE("an exchange swaps the contents of two names") {
   CHECK(content_of(root.file("b")) == "of a");
 }
 
-TEST_CASE("only complete names of leftovers are leftovers") {
+TEST_CASE("a folder counts as a leftover only if its whole name has the form of one") {
   const auto describe_leftover = [](std::string_view name) -> std::string {
     const auto leftover = leftover_of(name);
     return !leftover ? "none" : leftover->original + (leftover->complete ? ", complete" : "");

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdio>
 
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

@@ -11,7 +11,7 @@
 #include "base/append_file.h"
 #include "base/file.h"
 #include "failure_of.h"
-#include "needs.h"
+#include "requirements.h"
 #include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using testing::failure_of;
 using testing::TemporaryFolder;
 
-const testing::Need kRoot("root", [] {
+const testing::Requirement kRoot("root", [] {
   return ::geteuid() == 0 ? "" : "another user's link is made by root alone";
 });
 
@@ -78,7 +78,7 @@ TEST_CASE(
   CHECK(errno == ENOTDIR);
 }
 
-TEST_CASE("a relative path is walked from the working directory, the root is a path too") {
+TEST_CASE("a relative path is walked from the working directory, and the root is a valid path") {
   const TemporaryFolder folder;
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());

@@ -129,8 +129,8 @@ void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m,
   }
 }
 
-void add_product(std::vector<Case>& cases, const ModelShape& m, const std::string& name,
-                 int64_t inputs, int64_t outputs) {
+void add_matmul(std::vector<Case>& cases, const ModelShape& m, const std::string& name,
+                int64_t inputs, int64_t outputs) {
   const int64_t n = m.tokens;
   const std::string where = cat(m.name, " ", name, " ", n, " x ", inputs, " x ", outputs);
   cases.push_back({cat("linear ", where),
@@ -151,10 +151,10 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
   const int64_t n = m.tokens, d = m.hidden, f = m.feed_forward;
   const int64_t wide = (m.query_heads + 2 * m.kv_heads) * m.head_size,
                 narrow = m.query_heads * m.head_size;
-  add_product(cases, m, "qkv", d, wide);
-  add_product(cases, m, "o", narrow, d);
-  add_product(cases, m, "gate_up", d, 2 * f);
-  add_product(cases, m, "down", f, d);
+  add_matmul(cases, m, "qkv", d, wide);
+  add_matmul(cases, m, "o", narrow, d);
+  add_matmul(cases, m, "gate_up", d, 2 * f);
+  add_matmul(cases, m, "down", f, d);
   const CrossEntropyAttrs head{true, gpu_head_chunk(m.vocabulary, 2)};
   cases.push_back({cat("linear_cross_entropy ", m.name),
                    OpKind::kLinearCrossEntropy,
@@ -207,8 +207,8 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
                    {f32({m.vocabulary, d})}});
 }
 
-/// Adds matrix products of an adapter of rank 16 for qkv, products with a quantized base, and the
-/// head after one token was added.
+/// Adds matrix multiplications of an adapter of rank 16 for qkv, multiplications by a quantized
+/// base, and the head after one token was added.
 void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
   constexpr int64_t kRank = 16;
   const int64_t n = m.tokens, d = m.hidden;

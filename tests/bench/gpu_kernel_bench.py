@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares our attention and products with torch's: runs `gpu_kernel_bench` and torch on the same
-GPU, one after the other.
+"""Compares our attention and matrix multiplications with torch's: runs `gpu_kernel_bench` and torch
+on the same GPU, one after the other.
 
   tests/bench/gpu_kernel_bench.py [--binary build/release/bin/gpu_kernel_bench] [--only word]
                                   [--attention own|cudnn]
@@ -68,8 +68,8 @@ def attention(torch, name):
                                                            retain_graph=True))
 
 
-def product(torch, name):
-    """Returns the milliseconds of torch's matrix product of a linear layer."""
+def matmul(torch, name):
+    """Returns the milliseconds of torch's matrix multiplication of a linear layer."""
     tokens, inputs, outputs = map(int, re.search(r"(\d+) x (\d+) x (\d+)$", name).groups())
     make = lambda *shape: torch.randn(shape, device="cuda", dtype=torch.bfloat16)
     x, w, dy = make(tokens, inputs), make(outputs, inputs), make(tokens, outputs)
@@ -101,7 +101,7 @@ def main():
     print("| case | ms | TFLOP/s | GB/s | torch, ms | ratio |\n|---|---|---|---|---|---|")
     for case in cases:
         name = case["case"]
-        measure = attention if name.startswith("attention") else product if name.startswith(
+        measure = attention if name.startswith("attention") else matmul if name.startswith(
             "linear") else None
         # torch has no such operation without another package.
         if "cross_entropy" in name or "documents" in name:

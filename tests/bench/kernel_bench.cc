@@ -1,8 +1,8 @@
-// Times each kernel at the shapes of SmolLM2-135M, and compares it with ATen and this machine's
-// own limits (matrix products, add in place), all in one run.
+// Times each kernel at the shapes of SmolLM2-135M, and compares it with ATen and this machine's own
+// limits (matrix multiplication, add in place), all in one run.
 //
 //   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512|avx512_bf16|amx]
-//                [--only word] [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
+//                [--only word] [--dtype F32|BF16|F16] [--matmul mkl|onednn|openblas]
 //
 // The dtype is that of activations; gradients of parameters are F32, as is everything in ATen.
 //
@@ -22,13 +22,13 @@
 #include <string>
 #include <vector>
 
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
 #include "graph/op_workspace.h"
+#include "kernels/choose_matmul_library.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
-#include "kernels/products_in_use.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/heads.h"
@@ -125,7 +125,7 @@ class Bench {
   LayerGraph graph_;
   std::vector<std::unique_ptr<std::byte, FreeDeleter>> memory_;
   StepScalars scalars_;
-  double product_rate_ = 0.0, memory_rate_ = 0.0;
+  double matmul_rate_ = 0.0, memory_rate_ = 0.0;
 };
 
 ValueId Bench::value(DType dtype, Dims dims) {
@@ -154,7 +154,7 @@ ValueId Bench::value(DType dtype, Dims dims) {
 
 void Bench::line(const char* label, double ours, double aten, double flops, double bytes) const {
   std::printf("%-26s %9.3f ms %8.1f GFLOP/s (%4.2f) %7.1f GB/s (%4.2f)", label, ours * 1e3,
-              flops / ours * 1e-9, flops / ours / product_rate_, bytes / ours * 1e-9,
+              flops / ours * 1e-9, flops / ours / matmul_rate_, bytes / ours * 1e-9,
               bytes / ours / memory_rate_);
   if (aten > 0.0) std::printf("  ATen %9.3f ms  x%.2f", aten * 1e3, aten / ours);
   std::printf("\n");
@@ -174,15 +174,15 @@ void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vec
   line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op), traffic_bytes(graph_, op));
 }
 
-/// Measures this machine's limits: a large square product, and an add in place (3 passes over
-/// memory).
+/// Measures this machine's limits: a large square matrix multiplication, and an add in place (3
+/// passes over memory).
 void Bench::limits() {
   const at::Tensor a = at::randn({2048, 2048}), b = at::randn({2048, 2048});
   at::Tensor c = at::empty({2048, 2048});
-  product_rate_ = 2.0 * 2048.0 * 2048.0 * 2048.0 / time([&] { at::mm_out(c, a, b); });
+  matmul_rate_ = 2.0 * 2048.0 * 2048.0 * 2048.0 / time([&] { at::mm_out(c, a, b); });
   at::Tensor x = at::ones({kOptimizerElements}), y = at::ones({kOptimizerElements});
   memory_rate_ = 12.0 * static_cast<double>(kOptimizerElements) / time([&] { y.add_(x); });
-  std::printf("limits: products %.1f GFLOP/s, add in place %.1f GB/s\n", product_rate_ * 1e-9,
+  std::printf("limits: matmul %.1f GFLOP/s, add in place %.1f GB/s\n", matmul_rate_ * 1e-9,
               memory_rate_ * 1e-9);
 }
 
@@ -387,11 +387,11 @@ void Bench::run() {
   conversions();
 }
 
-ProductLibrary product_library(const std::string& name) {
-  for (const ProductLibrary library :
-       {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas})
-    if (product_library_name(library) == name) return library;
-  throw std::invalid_argument(name + " is no library of matrix products");
+MatmulLibrary matmul_library(const std::string& name) {
+  for (const MatmulLibrary library :
+       {MatmulLibrary::kMkl, MatmulLibrary::kOneDnn, MatmulLibrary::kOpenBlas})
+    if (matmul_library_name(library) == name) return library;
+  throw std::invalid_argument(name + " is no library of matrix multiplication");
 }
 
 Isa isa(const std::string& name) {
@@ -421,8 +421,8 @@ Options parse(int argc, char** argv) {
       options.only = text;
     else if (key == "--dtype")
       options.dtype = dtype_from_name(text).value();
-    else if (key == "--products")
-      choose_products(product_library(text));
+    else if (key == "--matmul")
+      choose_matmul_library(matmul_library(text));
     else if (key == "--isa")
       set_isa(isa(text));
   }

@@ -7,7 +7,7 @@ and the ratios of each pair. README.md says how.
   train_bench.py --data train.bin --peers FOLDER --case NAME --exact
       compares all programs' losses and gradient norms with those in fp64
   train_bench.py --data train.bin --bound
-      compares ftrun with the machine's matrix products, each by its fastest library
+      compares ftrun with the machine's matrix multiplications, each by its fastest library
   train_bench.py --data train.bin --plain
       compares ftrun's ZeRO-3 with its own plain data parallelism
   train_bench.py --data train.bin --disk
@@ -461,9 +461,9 @@ print(json.dumps({"step": 1, "seconds": seconds, "best": won}), flush=True)
 
 
 def bound(args):
-    """Measures tokens/s, compared with the rate that the step's matrix products alone would allow,
-    each by the fastest of all libraries, in the same run."""
-    def products():
+    """Measures tokens/s, compared with the rate that the step's matrix multiplications alone would
+    allow, each by the fastest of all libraries, in the same run."""
+    def matmuls():
         time.sleep(SETTLE_SECONDS)
         watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"},
                         step_of_peer, TIMEOUT)
@@ -472,13 +472,13 @@ def bound(args):
                 "foreign": watched.foreign_cores}
 
     def once(i):
-        runs = {"products": products(), "ftrun": run_ftrun(args, CASES["single"])}
+        runs = {"matmuls": matmuls(), "ftrun": run_ftrun(args, CASES["single"])}
         return {"runs": runs,
-                "ratio": runs["ftrun"]["tokens_per_s"] / runs["products"]["tokens_per_s"]}
+                "ratio": runs["ftrun"]["tokens_per_s"] / runs["matmuls"]["tokens_per_s"]}
     repeat(args, "bound", once, lambda i, pair: print(
-        f"bound, pair {i}: ftrun {pair['runs']['ftrun']['tokens_per_s']:.1f} tok/s, products alone "
-        f"{pair['runs']['products']['tokens_per_s']:.1f} (best at so many: "
-        f"{pair['runs']['products']['best']}), ratio {pair['ratio']:.3f}, foreign "
+        f"bound, pair {i}: ftrun {pair['runs']['ftrun']['tokens_per_s']:.1f} tok/s, "
+        f"multiplications alone {pair['runs']['matmuls']['tokens_per_s']:.1f} (best at so many: "
+        f"{pair['runs']['matmuls']['best']}), ratio {pair['ratio']:.3f}, foreign "
         f"{pair['foreign']:.2f}", flush=True))
 
 

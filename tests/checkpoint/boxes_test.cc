@@ -14,7 +14,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/save.h"
 #include "checkpoint/stored_boxes.h"
-#include "places.h"
+#include "source_paths.h"
 #include "sweep.h"
 #include "test_support.h"
 

@@ -12,7 +12,7 @@ namespace {
 
 /// Returns the exit code of a process that gets `signals` before training begins.
 int exit_after(std::initializer_list<int> signals) {
-  return testing::exit_of([&] {
+  return testing::exit_code_in_child([&] {
     for (const int signal : signals)
       std::signal(signal, SIG_DFL);  // the test program has its own handlers
     end_at_once_on_signals();
@@ -28,7 +28,7 @@ TEST_CASE("before the first step a request to restart ends with code 75, other s
 
 TEST_CASE("signals that stop a run are received although they were inherited blocked") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    CHECK(testing::exit_of([&] {
+    CHECK(testing::exit_code_in_child([&] {
             std::signal(signal, SIG_DFL);
             sigset_t all;
             sigfillset(&all);

@@ -29,7 +29,7 @@ TEST_CASE(
 
 TEST_CASE("a process without free descriptors declares no other process gone") {
   const PeerIdentity parent = own_identity();
-  CHECK(testing::exit_of([&] {
+  CHECK(testing::exit_code_in_child([&] {
           const PeerIdentity self = own_identity();
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);

@@ -14,7 +14,7 @@
 
 #include "cluster/supervisor.h"
 #include "helper/exec_program.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

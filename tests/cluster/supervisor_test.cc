@@ -26,7 +26,7 @@
 #include "child_process.h"
 #include "cluster/rank_process.h"
 #include "helper/exec_program.h"
-#include "places.h"
+#include "source_paths.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>
@@ -34,8 +34,8 @@
 using namespace ftrun;
 using namespace std::chrono_literals;
 using testing::await_that;
+using testing::exit_code_in_child;
 using testing::exit_code_of;
-using testing::exit_of;
 
 namespace {
 
@@ -545,7 +545,7 @@ TEST_CASE(
 TEST_CASE("output that is not flushed when ranks start is printed once") {
   const Folder folder;
   const std::string out = folder.path + "/out";
-  REQUIRE(exit_of([&] {
+  REQUIRE(exit_code_in_child([&] {
             ::dup2(::open(out.c_str(), O_CREAT | O_WRONLY, 0600), 1);
             std::printf("before in C\n");
             std::cout << "before in C++\n";
@@ -557,7 +557,7 @@ TEST_CASE("output that is not flushed when ranks start is printed once") {
 TEST_CASE("ranks can print, although their supervisor could not") {
   const Folder folder;
   const std::string out = folder.path + "/out";
-  REQUIRE(exit_of([&] {
+  REQUIRE(exit_code_in_child([&] {
             ::dup2(::open("/dev/full", O_WRONLY), 1);
             std::printf("what the disk has no room for\n");
             std::cout.setstate(std::ios::badbit);
@@ -576,7 +576,7 @@ TEST_CASE("ranks can print, although their supervisor could not") {
 }
 
 TEST_CASE("a rank that is killed for its CPU time is reported as such") {
-  const std::string reason = testing::text_of([] {
+  const std::string reason = testing::text_from_child([] {
     const rlimit second{1, 1};
     ::setrlimit(RLIMIT_CPU, &second);
     std::string shown;
@@ -612,7 +612,7 @@ TEST_CASE("waits for ranks that end slowly after a signal are reported, until a 
 }
 
 TEST_CASE("a process that cannot be started is reported") {
-  CHECK(exit_of([] {
+  CHECK(exit_code_in_child([] {
           // A limit on processes has no effect on root's.
           const rlimit none{1, 1};
           ::setrlimit(RLIMIT_NPROC, &none);
@@ -637,7 +637,7 @@ TEST_CASE("a rank that cannot inherit its descriptors is reported") {
 }
 
 TEST_CASE("too few descriptors are reported with a remedy, wherever a start runs out of them") {
-  const std::string output = testing::text_of([] {
+  const std::string output = testing::text_from_child([] {
     const int next = ::dup(0);
     ::close(next);
     std::set<std::string> texts;

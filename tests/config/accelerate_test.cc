@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "config/ranks.h"
 #include "helpers.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 
@@ -114,7 +114,7 @@ TEST_CASE("plain data parallelism of Accelerate is stage 0, and ftrun's sections
   CHECK(config_of("distributed_type: 'NO'\nuse_cpu: true").device == DeviceKind::kCpu);
 }
 
-TEST_CASE("num_processes counts the tensor ranks too") {
+TEST_CASE("num_processes of an Accelerate file includes the tensor ranks") {
   const auto mesh = [](const std::string& text) { return mesh_text(config_of(text).parallel); };
   const std::string sizes =
       "parallelism_config: {parallelism_config_tp_size: 2, "

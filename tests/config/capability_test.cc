@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-Lines missing(const std::string& text, int64_t ranks = 1) {
+Lines unsupported_features(const std::string& text, int64_t ranks = 1) {
   Lines out;
   const Resolution r =
       resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
@@ -20,7 +20,7 @@ Lines missing(const std::string& text, int64_t ranks = 1) {
 }  // namespace
 
 TEST_CASE("the features that a data-parallel run in fp32 uses are supported") {
-  REQUIRE(missing(R"(
+  REQUIRE(unsupported_features(R"(
 gradient_accumulation_steps: 4
 gradient_clipping: 1.0
 steps_per_print: 10
@@ -36,16 +36,16 @@ fp16: {enabled: false}
 amp: {enabled: false}
 autotuning: {enabled: false, fast: true}
 )",
-                  2) == Lines{});
+                               2) == Lines{});
   for (const char* type : {"Adam", "SGD"})
-    REQUIRE(missing(std::string("optimizer: {type: ") + type + "}") == Lines{});
+    REQUIRE(unsupported_features(std::string("optimizer: {type: ") + type + "}") == Lines{});
   for (const char* type : {"constant", "linear", "cosine"})
-    REQUIRE(missing(std::string("scheduler: {type: ") + type + "}") == Lines{});
+    REQUIRE(unsupported_features(std::string("scheduler: {type: ") + type + "}") == Lines{});
 }
 
 TEST_CASE("each feature that cannot run yet is named with key and position") {
   const auto one = [](const std::string& text, int64_t ranks = 1) {
-    const Lines lines = missing(text, ranks);
+    const Lines lines = unsupported_features(text, ranks);
     REQUIRE(lines.size() == 1);
     return lines.front();
   };
@@ -69,7 +69,7 @@ TEST_CASE("each feature that cannot run yet is named with key and position") {
           "(zero_optimization.offload_param.nvme_path)");
   REQUIRE(one(disks("/a/b", "/a")).find("on two disks") != std::string::npos);
   for (const char* same : {"/a", "/a/", "/a/.", "/b/../a", "//a"})
-    REQUIRE(missing(disks("/a", same)) == Lines{});
+    REQUIRE(unsupported_features(disks("/a", same)) == Lines{});
   REQUIRE(one("scheduler: {type: StepLR, params: {step_size: 3}}") ==
           "c.yaml:2:19: not supported yet: the class StepLR of PyTorch (scheduler.type)");
 }
@@ -77,7 +77,7 @@ TEST_CASE("each feature that cannot run yet is named with key and position") {
 TEST_CASE("every memory and precision feature is supported, except a few that are named") {
   const auto features = [](const std::string& text, int64_t ranks = 1) {
     Lines out;
-    for (const std::string& line : missing(text, ranks))
+    for (const std::string& line : unsupported_features(text, ranks))
       out.push_back(line.substr(line.find(": not supported yet: ") + 21));
     return out;
   };
@@ -114,7 +114,7 @@ TEST_CASE("tensor parallelism is supported on CPUs, with every stage, tier and p
         "parallel: {tensor: 2}\nzero_optimization: {stage: 1}\nbf16: {enabled: true}",
         "parallel: {tensor: 2}\nzero_optimization: {stage: 3, offload_optimizer: {device: cpu}}",
         "parallel: {tensor: 2}\nzero_optimization: {stage: 2}\nrecompute: full"})
-    REQUIRE(missing(text, 4) == Lines{});
+    REQUIRE(unsupported_features(text, 4) == Lines{});
 }
 
 TEST_CASE("GPUs refuse nothing that CPUs support; what only emulated GPUs have run is named") {
@@ -165,7 +165,7 @@ TEST_CASE("the reference says which part of a key cannot run yet") {
 }
 
 TEST_CASE("features of DeepSpeed that ftrun does not have are refused where they are switched on") {
-  REQUIRE(missing(R"(
+  REQUIRE(unsupported_features(R"(
 autotuning: {enabled: true, stages: [1, 2]}
 compression_training: {weight_quantization: {shared_parameters: {enabled: true}}}
 data_efficiency: {enabled: false, data_sampling: {enabled: true}}

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "needs.h"
+#include "requirements.h"
 
 namespace ftrun {
 

@@ -12,7 +12,7 @@
 #include "config/load.h"
 #include "config/resolve.h"
 #include "corpus.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 
@@ -97,7 +97,7 @@ Json our_values(const Config& c) {
       {"prescale_gradients", c.reduction.prescale_gradients}};
 }
 
-bool same(const Json& a, const Json& b) {
+bool is_same_value(const Json& a, const Json& b) {
   if (a.is_number() && b.is_number()) return a.get<double>() == b.get<double>();
   return a == b;
 }
@@ -129,13 +129,13 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
   const Json values = our_values(resolved.config);
   for (const auto& [key, value] : values.items()) {
     const Json other = oracle_value(key, entry.at("resolved").at(key));
-    if (!same(value, other)) rows.push_back({file, key, value.dump(), other.dump()});
+    if (!is_same_value(value, other)) rows.push_back({file, key, value.dump(), other.dump()});
   }
   return rows;
 }
 
 // Returns the table's rows with their reasons. Lines that begin with "#" are comments.
-std::map<Row, std::string> reviewed() {
+std::map<Row, std::string> reviewed_differences() {
   std::map<Row, std::string> rows;
   for (const std::string& line : split(content(kTable), '\n')) {
     if (line.empty() || line[0] == '#') continue;
@@ -154,7 +154,7 @@ TEST_CASE(
   const std::string folder = corpus_folder();
   const Json oracle = Json::parse(content(folder + "/oracle.json"));
   REQUIRE(oracle.size() == 191);
-  std::map<Row, std::string> expected = reviewed();
+  std::map<Row, std::string> expected = reviewed_differences();
   std::string unlisted;
   for (const Json& entry : oracle)
     for (const Row& row : differences(folder, entry)) {

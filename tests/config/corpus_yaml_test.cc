@@ -2,7 +2,7 @@
 #include "config/load.h"
 #include "config/resolve.h"
 #include "corpus.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

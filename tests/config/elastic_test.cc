@@ -23,7 +23,7 @@ std::string elastic(const std::string& keys, int64_t ranks, const std::string& m
 }
 
 // Returns the elastic batch by definition: tries every candidate that the description allows.
-ElasticBatch by_definition(const ElasticityConfig& e) {
+ElasticBatch batch_by_definition(const ElasticityConfig& e) {
   std::vector<int64_t> bases = e.micro_batch_sizes;
   int64_t common = 1;
   while (std::any_of(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end(),
@@ -87,7 +87,7 @@ TEST_CASE("elasticity agrees with its definition on many limits") {
         e.prefer_larger_batch = larger;
         for (const double version : {0.1, 0.2}) {
           e.version = version;
-          const ElasticBatch chosen = choose_elastic_batch(e), expected = by_definition(e);
+          const ElasticBatch chosen = choose_elastic_batch(e), expected = batch_by_definition(e);
           INFO("limit " << limit << ", micro " << micros.front() << ", larger " << larger);
           REQUIRE(chosen.train_batch == expected.train_batch);
           REQUIRE(chosen.data_ranks == expected.data_ranks);
@@ -95,7 +95,7 @@ TEST_CASE("elasticity agrees with its definition on many limits") {
       }
 }
 
-TEST_CASE("version 0.2 counts machines") {
+TEST_CASE("version 0.2 of elasticity counts whole machines") {
   // 16 ranks, 8 per machine: the batch is a multiple of a machine's data-parallel ranks.
   const std::string keys =
       "max_train_batch_size: 64, micro_batch_sizes: [4, 8], min_gpus: 16, max_gpus: 16, "
@@ -129,7 +129,7 @@ TEST_CASE("ranks outside the list are refused by version 0.1 and get their own b
           "micro_batch_sizes");
 }
 
-TEST_CASE("contradictory elasticity is explained") {
+TEST_CASE("contradictory keys of elasticity are explained") {
   const std::string both = "max_train_batch_size: 16, micro_batch_sizes: [2, 4]";
   REQUIRE(elastic("max_train_batch_size: 16", 1) ==
           "c.yaml:1:1: error: elasticity needs micro_batch_sizes when it is enabled\n"
@@ -201,7 +201,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   REQUIRE(shares(deepspeed + "elastic: {min_ranks: 4}", 6) == "d4 m3 g2");
 }
 
-TEST_CASE("no rank may leave if already the fewest possible are left, which is reported") {
+TEST_CASE("no rank may leave if only the fewest possible ranks are left, and this is reported") {
   const Resolution r = resolve(
       written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(
@@ -210,7 +210,7 @@ TEST_CASE("no rank may leave if already the fewest possible are left, which is r
   REQUIRE(shares_of_fewer_ranks(r.config).empty());
 }
 
-TEST_CASE("hostile elasticity is resolved or refused at once") {
+TEST_CASE("extreme keys of elasticity are resolved or refused at once") {
   REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [9223372036854775807, 1]", 1)
               .starts_with("c.yaml:1:76: error: micro-batch 9223372036854775807 × 1"));
   REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [4000000000000000000, 3], "

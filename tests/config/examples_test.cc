@@ -6,7 +6,7 @@
 #include "config/load.h"
 #include "config/ranks.h"
 #include "helpers.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "needs.h"
+#include "requirements.h"
 
 #include <catch2/catch.hpp>
 

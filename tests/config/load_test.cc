@@ -12,14 +12,14 @@
 #include "config/schema.h"
 #include "config/suggest.h"
 #include "helpers.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-std::string temporary(const std::string& name, const std::string& text) {
+std::string write_temporary_file(const std::string& name, const std::string& text) {
   const auto folder = std::filesystem::path(testing::binary_dir()) / "test-config";
   std::filesystem::create_directories(folder);
   const std::string path = folder / name;
@@ -41,9 +41,10 @@ TEST_CASE("a config is read alike from JSON and YAML, by extension or content") 
 }
 
 TEST_CASE("later files and then overrides win, key by key") {
-  const std::string first = temporary("first.json", R"({"train_batch_size": 8,
+  const std::string first = write_temporary_file("first.json", R"({"train_batch_size": 8,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}})");
-  const std::string second = temporary("second.yaml", "optimizer:\n  params:\n    lr: 1e-4\n");
+  const std::string second =
+      write_temporary_file("second.yaml", "optimizer:\n  params:\n    lr: 1e-4\n");
   const LoadResult loaded = load_config({first, second}, {"train.steps=100", "data.train=[a, b]",
                                                           "optimizer.params.weight_decay=0.1"});
   REQUIRE(texts(loaded.problems) == Lines{});
@@ -99,7 +100,7 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
 }
 
 TEST_CASE("anything but a file of a config's size is refused before it is read") {
-  const std::string huge = temporary("huge.yaml", "");
+  const std::string huge = write_temporary_file("huge.yaml", "");
   std::filesystem::resize_file(huge, uintmax_t{1} << 40);
   const auto refusal = [](const std::string& path) { return texts(load_config({path}).problems); };
   REQUIRE(refusal(huge) ==
@@ -107,7 +108,7 @@ TEST_CASE("anything but a file of a config's size is refused before it is read")
                     ": has 1.00 TiB, at most 4.00 MiB are read\n"
                     "  remedy: check the path: the file is not what its name says")});
   std::filesystem::remove(huge);
-  const std::string pipe = temporary("pipe", "");
+  const std::string pipe = write_temporary_file("pipe", "");
   std::filesystem::remove(pipe);
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const std::string folder = std::filesystem::path(pipe).parent_path();

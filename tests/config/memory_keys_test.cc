@@ -99,7 +99,7 @@ TEST_CASE("an absent reuse distance is 0, which is reported, and a written one i
   REQUIRE(line(resolved_keys("zero_optimization: {stage: 2}")).empty());
 }
 
-TEST_CASE("recompute is a word or a section") {
+TEST_CASE("the key recompute takes a word or a section") {
   const auto shown = [](const std::string& text, const Lines& overrides = {}) {
     const RecomputeConfig r = config_of(text, overrides).recompute;
     return cat(name_of(r.policy), " ", r.every);
@@ -131,7 +131,7 @@ TEST_CASE("recompute is a word or a section") {
           "2:34: notice: recompute.every 2 has no effect with policy none");
 }
 
-TEST_CASE("activation_checkpointing says how and switches nothing on") {
+TEST_CASE("activation_checkpointing says how to recompute, and does not switch recompute on") {
   const std::string notice =
       "notice: activation_checkpointing: sets how activations are recomputed but does not enable "
       "it (in DeepSpeed the model's code does)\n  remedy: write recompute: full to use it";
@@ -151,7 +151,7 @@ TEST_CASE("activation_checkpointing says how and switches nothing on") {
                 "number_checkpoints, synchronize_checkpoint_boundary"});
 }
 
-TEST_CASE("aio is typed, and null is its default") {
+TEST_CASE("the types of the keys of aio are checked, and null means the default") {
   const AioConfig aio = config_of(
                             "aio: {block_size: 8388608, queue_depth: 32, intra_op_parallelism: 4, "
                             "single_submit: true, overlap_events: false}")

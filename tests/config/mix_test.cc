@@ -21,13 +21,13 @@ TEST_CASE("data sets with weights are read as paths and weights") {
   CHECK(config_of(effective_yaml(config)).data == config.data);
 }
 
-TEST_CASE("without weights train is one stream, and the printed config has none") {
+TEST_CASE("without weights data.train is one stream, and the printed config has no weights") {
   for (const char* text :
        {"data: {train: a}", "data: {train: [a, b]}", "data: {train: [a, b], train_weights: []}"})
     CHECK(config_of(text).data.train_weights.empty());
 }
 
-TEST_CASE("senseless weights are refused with their position") {
+TEST_CASE("invalid weights are refused with their position") {
   CHECK(problems_of("c.yaml", "data:\n  train: [a, {path: b, weight: 1}]") ==
         Lines{"c.yaml:2:11: error: data.train: expected {path, weight} as in the other entries, "
               "found \"a\"\n  remedy: write each entry as {path: FILE, weight: NUMBER}"});

@@ -19,13 +19,13 @@ namespace {
 const std::string kEightMicroBatches =
     "train_micro_batch_size_per_gpu: 1\ngradient_accumulation_steps: 8\n";
 
-Resolution piped_on(const std::string& text, int64_t ranks) {
+Resolution resolved_pipeline(const std::string& text, int64_t ranks) {
   return resolve(written_of(kEightMicroBatches + text), {.world_size = ranks});
 }
 
 /// Returns the problems of a text that follows the batch lines.
 Lines pipeline_problems(const std::string& text, int64_t ranks) {
-  return texts(piped_on(text, ranks).problems);
+  return texts(resolved_pipeline(text, ranks).problems);
 }
 
 std::string pipeline_problem(const std::string& text, int64_t ranks) {
@@ -38,7 +38,7 @@ std::string pipeline_problem(const std::string& text, int64_t ranks) {
 }  // namespace
 
 TEST_CASE("the ranks are data-parallel ranks × tensor × pipeline, and batches count the first") {
-  const Resolution r = piped_on("parallel: {tensor: 2, pipeline: 2}\n", 12);
+  const Resolution r = resolved_pipeline("parallel: {tensor: 2, pipeline: 2}\n", 12);
   REQUIRE(texts(r.problems) == Lines{});
   REQUIRE(r.unsupported.empty());
   REQUIRE(mesh_text(r.config.parallel) == "data 3 × tensor 2 × pipeline 2");
@@ -52,7 +52,7 @@ TEST_CASE("the ranks are data-parallel ranks × tensor × pipeline, and batches 
 }
 
 TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when they agree") {
-  REQUIRE(piped_on("pipeline: {stages: 2}\n", 4).config.parallel.pipeline == 2);
+  REQUIRE(resolved_pipeline("pipeline: {stages: 2}\n", 4).config.parallel.pipeline == 2);
   REQUIRE(pipeline_problems("pipeline: {stages: 2}\nparallel: {pipeline: 2}\n", 4) == Lines{});
   REQUIRE(pipeline_problem("pipeline: {stages: 2}\nparallel: {pipeline: 4}\n", 4) ==
           "c.yaml:3:20: error: pipeline.stages 2 contradicts parallel.pipeline 4\n"
@@ -62,7 +62,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
           "  remedy: start 2 or 4 ranks");
   for (const char* off : {"0", "1", "auto"}) {
     const Resolution r =
-        piped_on(cat("pipeline: {stages: ", off, "}\nparallel: {pipeline: 2}\n"), 2);
+        resolved_pipeline(cat("pipeline: {stages: ", off, "}\nparallel: {pipeline: 2}\n"), 2);
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.parallel.pipeline == 2);
   }
@@ -71,13 +71,13 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
   REQUIRE(resolve(over, {.world_size = 4}).config.parallel.pipeline == 4);
 }
 
-TEST_CASE("a schedule decides the parts of a stage unless the config does") {
+TEST_CASE("a schedule decides the number of parts of a stage unless the config sets it") {
   const auto chunks = [](const std::string& keys) {
-    const Resolution r = piped_on("parallel: {pipeline: 2, " + keys + "}\n", 2);
+    const Resolution r = resolved_pipeline("parallel: {pipeline: 2, " + keys + "}\n", 2);
     REQUIRE(texts(r.problems) == Lines{});
     return r.config.parallel.virtual_stages;
   };
-  REQUIRE(piped_on("parallel: {pipeline: 2}\n", 2).config.parallel.schedule ==
+  REQUIRE(resolved_pipeline("parallel: {pipeline: 2}\n", 2).config.parallel.schedule ==
           PipelineSchedule::k1F1B);
   REQUIRE(chunks("schedule: 1f1b") == 1);
   REQUIRE(chunks("schedule: gpipe") == 1);
@@ -86,7 +86,8 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
   REQUIRE(chunks("schedule: zbv, virtual_stages: 2") == 2);
   REQUIRE(chunks("schedule: interleaved") == 2);
   REQUIRE(chunks("schedule: interleaved, virtual_stages: 3") == 3);
-  const Lines lines = piped_on("parallel: {pipeline: 2, schedule: interleaved}\n", 2).lines;
+  const Lines lines =
+      resolved_pipeline("parallel: {pipeline: 2, schedule: interleaved}\n", 2).lines;
   REQUIRE(std::count(lines.begin(), lines.end(),
                      "default: parallel.virtual_stages = 2 (schedule interleaved)") == 1);
   REQUIRE(pipeline_problem("parallel: {pipeline: 2, virtual_stages: 2}\n", 2) ==
@@ -122,13 +123,13 @@ TEST_CASE("interleaved schedules need micro-batches that fill whole rounds") {
   REQUIRE(pipeline_problems("parallel: {pipeline: 3}\n", 3) == Lines{});
 }
 
-TEST_CASE("hand-set layers are a number for each part") {
+TEST_CASE("layers that are set by hand are one number for each part") {
   const auto with = [](const std::string& keys) {
     return "parallel: {pipeline: 2, " + keys + "}\n";
   };
   REQUIRE(pipeline_problems(with("pipeline_layers: [8, 7]"), 2) == Lines{});
   REQUIRE(pipeline_problems(with("pipeline_layers: [0, 0]"), 2) == Lines{});
-  REQUIRE(piped_on(with("pipeline_layers: [8, 7]"), 2).config.parallel.pipeline_layers ==
+  REQUIRE(resolved_pipeline(with("pipeline_layers: [8, 7]"), 2).config.parallel.pipeline_layers ==
           std::vector<int64_t>{8, 7});
   REQUIRE(pipeline_problem(with("pipeline_layers: [15]"), 2) ==
           "c.yaml:3:42: error: parallel.pipeline_layers has 1 number for 2 parts (pipeline 2)\n"
@@ -171,7 +172,7 @@ TEST_CASE("one stage runs no schedule, which is reported if one is written") {
   REQUIRE(
       pipeline_problem("parallel: {schedule: zbv}\n", 2) ==
       "c.yaml:3:22: notice: parallel.schedule zbv: has effect with parallel.pipeline above 1 only");
-  REQUIRE(piped_on("parallel: {schedule: zbv}\n", 2).config.parallel.virtual_stages == 1);
+  REQUIRE(resolved_pipeline("parallel: {schedule: zbv}\n", 2).config.parallel.virtual_stages == 1);
   REQUIRE(pipeline_problem("parallel: {virtual_stages: 2}\n", 2) ==
           "c.yaml:3:28: notice: parallel.virtual_stages 2: has effect with parallel.pipeline above "
           "1 only");
@@ -204,14 +205,14 @@ TEST_CASE("a unit of all layers cannot be on several stages") {
 TEST_CASE("pipelines run on CPUs and on GPUs") {
   for (const char* text : {"parallel: {pipeline: 2}\n", "parallel: {pipeline: 2}\ndevice: cuda\n",
                            "pipeline: {stages: 2}\ndevice: cuda\n"})
-    REQUIRE(piped_on(text, 2).unsupported.empty());
+    REQUIRE(resolved_pipeline(text, 2).unsupported.empty());
 }
 
 TEST_CASE("an effective config says what runs, and reads back as itself") {
   for (const char* keys :
        {"pipeline: 2", "pipeline: 2, schedule: zbv", "pipeline: 2, schedule: interleaved",
         "pipeline: 2, pipeline_layers: [4, 4]", "schedule: zbv", "pipeline: 1"}) {
-    const Resolution first = piped_on(cat("parallel: {", keys, "}\n"), 2);
+    const Resolution first = resolved_pipeline(cat("parallel: {", keys, "}\n"), 2);
     const std::string text = effective_yaml(first.config);
     INFO(text);
     const Resolution second = resolve(written_of(text), {.world_size = 2});

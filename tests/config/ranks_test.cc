@@ -73,7 +73,7 @@ TEST_CASE("a batch or mesh that does not give the number of ranks is explained")
               .size() == 1);
 }
 
-TEST_CASE("DeepSpeed's name of the tensor degree counts as ranks too") {
+TEST_CASE("DeepSpeed's key for the tensor degree counts when ranks are counted") {
   const auto ranks = [](const std::string& text) {
     const RankCount count = count_ranks(written_of(text), {}, {});
     REQUIRE(texts(count.problems) == Lines{});

@@ -400,7 +400,7 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
           Lines{});
 }
 
-TEST_CASE("a warm-up that is longer than the run is reported for schedules that do not decay too") {
+TEST_CASE("a warm-up that is longer than the run is reported even if the schedule does not decay") {
   const auto messages_of = [](const std::string& steps, const std::string& rest) {
     return texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
   };
@@ -483,7 +483,7 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
           "  remedy: keep one of the two");
 }
 
-TEST_CASE("never fewer than two checkpoints are kept") {
+TEST_CASE("at least two checkpoints are kept") {
   const Resolution raised = resolved(cat("{", kT, "8, checkpoint: {keep_last: 1}}"));
   REQUIRE(raised.config.checkpoint.keep_last == 2);
   REQUIRE(raised.problems.size() == 1);

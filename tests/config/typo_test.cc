@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-std::vector<std::string> one_edits(const std::string& name) {
+std::vector<std::string> names_one_edit_away(const std::string& name) {
   std::vector<std::string> out;
   for (size_t i = 0; i < name.size(); ++i) {
     out.push_back(name.substr(0, i) + name.substr(i + 1));        // a letter is missing
@@ -62,7 +62,7 @@ TEST_CASE("a key with one typing error is always refused, and almost always with
   std::string wrong;
   const Schema& schema = Schema::get();
   for (const Field& field : schema.fields()) {
-    for (const std::string& typo : one_edits(field.name)) {
+    for (const std::string& typo : names_one_edit_away(field.name)) {
       const bool another_key = typo.empty() || schema.find(field.section, typo) != nullptr ||
                                schema.find_section(typo) != nullptr ||
                                schema.find_legacy(field.section, typo) != nullptr;

@@ -9,7 +9,7 @@
 #include "config/schema_docs.h"
 #include "corpus.h"
 #include "helpers.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 

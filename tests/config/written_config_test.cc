@@ -81,7 +81,7 @@ TEST_CASE("a key can be overwritten, and removed as if it had never been written
   CHECK_FALSE(written.origins.is_written("train.seed"));
 }
 
-TEST_CASE("every value is decided, except those whose object is known only later") {
+TEST_CASE("every value is decided, except those that follow from something known only later") {
   const Resolution r = resolve(written_of(all_auto(), {}, "c.json"), {});
   for (const std::string& line : texts(r.problems)) UNSCOPED_INFO(line);
   CHECK(r.ok());
@@ -95,7 +95,8 @@ TEST_CASE("every value is decided, except those whose object is known only later
   CHECK(r.config.device == DeviceKind::kCpu);
 }
 
-TEST_CASE("the best is the least loss and the most accuracy, unless the config says which") {
+TEST_CASE(
+    "the best checkpoint has the least loss or the most accuracy, unless the config says which") {
   const auto mode = [](const std::string& best) {
     const Config config =
         resolve(written_of(cat(kBatch, "data: {validation: v}\n", best)), {}).config;

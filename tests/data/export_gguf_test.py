@@ -30,8 +30,8 @@ from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pr
 
 import export_gguf
 import make_model
-import own_output
-from gguf_models import adapter, model_folder, proof, rows, vocabulary
+import output_mark
+from gguf_models import adapter, model_folder, rows, verify_export, vocabulary
 from gguf_models.families import FAMILIES
 from script_errors import UserError
 
@@ -248,7 +248,7 @@ def write_adapter(folder, base, of_decoder=False, **settings):
 def same_tokens(case, was, now):
     """Asserts that both folders tokenize texts, special tokens and conversations equally."""
     before, after = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (was, now))
-    texts = [*proof.PROMPTS, "<|begin|>user <tool>x<|end|>"]
+    texts = [*verify_export.PROMPTS, "<|begin|>user <tool>x<|end|>"]
     for text in texts:
         case.assertEqual(after(text).input_ids, before(text).input_ids, text)
         ids = before(text).input_ids
@@ -288,7 +288,7 @@ class Case(unittest.TestCase):
     def accepted(self, *words):
         code, said, error = self.export(*words)
         self.assertEqual(code, 0, error)
-        self.assertIn("llama.cpp has the token ids of 8 prompts" if proof.has_llama_cpp()
+        self.assertIn("llama.cpp has the token ids of 8 prompts" if verify_export.has_llama_cpp()
                       else "llama.cpp did not check the file", said.splitlines()[-1])
         self.assertEqual(sorted(os.listdir(self.folder / "out")), ["m.gguf", "m.gguf.Modelfile"])
         return said
@@ -351,12 +351,12 @@ class HandedOver(Case):
                 self.assertIn("model.language_model.norm.weight", weights)
                 save_file(weights, path, {"format": "pt"})
                 for model, is_part in (("model", True), ("alone", False)):
-                    with unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False):
+                    with unittest.mock.patch.object(verify_export, "has_llama_cpp", lambda: False):
                         code, said, error = self.export("--type", "f32",
                                                         model=self.folder / model)
                     self.assertEqual((code, "the file holds only" in said), (0, is_part), error)
                     self.assertEqual(self.move_tensors(), made)
-        if proof.has_llama_cpp() and proof.has_peft():
+        if verify_export.has_llama_cpp() and verify_export.has_peft():
             write_adapter(self.folder / "adapter", self.folder / "model", of_decoder=True,
                           target_modules=r".*language_model.*\.(q_proj|down_proj)")
             code, said, error = self.export("--type", "f32", model=self.folder / "adapter")
@@ -426,7 +426,7 @@ class HandedOver(Case):
                               target_modules=targets, **settings)
                 code, said, error = self.export("--type", "f32", model=self.folder / "adapter")
                 self.assertEqual(code, 0, error)
-                if proof.has_llama_cpp() and proof.has_peft():
+                if verify_export.has_llama_cpp() and verify_export.has_peft():
                     self.assertIn("llama.cpp has the token ids of 8 prompts", said)
                     self.assertIn("; the adapter changes them by up to ", said)
                 self.assertEqual(sorted(os.listdir(self.folder / "out")),
@@ -434,7 +434,7 @@ class HandedOver(Case):
                 self.assertIn("ADAPTER ./m.gguf",
                               (self.folder / "out" / "m.gguf.Modelfile").read_text())
 
-    @unittest.skipUnless(proof.has_llama_cpp() and proof.has_peft(),
+    @unittest.skipUnless(verify_export.has_llama_cpp() and verify_export.has_peft(),
                          "the package xllamacpp or peft is not installed")
     def test_an_adapter_that_changes_nothing_is_not_said_to_be_applied(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
@@ -453,8 +453,8 @@ class HandedOver(Case):
         self.assertEqual(self.export("--type", "f32", model=self.folder / "run")[0], 0)
 
 
-@unittest.skipUnless(proof.has_llama_cpp(), "the package xllamacpp is not installed")
-class FoundByTheProof(Case):
+@unittest.skipUnless(verify_export.has_llama_cpp(), "the package xllamacpp is not installed")
+class FoundByVerification(Case):
     def test_rows_in_another_order(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         with unittest.mock.patch.object(rows, "pairs_from_halves", lambda values, heads: values):
@@ -523,14 +523,15 @@ class Refused(Case):
                 ("Olmo", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not supported by llama.cpp's olmo"),
                 ("Falcon", {"alibi": True}, "alibi True is not supported by llama.cpp's falcon")):
             with self.subTest(f"{kind} {changes}"):
-                config = model_folder.derived(getattr(transformers, kind + "Config")().to_dict())
+                config = model_folder.with_derived_values(
+                    getattr(transformers, kind + "Config")().to_dict())
                 family = FAMILIES[config["model_type"]]
                 model_folder.refuse_settings(family, config, "config.json")
                 with self.assertRaisesRegex(UserError, words):
                     model_folder.refuse_settings(family, config | changes, "config.json")
 
     def test_a_file_that_llama_cpp_does_not_load(self):
-        if proof.has_llama_cpp():
+        if verify_export.has_llama_cpp():
             with unittest.mock.patch.object(model_folder, "add_setting", lambda *_: None):
                 self.refused("m.gguf: llama.cpp does not load the file")
 
@@ -539,7 +540,7 @@ class Refused(Case):
         write_model(self.folder / "model", "Olmo", byte_level_tokenizer("smollm"))
         other = {"attention.layer_norm_epsilon": 1e-3}
         with unittest.mock.patch.dict(FAMILIES["olmo"].constants, other), \
-                unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False):
+                unittest.mock.patch.object(verify_export, "has_llama_cpp", lambda: False):
             self.assertEqual(self.export("--type", "f32")[0], 0)
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
@@ -629,7 +630,7 @@ class Published(Case):
     def setUp(self):
         super().setUp()
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
-        without = unittest.mock.patch.object(proof, "has_llama_cpp", lambda: False)
+        without = unittest.mock.patch.object(verify_export, "has_llama_cpp", lambda: False)
         without.start()
         self.addCleanup(without.stop)
 
@@ -637,7 +638,7 @@ class Published(Case):
         return sorted(os.listdir(self.folder / "out"))
 
     def failing(self, error):
-        with unittest.mock.patch.object(proof, "compare_tensors", side_effect=error):
+        with unittest.mock.patch.object(verify_export, "compare_tensors", side_effect=error):
             code, _, said = self.export()
         self.assertEqual(self.output_names(), [])
         return code, said
@@ -656,7 +657,7 @@ class Published(Case):
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
     def test_an_end_between_the_names_waits_for_the_second(self):
-        give = own_output.move_into_place
+        give = output_mark.move_into_place
 
         def end(made, place):
             give(made, place)
@@ -667,7 +668,7 @@ class Published(Case):
         self.assertEqual(self.output_names(), ["m.gguf", "m.gguf.Modelfile"])
 
     def test_both_are_on_the_disk_before_the_first_is_named(self):
-        synced, give, sync = set(), own_output.move_into_place, os.fsync
+        synced, give, sync = set(), output_mark.move_into_place, os.fsync
 
         def note(descriptor):
             sync(descriptor)
@@ -682,7 +683,7 @@ class Published(Case):
             self.assertEqual(self.export()[0], 0)
 
     def test_a_file_that_appears_meanwhile_is_not_replaced(self):
-        give, out = own_output.move_into_place, self.folder / "out" / "m.gguf"
+        give, out = output_mark.move_into_place, self.folder / "out" / "m.gguf"
 
         def create_late(made, place):
             if place == str(out):
@@ -693,7 +694,7 @@ class Published(Case):
         for rename, link in ways:
             with contextlib.ExitStack() as stack:
                 if rename:
-                    stack.enter_context(unittest.mock.patch.object(own_output, "_renameat2",
+                    stack.enter_context(unittest.mock.patch.object(output_mark, "_renameat2",
                                                                    rename))
                 if link:
                     stack.enter_context(unittest.mock.patch("os.link", side_effect=link))
@@ -727,7 +728,7 @@ class Published(Case):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
-        llama_cpp = proof.LlamaCpp.__new__(proof.LlamaCpp)
+        llama_cpp = verify_export.LlamaCpp.__new__(verify_export.LlamaCpp)
         llama_cpp.path, llama_cpp.key = "m.gguf", "key"
         address = f"http://127.0.0.1:{server.server_port}"
         llama_cpp.server = types.SimpleNamespace(listening_address=address)

@@ -6,7 +6,7 @@
 #include "data/fingerprint.h"
 #include "data/sequence_reader.h"
 #include "data/sequence_set.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <algorithm>
 

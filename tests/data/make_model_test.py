@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_model  # noqa: E402
-import own_output  # noqa: E402
+import output_mark  # noqa: E402
 from gguf_models.families import FAMILIES  # noqa: E402
 from killed_child import survives_kill_at  # noqa: E402
 
@@ -346,7 +346,7 @@ class MakeModel(unittest.TestCase):
 
     def test_what_is_done_to_the_folder_meanwhile_is_seen(self):
         self.run_script()
-        with self.assertRaises(make_model.UserError) as caught, own_output.new_folder(
+        with self.assertRaises(make_model.UserError) as caught, output_mark.new_folder(
                 str(self.out)) as made:
             (pathlib.Path(made) / "config.json").write_text("{}")
             (self.out / "README.md").write_text("what I found")
@@ -355,12 +355,12 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
 
     def test_a_folder_that_is_being_written_is_no_leftover(self):
-        with own_output.new_folder(str(self.out)) as made:
-            own_output.recover(str(self.out))
+        with output_mark.new_folder(str(self.out)) as made:
+            output_mark.recover(str(self.out))
             self.assertTrue(os.path.isdir(made))
-        self.assertEqual(os.listdir(self.out), [own_output.MARK])
+        self.assertEqual(os.listdir(self.out), [output_mark.MARK])
         os.mkdir(made)
-        own_output.recover(str(self.out))
+        output_mark.recover(str(self.out))
         self.assertFalse(os.path.exists(made))
 
     def test_after_a_kill_at_any_moment_a_whole_folder_is_there(self):
@@ -371,8 +371,8 @@ class MakeModel(unittest.TestCase):
                 shutil.rmtree(self.out, ignore_errors=True)
                 self.run_script("--dtype", "fp32")
                 finished = self.killed(at, swaps, "--dtype", "bf16")
-                own_output.recover(str(self.out))
-                own_output.refuse_foreign_folder(str(self.out))
+                output_mark.recover(str(self.out))
+                output_mark.refuse_foreign_folder(str(self.out))
                 self.assertEqual(len(list(self.out.iterdir())), 7)
                 self.assertEqual(sorted(p.name for p in self.folder.iterdir()),
                                  ["model", "small.gguf"])
@@ -389,7 +389,7 @@ class MakeModel(unittest.TestCase):
                 if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                     raise OSError(number, os.strerror(number))
                 sync(descriptor)
-            with mock.patch("os.fsync", refuse), mock.patch("own_output._exchange",
+            with mock.patch("os.fsync", refuse), mock.patch("output_mark._exchange",
                                                             return_value=False):
                 shutil.rmtree(self.out, ignore_errors=True)
                 codes = [self.run_script("--dtype", dtype)[0] for dtype in ("fp32", "bf16")]
@@ -401,18 +401,18 @@ class MakeModel(unittest.TestCase):
             shutil.rmtree(self.out, ignore_errors=True)
             self.run_script("--dtype", "fp32")
             busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-            exchange = own_output._exchange if swaps else lambda a, b: False
+            exchange = output_mark._exchange if swaps else lambda a, b: False
             warning = f"warning: {self.out}: the replaced folder could not be removed: {busy}\n"
-            with mock.patch("own_output._exchange",
-                            exchange), mock.patch("own_output._remove", side_effect=busy), \
+            with mock.patch("output_mark._exchange",
+                            exchange), mock.patch("output_mark._remove", side_effect=busy), \
                     contextlib.redirect_stderr(io.StringIO()) as told:
                 code, _, told_by_script = self.run_script("--dtype", "bf16")
-                own_output.recover(str(self.out))
+                output_mark.recover(str(self.out))
             self.assertEqual((code, told_by_script, told.getvalue()), (0, warning, warning))
             self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"],
                              "bfloat16")
             shutil.rmtree(self.out)
-            own_output.recover(str(self.out))
+            output_mark.recover(str(self.out))
             self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["small.gguf"])
 
     def test_a_new_folder_that_cannot_take_its_name_leaves_the_old_one(self):
@@ -423,7 +423,7 @@ class MakeModel(unittest.TestCase):
             if ".tmp-" in source:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             rename(source, target)
-        with mock.patch("own_output._exchange",
+        with mock.patch("output_mark._exchange",
                         return_value=False), mock.patch("os.rename", refuse):
             self.assertEqual(self.run_script("--dtype", "bf16")[0], 5)
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "float32")
@@ -432,10 +432,10 @@ class MakeModel(unittest.TestCase):
         """Runs the script in a child process that ends before rename number `at`; returns whether
         the script reached its end."""
         def prepare(ending):
-            exchange = own_output._exchange if swaps else lambda a, b: False
-            own_output._exchange = ending(exchange)
-            os.replace, os.rename, own_output._remove = ending(os.replace), ending(
-                os.rename), ending(own_output._remove)
+            exchange = output_mark._exchange if swaps else lambda a, b: False
+            output_mark._exchange = ending(exchange)
+            os.replace, os.rename, output_mark._remove = ending(os.replace), ending(
+                os.rename), ending(output_mark._remove)
 
         return survives_kill_at(at, prepare, lambda: self.run_script(*arguments)[0])
 

@@ -5,8 +5,8 @@ import json
 import signal
 import tempfile
 
-from runner import (ATTEMPTS, Job, await_save, case, checkpoints, ftrun, manifest, must, numbers,
-                    preload, require_same_run, run_cases, start, steps)
+from runner import (ATTEMPTS, Job, await_save, case, checkpoints, ftrun, manifest, must, preload,
+                    reproducible_metrics, require_same_run, run_cases, start, steps)
 
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
 FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
@@ -15,7 +15,7 @@ FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmu
 DISK = {"device": "nvme"}
 
 
-def saves(**keys):
+def save_settings(**keys):
     return {"checkpoint": {"every": 2, "keep_last": 0} | keys}
 
 
@@ -37,10 +37,10 @@ with tempfile.TemporaryDirectory() as scratch:
         return {"stage": 3, "offload_optimizer": DISK | {"nvme_path": str(folder)},
                 "offload_param": DISK | {"nvme_path": str(folder)}}
 
-    def check_the_same(name, ranks, **keys):
+    def compare_background_saves(name, ranks, **keys):
         for background in (True, False):
-            job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **saves(background=background),
-                    **keys)
+            job.run(f"{name}-{background}", "--nproc", ranks, **FEW,
+                    **save_settings(background=background), **keys)
         waited, beside = job.out(f"{name}-False"), job.out(f"{name}-True")
         require_same_run(waited, beside)
         hashes = checkpoint_hashes(waited)
@@ -60,20 +60,21 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def background_saves_write_the_same_bytes_on_one_rank():
-        check_the_same("one", 1)
+        compare_background_saves("one", 1)
 
     @case
     def background_saves_write_the_same_bytes_in_bf16_on_three_ranks_of_stage_2():
-        check_the_same("three", 3, bf16={"enabled": True}, zero_optimization={"stage": 2})
+        compare_background_saves("three", 3, bf16={"enabled": True}, zero_optimization={"stage": 2})
 
     @case
     def background_saves_write_the_same_bytes_from_the_disk_tier():
-        check_the_same("disk", 2, zero_optimization=disk("same"))
+        compare_background_saves("disk", 2, zero_optimization=disk("same"))
 
     def kill_while_writing(name, ranks, which, **keys):
         """Kills a run with -9 while its `which`-th checkpoint is being written; returns False if
         the kill came too late."""
-        running = start("--config", job.config(name, **FEW, **saves(), **keys), "--nproc", ranks)
+        running = start("--config", job.config(name, **FEW, **save_settings(), **keys),
+                        "--nproc", ranks)
         awaited_checkpoint = f"step-{2 * which:08d}"
         await_save(running, job.out(name), 60, awaited_checkpoint)
         if running.process.poll() is None:
@@ -90,7 +91,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 name = f"killed-{ranks}-{attempt}"
                 caught += kill_while_writing(name, ranks, 1 + attempt % 5, **keys)
                 attempt += 1
-                job.run(name, "--nproc", ranks, "--resume", "auto", **FEW, **saves(), **keys)
+                job.run(name, "--nproc", ranks, "--resume", "auto",
+                        **FEW, **save_settings(), **keys)
                 require_same_run(job.out(straight), job.out(name))
                 left = list((job.out(name) / "checkpoints").glob("*.tmp-*"))
                 assert not left, left
@@ -134,7 +136,8 @@ with tempfile.TemporaryDirectory() as scratch:
         names = checkpoints(job.out("skipping"))
         assert (skipped > 0 and len(names) == 40 - skipped
                 and names[-1] == "step-00000040"), (skipped, names)
-        assert numbers(job.out("skipping"))[:3] == numbers(job.out("waiting"))[:3]
+        assert (reproducible_metrics(job.out("skipping"))[:3]
+                == reproducible_metrics(job.out("waiting"))[:3])
 
     @case
     def checkpoints_are_saved_by_the_clock():

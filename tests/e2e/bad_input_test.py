@@ -12,8 +12,8 @@ import tempfile
 import numpy as np
 
 from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, evaluations,
-                    exported, ftrun, manifest, must, near, needs, preload, require_same_run,
-                    run_cases, start, steps, tiny_model, tiny_weights)
+                    exported_weights, ftrun, manifest, must, needs, preload, require_near,
+                    require_same_run, run_cases, start, steps, tiny_model, tiny_weights)
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
@@ -359,8 +359,8 @@ with tempfile.TemporaryDirectory() as scratch:
             name = "-".join(["other-names-run", *layout.get("parallel", {})])
             shown = job.run(name, "--nproc", 2 if layout else 1, **two, **layout,
                             model={"path": str(folder)})
-            near(name, [m["loss"] for m in steps(job.out(name))], expected, 1e-6)
-            assert set(exported(job.out(name))) == names, name
+            require_near(name, [m["loss"] for m in steps(job.out(name))], expected, 1e-6)
+            assert set(exported_weights(job.out(name))) == names, name
             message = (f'notice: {folder}: the weights have other names than the model\'s '
                        '("module._orig_mod.model.layers.0.input_layernorm.weight" for '
                        '"model.layers.0.input_layernorm.weight"); they are read, and exported '

@@ -18,12 +18,12 @@ MISSING["browser"] = lambda: (
     "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed")
 
 
-def data_of(page):
+def page_data(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>',
                                 page.read_text(), re.S).group(1))
 
 
-def refuse_what_is_elsewhere(page):
+def require_self_contained(page):
     """Asserts that a page loads no other file."""
     own = re.sub(r'<script type="application/json" id="data">.*?</script>', "", page.read_text(),
                  flags=re.S)

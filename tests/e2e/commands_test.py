@@ -27,14 +27,14 @@ IMPORTS = SOURCE / "tests" / "checkpoint" / "imports"
 VOCABULARY = 300
 
 
-class Elsewhere(typing.NamedTuple):
-    """The commands of a page that another file runs. `proof` is text in that file: how it reads the
-    page, or the command itself."""
+class RunByOtherTest(typing.NamedTuple):
+    """The commands of a page that another file runs. `evidence` is text in that file: how it reads
+    the page, or the command itself."""
 
     page: str
     begins: str
     file: str
-    proof: str
+    evidence: str
 
 
 class NotRun(typing.NamedTuple):
@@ -51,25 +51,25 @@ FINE_TUNING = "tests/e2e/fine_tuning_test.py"
 QUICKSTART = "tests/e2e/quickstart_test.py"
 SLURM = "tests/e2e/slurm_scripts_test.py"
 READS_CLUSTERS = 'command_blocks(SOURCE, "docs/clusters.md")'
-ELSEWHERE = [
-    Elsewhere("README.md", "scripts/quickstart.sh", QUICKSTART, '"scripts" / "quickstart.sh"'),
-    Elsewhere("README.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out "
-                           "data/chats", FINE_TUNING,
-              'command_blocks(SOURCE, "README.md")'),
-    Elsewhere("README.md", "build/release/bin/ftrun --config configs/lora.yaml", FINE_TUNING,
-              'command_blocks(SOURCE, "README.md")'),
-    Elsewhere("docs/fine-tuning.md", "scripts/make_model.py smollm2", "scripts/quickstart.sh",
-              "scripts/make_model.py smollm2 --out models/smollm2-135m\n"),
-    Elsewhere("docs/fine-tuning.md", "", FINE_TUNING,
-              'command_blocks(SOURCE, "docs/fine-tuning.md")'),
-    Elsewhere("docs/data.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out data "
-                              "--shakespeare",
-              "scripts/quickstart.sh", "scripts/prepare_data.py --shakespeare --tokenizer "
-                                       "models/smollm2-135m --out data/"),
-    Elsewhere("docs/plan.md", "ftrun plan --search", "tests/e2e/plan_search_test.py",
-              'ftrun("plan", "--search"'),
-    Elsewhere("docs/plan.md", "ftrun init", "tests/e2e/init_test.py", 'ftrun("init"'),
-    *(Elsewhere("docs/clusters.md", begins, SLURM, READS_CLUSTERS)
+RUN_BY_OTHER_TESTS = [
+    RunByOtherTest("README.md", "scripts/quickstart.sh", QUICKSTART, '"scripts" / "quickstart.sh"'),
+    RunByOtherTest("README.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out "
+                                "data/chats", FINE_TUNING,
+                   'command_blocks(SOURCE, "README.md")'),
+    RunByOtherTest("README.md", "build/release/bin/ftrun --config configs/lora.yaml", FINE_TUNING,
+                   'command_blocks(SOURCE, "README.md")'),
+    RunByOtherTest("docs/fine-tuning.md", "scripts/make_model.py smollm2", "scripts/quickstart.sh",
+                   "scripts/make_model.py smollm2 --out models/smollm2-135m\n"),
+    RunByOtherTest("docs/fine-tuning.md", "", FINE_TUNING,
+                   'command_blocks(SOURCE, "docs/fine-tuning.md")'),
+    RunByOtherTest("docs/data.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out "
+                                   "data --shakespeare",
+                   "scripts/quickstart.sh", "scripts/prepare_data.py --shakespeare --tokenizer "
+                                            "models/smollm2-135m --out data/"),
+    RunByOtherTest("docs/plan.md", "ftrun plan --search", "tests/e2e/plan_search_test.py",
+                   'ftrun("plan", "--search"'),
+    RunByOtherTest("docs/plan.md", "ftrun init", "tests/e2e/init_test.py", 'ftrun("init"'),
+    *(RunByOtherTest("docs/clusters.md", begins, SLURM, READS_CLUSTERS)
       for begins in ("export CONFIG=", "sbatch ", "job=$(sbatch ", "squeue ", "scancel ",
                      "scontrol ", "grep ", "ftrun inspect runs/two-nodes")),
 ]
@@ -189,34 +189,34 @@ PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": che
 
 
 # These functions check what a page's commands must have left in the folder (LEFT).
-def left_by_readme(folder):
+def check_after_readme(folder):
     step_numbers = [m["step"] for m in steps(folder / "runs" / "mine")]
     assert step_numbers == list(range(1, len(step_numbers) + 1)) and step_numbers, step_numbers
     assert (folder / "runs" / "mine" / "export" / "model" / "model.safetensors").exists()
 
 
-def left_by_data(folder):
+def check_after_data(folder):
     for split in ("train", "validation"):
         assert (folder / "data" / f"{split}.bin").stat().st_size > 0, split
 
 
-def left_by_checkpoint(folder):
+def check_after_checkpoint(folder):
     assert len(steps(folder / "runs" / "mine")) == 2
 
 
-def left_by_clusters(folder):
+def check_after_clusters(folder):
     assert len(steps(folder / "runs" / "train")) == 2
 
 
-def left_by_plan(folder):
+def check_after_plan(folder):
     assert (folder / "here.yaml").read_text().startswith("machine: ")
     assert json.loads((folder / "step.json").read_text())
     assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>\n<!-- ftrun plan 1 -->")
 
 
-LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
-        "docs/checkpoint.md": left_by_checkpoint, "docs/clusters.md": left_by_clusters,
-        "docs/plan.md": left_by_plan}
+LEFT = {"README.md": check_after_readme, "docs/data.md": check_after_data,
+        "docs/checkpoint.md": check_after_checkpoint, "docs/clusters.md": check_after_clusters,
+        "docs/plan.md": check_after_plan}
 
 
 # --- options ------------------------------------------------------------------------------------
@@ -274,10 +274,10 @@ def without_comment(command):
 # --- running ------------------------------------------------------------------------------------
 
 
-def row_of(page, command):
+def reason_not_run(page, command):
     """Returns the row of the tables that says why this command is not run here; None if it is
     run."""
-    rows = [row for row in (*ELSEWHERE, *NOT_RUN) if row.page == page
+    rows = [row for row in (*RUN_BY_OTHER_TESTS, *NOT_RUN) if row.page == page
             and command.startswith(row.begins)]
     return max(rows, key=lambda row: len(row.begins), default=None)
 
@@ -295,7 +295,7 @@ def run_here(folder, block, command):
         f"{result.stderr[-3000:]}")
 
 
-def prepared(folder):
+def prepare_folder(folder):
     """Prepares the folder in which a reader types: with the repository's scripts, configs and
     build, and with a model."""
     (folder / "build" / "release").mkdir(parents=True)
@@ -315,13 +315,13 @@ def tables_say_what_is_so():
     """Checks the tables: each row names an existing command, and has an allowed reason or names a
     file that runs the command."""
     typed = [(block.page, command) for block in COMMAND_BLOCKS for command in commands(block.text)]
-    used = [row_of(page, command) for page, command in typed]
-    for row in (*ELSEWHERE, *NOT_RUN):
+    used = [reason_not_run(page, command) for page, command in typed]
+    for row in (*RUN_BY_OTHER_TESTS, *NOT_RUN):
         assert row in used, (
             f"no command of {row.page} begins with {row.begins!r}: take the row away")
-    for row in ELSEWHERE:
-        assert row.proof in (SOURCE / row.file).read_text(), (
-            f"{row.file} does not hold {row.proof!r}, by which it runs commands of {row.page}")
+    for row in RUN_BY_OTHER_TESTS:
+        assert row.evidence in (SOURCE / row.file).read_text(), (
+            f"{row.file} does not hold {row.evidence!r}, by which it runs commands of {row.page}")
     for row in NOT_RUN:
         assert row.reason in REASONS, row
     for page, text, _ in STANDS_FOR:
@@ -344,7 +344,7 @@ def options_that_pages_name_exist():
     faults = []
     for block in COMMAND_BLOCKS:
         for command in commands(block.text):
-            row = row_of(block.page, command)
+            row = reason_not_run(block.page, command)
             if isinstance(row, NotRun) and row.source:
                 known = (SOURCE / row.source).read_text()
                 faults += [f"{block}: {row.source} has no {option}"
@@ -381,10 +381,10 @@ def unknown_options_are_found():
 
 def run_page(page):
     typed = [(block, command) for block in COMMAND_BLOCKS if block.page == page
-             for command in commands(block.text) if row_of(page, command) is None]
+             for command in commands(block.text) if reason_not_run(page, command) is None]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
-        prepared(folder)
+        prepare_folder(folder)
         PREPARES[page](folder)
         for block, command in typed:
             run_here(folder, block, command)
@@ -394,7 +394,7 @@ def run_page(page):
 @case
 def every_other_command_is_run():
     run = {block.page for block in COMMAND_BLOCKS for command in commands(block.text)
-           if row_of(block.page, command) is None}
+           if reason_not_run(block.page, command) is None}
     assert run == set(PREPARES) == set(LEFT), (
         f"commands of {sorted(run)} are to be run, and {sorted(PREPARES)} are prepared")
 

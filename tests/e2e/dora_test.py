@@ -9,9 +9,10 @@ import tempfile
 
 import numpy as np
 import torch
-from runner import (ShardedJob, accumulation, case, checkpoints, config, copy_without_last, ftrun,
-                    kill_before_last, must, near, numbers, preload, run_cases, same_tensors, start,
-                    steps, write_config)
+from runner import (ShardedJob, accumulation_of_ranks, case, checkpoints, config,
+                    copy_without_last_save, ftrun, kill_before_last_save, must, preload,
+                    reproducible_metrics, require_near, run_cases, same_tensors, start, steps,
+                    write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -44,7 +45,7 @@ def adapter_file(out):
     return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
 
 
-def require_near(tensors, expected, bound):
+def require_near_tensors(tensors, expected, bound):
     """Asserts that the relative error of each tensor is at most `bound`."""
     assert set(tensors) == set(expected), set(tensors) ^ set(expected)
     for name, values in expected.items():
@@ -76,15 +77,17 @@ with tempfile.TemporaryDirectory() as scratch:
                 out = scratch / f"{name}-{layout}"
                 value = config(folder / "model", folder / "data" / "train.bin", out, threads=1,
                                adapter=str(folder / "adapter"))
-                value |= {"gradient_accumulation_steps": accumulation(changes, ranks, 2), **changes}
+                value |= {"gradient_accumulation_steps":
+                          accumulation_of_ranks(changes, ranks, 2), **changes}
                 must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
-                loss = near("loss", [m["loss"] for m in steps(out)], reference["losses"], 1e-5)
-                norm = near("gradient norm", [m["grad_norm"] for m in steps(out)],
-                            reference["grad_norms"], 5e-5)
+                loss = require_near("loss", [m["loss"] for m in steps(out)],
+                                    reference["losses"], 1e-5)
+                norm = require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
+                                    reference["grad_norms"], 5e-5)
                 trained, before = adapter_file(out), load_file(
                     folder / "adapter" / "adapter_model.safetensors")
-                require_near(trained, load_file(folder / "trained" / "adapter_model.safetensors"),
-                             1e-4)
+                require_near_tensors(
+                    trained, load_file(folder / "trained" / "adapter_model.safetensors"), 1e-4)
                 assert (all(np.abs(trained[tensor] - values).max() > 1e-3
                             for tensor, values in before.items())), "something does not train"
                 print(f"{name}, {layout}: loss within {loss:.1e}, gradient norm within {norm:.1e}",
@@ -134,8 +137,8 @@ with tempfile.TemporaryDirectory() as scratch:
                         **(job.settings(1) | still
                            | {"adapter": settings | {"init_lora_weights": begin}}))
                 found[name] = job.out(f"{begin}-{name}")
-            near(f"begin {begin}", [steps(found["dora"])[0]["loss"]],
-                 [steps(found["lora"])[0]["loss"]], 1e-6)
+            require_near(f"begin {begin}", [steps(found["dora"])[0]["loss"]],
+                         [steps(found["lora"])[0]["loss"]], 1e-6)
             adapter = adapter_file(found["dora"])
             for tensor, weight in base.items():
                 if matrices := module_matrices(adapter, tensor):
@@ -164,11 +167,11 @@ with tempfile.TemporaryDirectory() as scratch:
                 out = f"{name}-{dropout}"
                 job.run(out, "--nproc", ranks,
                         **(job.settings(1) | same | {"parallel": parallel} | changes))
-                loss = near("loss", [m["loss"] for m in steps(job.out(out))],
-                            [m["loss"] for m in steps(one)], 1e-5)
-                norm = near("gradient norm", [m["grad_norm"] for m in steps(job.out(out))],
-                            [m["grad_norm"] for m in steps(one)], 5e-5)
-                require_near(adapter_file(job.out(out)), adapter_file(one), 1e-4)
+                loss = require_near("loss", [m["loss"] for m in steps(job.out(out))],
+                                    [m["loss"] for m in steps(one)], 1e-5)
+                norm = require_near("gradient norm", [m["grad_norm"] for m in steps(job.out(out))],
+                                    [m["grad_norm"] for m in steps(one)], 5e-5)
+                require_near_tensors(adapter_file(job.out(out)), adapter_file(one), 1e-4)
                 print(f"{name}, dropout {dropout}: loss within {loss:.1e}, gradient norm within "
                       f"{norm:.1e}", flush=True)
 
@@ -178,7 +181,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("two", "--nproc", 2, **(job.settings(2, stage=3) | usual))
         for name, change in (("full", {"recompute": "full"}), ("unsharded", job.settings(2))):
             job.run(name, "--nproc", 2, **(job.settings(2, stage=3) | usual | change))
-            assert numbers(job.out(name)) == numbers(job.out("two")), name
+            assert reproducible_metrics(job.out(name)) == reproducible_metrics(job.out("two")), name
             tensors, expected = adapter_file(job.out(name)), adapter_file(job.out("two"))
             assert same_tensors(tensors, expected), name
 
@@ -189,16 +192,16 @@ with tempfile.TemporaryDirectory() as scratch:
                                              "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)
         out = job.out("cut")
-        kill_before_last(out, 8, lambda: start("--config", job.config("cut", **saving), "--nproc",
-                                               2))
+        kill_before_last_save(out, 8, lambda: start("--config", job.config("cut", **saving),
+                                                    "--nproc", 2))
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
-        assert numbers(out) == numbers(job.out("straight"))
+        assert reproducible_metrics(out) == reproducible_metrics(job.out("straight"))
         straight, cut = adapter_file(job.out("straight")), adapter_file(out)
         assert same_tensors(straight, cut)
-        copy_without_last(out, job.out("other"), 8)
+        copy_without_last_save(out, job.out("other"), 8)
         job.run("other", "--resume", "auto",
                 **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
-        near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
+        require_near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
         refused = ftrun("--config",
                         job.config("other",
                                    **(saving | job.settings(1)
@@ -224,10 +227,10 @@ with tempfile.TemporaryDirectory() as scratch:
                 for tensor, values in load_file(quantized.model / "model.safetensors").items()}
         save_file(base, plain / "model.safetensors", metadata={"format": "pt"})
         quantized.run("plain", **(quantized.settings(1) | same | {"model": {"path": str(plain)}}))
-        near("loss", [m["loss"] for m in steps(quantized.out("nf4"))],
-             [m["loss"] for m in steps(quantized.out("plain"))], 1e-5)
+        require_near("loss", [m["loss"] for m in steps(quantized.out("nf4"))],
+                     [m["loss"] for m in steps(quantized.out("plain"))], 1e-5)
         adapter = adapter_file(quantized.out("nf4"))
-        require_near(adapter, adapter_file(quantized.out("plain")), 1e-4)
+        require_near_tensors(adapter, adapter_file(quantized.out("plain")), 1e-4)
         must(ftrun("convert", quantized.out("nf4"), "--merge", "--out", scratch / "merged-nf4",
                    "--dtype", "fp32"))
         merged = load_file(scratch / "merged-nf4" / "model.safetensors")
@@ -266,8 +269,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                      ("bf16", 2, {"precision": "bf16", "stage": 2})):
             job.run(name, "--nproc", ranks,
                     **(job.settings(ranks, **changes) | {"adapter": DORA, "optimizer": FAST}))
-        near("loss", [m["loss"] for m in steps(job.out("bf16"))],
-             [m["loss"] for m in steps(job.out("fp32"))], 5e-3)
+        require_near("loss", [m["loss"] for m in steps(job.out("bf16"))],
+                     [m["loss"] for m in steps(job.out("fp32"))], 5e-3)
         begun, fp32, bf16 = (adapter_file(job.out(name)) for name in ("True-dora", "fp32", "bf16"))
         for tensor, lengths in begun.items():
             if not tensor.endswith(".lora_magnitude_vector"):

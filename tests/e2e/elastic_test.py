@@ -6,8 +6,8 @@ import resource
 import signal
 import tempfile
 
-from runner import (Job, await_gone, ftrun, manifest, must, near, preload, run_cases, start, steps,
-                    waiting_case)
+from runner import (Job, await_gone, ftrun, manifest, must, preload, require_near, run_cases, start,
+                    steps, waiting_case)
 
 STEPS = 60
 SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -26,8 +26,8 @@ def losses(out):
     return [line["loss"] for line in steps(out)]
 
 
-def same_losses(job, straight, disturbed):
-    near(disturbed, losses(job.out(disturbed)), losses(job.out(straight)), 1e-5)
+def require_same_losses(job, straight, disturbed):
+    require_near(disturbed, losses(job.out(disturbed)), losses(job.out(straight)), 1e-5)
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
         next_line = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from "
                                        "step-000000", next_line)
         running.wait(0)
-        same_losses(job, "straight", "shrunk")
+        require_same_losses(job, "straight", "shrunk")
         record = manifest(job.out("shrunk"))
         assert record["topology"]["data"] == 2 and len(record["restarts"]) == 2, record
         first, second = record["restarts"]
@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.await_line("rank 0 failed twice without a new checkpoint; continuing with 1 "
                            "data-parallel rank of 2, global batch unchanged", next_line)
         running.wait(0)
-        same_losses(job, "straight-mesh", "mesh")
+        require_same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
 
     @waiting_case
@@ -105,7 +105,7 @@ with tempfile.TemporaryDirectory() as scratch:
         next_line = running.await_line("continuing with 2 data-parallel ranks of 3, global batch "
                                        "unchanged: train_batch_size 12", next_line)
         running.wait(0)
-        same_losses(job, "straight-elastic", "elastic")
+        require_same_losses(job, "straight-elastic", "elastic")
 
     @waiting_case
     def fewer_than_the_config_allows_are_not_tried():

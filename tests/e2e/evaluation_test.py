@@ -9,14 +9,14 @@ import tempfile
 import numpy as np
 import xxhash
 
-from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
-                    near, preload, require_same_run, run_cases, steps, tiny_data, tiny_model,
-                    tiny_weights)
+from runner import (Job, case, checkpoints, evaluations, exported_weights, ftrun, manifest, metrics,
+                    must, preload, require_near, require_same_run, run_cases, steps, tiny_data,
+                    tiny_model, tiny_weights)
 
 ROWS = 6
 
 
-def best(out):
+def best_record(out):
     return json.loads((out / "checkpoints" / "best").read_text())
 
 
@@ -101,11 +101,13 @@ with tempfile.TemporaryDirectory() as scratch:
                            if "evaluation" in line]
             assert len(found[name]) == 6, found[name]
         for name in ("zero3", "zero1", "tensor", "pipeline"):
-            near(name, [loss for loss, _ in found[name]], [loss for loss, _ in found["one"]], 1e-5)
+            require_near(name, [loss for loss, _ in found[name]],
+                         [loss for loss, _ in found["one"]], 1e-5)
             # Before the first step, no rounding has differed yet, except in almost equal logits.
             assert [a for _, a in found[name][:3]] == [a for _, a in found["one"][:3]], (
                 found[name], found["one"])
-            near(name, [1 + a for _, a in found[name]], [1 + a for _, a in found["one"]], 0.02)
+            require_near(name, [1 + a for _, a in found[name]],
+                         [1 + a for _, a in found["one"]], 0.02)
         assert max(a for _, a in found["one"]) > 0
 
     KEEP = {"keep_best": {"metric": "noise.loss"}}
@@ -123,8 +125,8 @@ with tempfile.TemporaryDirectory() as scratch:
                       if line["step"] > 0}
             step = min(losses, key=losses.get)
             assert step < 9, f"the best is among the last ones anyway: {losses}"
-            assert best(out) == {"checkpoint": f"step-{step:08d}", "metric": "noise.loss",
-                                 "value": losses[step]}
+            assert best_record(out) == {"checkpoint": f"step-{step:08d}", "metric": "noise.loss",
+                                        "value": losses[step]}
             assert checkpoints(out) == [f"step-{step:08d}", "step-00000009", "step-00000012"], (
                 checkpoints(out))
             assert manifest(out)["best"] == {"metric": "noise.loss", "value": losses[step],
@@ -133,7 +135,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 result.stdout)
             must(ftrun("convert", out / "checkpoints" / f"step-{step:08d}", "--out",
                        out / "given" / "export" / "model"))
-            given, shipped = exported(out / "given"), exported(out)
+            given, shipped = exported_weights(out / "given"), exported_weights(out)
             assert (given.keys() == shipped.keys()
                     and all((given[key] == shipped[key]).all() for key in given))
             assert (out / "checkpoints" / "latest").read_text() == "step-00000012"
@@ -144,10 +146,10 @@ with tempfile.TemporaryDirectory() as scratch:
                                    export={"enabled": False}))
         values = {line["step"]: line["accuracy"] for line in evaluations(job.out("more"), "like")
                   if line["step"] > 0}
-        assert best(job.out("more"))["value"] == max(values.values()), values
+        best = best_record(job.out("more"))
+        assert best["value"] == max(values.values()), values
         # Only strictly better values count: of equal ones the first is the best.
-        assert best(job.out("more"))["checkpoint"] == f"step-{max(values, key=values.get):08d}", (
-            values)
+        assert best["checkpoint"] == f"step-{max(values, key=values.get):08d}", values
 
     STOPPING = {"train": {"early_stopping": {"metric": "noise.loss", "patience": 2}}}
     FAST = {"optimizer": {"type": "AdamW", "params": {"lr": 2e-2}}}
@@ -199,7 +201,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert all(have[line["step"]] == line["loss"] for line in want), (want, have)
             if cut % 2 == 0:
                 assert steps(out)[-1]["step"] == steps(straight)[-1]["step"]
-                assert best(out) == best(straight)
+                assert best_record(out) == best_record(straight)
                 assert manifest(out)["exit_reason"] == manifest(straight)["exit_reason"]
 
     @case
@@ -207,7 +209,7 @@ with tempfile.TemporaryDirectory() as scratch:
         wish = settings(total=6, checkpoint=KEEP | {"every": 0}, **FAST)
         job.run("gone", **wish)
         out = job.out("gone")
-        folder = out / "checkpoints" / best(out)["checkpoint"]
+        folder = out / "checkpoints" / best_record(out)["checkpoint"]
         if folder.name == "step-00000006":
             raise AssertionError(
                 "the best evaluation is the last one; this case needs an earlier one")
@@ -288,13 +290,14 @@ with tempfile.TemporaryDirectory() as scratch:
                                                         {"metric": f"validation.{metric}"}},
                                             export={"which": "best"})
             assert finite, lines
-            chosen = best(job.out(name))
+            chosen = best_record(job.out(name))
             step = int(chosen["checkpoint"][5:])
             assert step in finite and chosen["value"] == lines[step][metric], (chosen, lines)
             assert ("the loss on validation after step 6 is not finite: the export has the weights "
                     f"of step {step}, the best by validation.{metric}"
                     in done.stderr), done.stderr
-            assert all(np.isfinite(tensor).all() for tensor in exported(job.out(name)).values())
+            assert all(np.isfinite(tensor).all()
+                       for tensor in exported_weights(job.out(name)).values())
         # The last weights are not exported; the command that the message gives exports them
         # nevertheless, and a resume prints the same again.
         out = job.out("destroyed-last")
@@ -309,7 +312,7 @@ with tempfile.TemporaryDirectory() as scratch:
         line = done.stderr.split("the weights anyway: ")[1].split("\n")[0].split(" ")
         assert line[:2] == ["ftrun", "convert"], line
         must(ftrun(*line[1:]))
-        assert np.abs(exported(out)["lm_head.weight"]).max() > 1e20
+        assert np.abs(exported_weights(out)["lm_head.weight"]).max() > 1e20
         # Values that are not finite count as no improvement.
         wish = settings(total=20, every=1, sets=str(like),
                         train={"steps": 20, "max_nonfinite_steps": 50,
@@ -330,12 +333,12 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_best_that_an_older_version_took_is_forgotten():
-        def wish(total):
+        def accuracy_settings(total):
             return settings(total=total, every=1, sets=str(like),
                             checkpoint={"keep_best": {"metric": "validation.accuracy"}},
                             export={"enabled": False})
 
-        job.run("older", **wish(4))
+        job.run("older", **accuracy_settings(4))
         out = job.out("older")
         # The lines are as the older version wrote them: the last evaluation has a NaN as its loss,
         # and the best accuracy.
@@ -356,10 +359,11 @@ with tempfile.TemporaryDirectory() as scratch:
         (out / "checkpoints" / "best").write_text(json.dumps({"checkpoint": "step-00000004",
                                                               "metric": "validation.accuracy",
                                                               "value": 0.965}) + "\n")
-        result = job.run("older", "--resume", "auto", **wish(5))
+        result = job.run("older", "--resume", "auto", **accuracy_settings(5))
         assert ("the evaluation after step 4 is not finite: its checkpoint is no longer the best"
                 in result.stderr), result.stderr
-        assert best(out)["checkpoint"] == "step-00000005" and manifest(out)["best"]["step"] == 5
+        assert best_record(out)["checkpoint"] == "step-00000005"
+        assert manifest(out)["best"]["step"] == 5
 
     @case
     def texts_are_written_at_each_evaluation():

@@ -30,7 +30,7 @@ import lora_reference  # noqa: E402
 import numpy as np  # noqa: E402
 import reference  # noqa: E402
 from families_test import LONGROPE, check_family, check_untrained_bytes, config_of  # noqa: E402
-from runner import ftrun, must, near, steps, write_config  # noqa: E402
+from runner import ftrun, must, require_near, steps, write_config  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 
 CPU = {"device": "cpu"}
@@ -91,8 +91,9 @@ def check_bf16(folder, scratch):
         (part / reference.SETTINGS["accumulation"]).backward()
         loss += part.item() / reference.SETTINGS["accumulation"]
     found = run_one_step(folder, scratch, "bf16", bf16={"enabled": True})
-    return (near("loss in bf16", [found["loss"]], [loss], BF16_BOUND),
-            near("gradient norm in bf16", [found["grad_norm"]], [total_norm(model)], BF16_BOUND))
+    return (require_near("loss in bf16", [found["loss"]], [loss], BF16_BOUND),
+            require_near("gradient norm in bf16", [found["grad_norm"]], [total_norm(model)],
+                         BF16_BOUND))
 
 
 def check_packed(folder, scratch):
@@ -113,16 +114,16 @@ def check_packed(folder, scratch):
         loss += part.item()
     found = run_one_step(folder, scratch, "packed",
                          data={"train": str(path), "packing": "documents"})
-    return (near("loss of packed sequences", [found["loss"]], [loss], PACKED_BOUND[0]),
-            near("gradient norm of packed sequences", [found["grad_norm"]], [total_norm(model)],
-                 PACKED_BOUND[1]))
+    return (require_near("loss of packed sequences", [found["loss"]], [loss], PACKED_BOUND[0]),
+            require_near("gradient norm of packed sequences", [found["grad_norm"]],
+                         [total_norm(model)], PACKED_BOUND[1]))
 
 
 def near_lines(what, found, expected):
     """Requires that losses and gradient norms agree within the page's bounds; returns the
     differences."""
-    return (near(f"loss of {what}", found[0], expected[0], 1e-5),
-            near(f"gradient norm of {what}", found[1], expected[1], 5e-5))
+    return (require_near(f"loss of {what}", found[0], expected[0], 1e-5),
+            require_near(f"gradient norm of {what}", found[1], expected[1], 5e-5))
 
 
 def run_lora(folder, out, changes, ranks=1):

@@ -9,7 +9,8 @@ import pathlib
 import sys
 import tempfile
 
-from runner import accumulation, config, ftrun, must, near, preload, steps, write_config
+from runner import (accumulation_of_ranks, config, ftrun, must, preload, require_near, steps,
+                    write_config)
 from safetensors.numpy import load_file
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -92,7 +93,7 @@ def config_of(folder, out, ranks=1, changes=None):
     layout."""
     changes = changes or {}
     value = config(folder / "model", folder / "data" / "train.bin", out, **changes)
-    value["gradient_accumulation_steps"] = accumulation(changes, ranks, 2)
+    value["gradient_accumulation_steps"] = accumulation_of_ranks(changes, ranks, 2)
     if has_padding(folder):
         value["model"]["padding_row_gradient"] = "transformers"
     value["export"] = {"dtype": "fp32"}
@@ -117,8 +118,9 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
             and rotated_by in output), output
     lines = steps(out)
     assert len(lines) == s["steps"], f"{len(lines)} steps were trained, expected {s['steps']}"
-    loss = near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
-    norm = near("gradient norm", [m["grad_norm"] for m in lines], reference["grad_norms"], 5e-5)
+    loss = require_near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
+    norm = require_near("gradient norm", [m["grad_norm"] for m in lines], reference["grad_norms"],
+                        5e-5)
     check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)
     print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm "
           f"within {norm:.1e}", flush=True)
@@ -152,7 +154,7 @@ def check_trained_padding(folder, scratch):
     assert (NOTE + "is trained as any other row; transformers gives it no gradient, so its "
             "gradient norms and losses differ" in result.stdout), result.stdout
     first_line = steps(scratch / "trained-padding")[0]
-    near("loss", [first_line["loss"]], reference["losses"][:1], 1e-5)
+    require_near("loss", [first_line["loss"]], reference["losses"][:1], 1e-5)
     assert first_line["grad_norm"] > 1.0001 * reference["grad_norms"][0], (
         first_line, reference["grad_norms"][0])
     # The same state continues only with the same kind of gradient.
@@ -164,8 +166,8 @@ def check_trained_padding(folder, scratch):
     value["output_dir"] = str(scratch / "unread-padding")
     result = must(ftrun("--config", write_config(scratch, value)))
     assert "pad_token_id" not in result.stdout, result.stdout
-    near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]],
-         [first_line["grad_norm"]], 1e-6)
+    require_near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]],
+                 [first_line["grad_norm"]], 1e-6)
 
 
 def main(names):

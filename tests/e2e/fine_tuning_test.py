@@ -15,8 +15,8 @@ import tempfile
 from safetensors.numpy import load_file
 
 from pages import command_blocks
-from runner import (BINARY, case, environment, exported, link_python, manifest, publish_on_hub,
-                    run_cases, skip, steps, tiny_model, tiny_weights)
+from runner import (BINARY, case, environment, exported_weights, link_python, manifest,
+                    publish_on_hub, run_cases, skip, steps, tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (runs / name / "report.html").exists()
         assert "what is trained on between >>> and <<<" in outputs[2], outputs[2]
         base = set(load_file(scratch / "models" / "smollm2-135m" / "model.safetensors"))
-        assert set(exported(runs / "chats")) == base
+        assert set(exported_weights(runs / "chats")) == base
         for merged in ("merged", "merged-qlora"):
             assert set(load_file(scratch / merged / "model.safetensors")) == base, merged
         assert (runs / "chats-lora" / "export" / "adapter" / "adapter_config.json").exists()

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import config, ftrun, must, near, preload, skip, steps, write_config
+from runner import config, ftrun, must, preload, require_near, skip, steps, write_config
 
 SOURCE = pathlib.Path(sys.argv[1])
 MODEL = pathlib.Path(os.environ.get("FTRUN_GEMMA3", SOURCE / "models" / "gemma-3-270m"))
@@ -149,8 +149,8 @@ def check_training(folder, data, tokens, out):
     assert "not changed since" not in stdout, stdout
     losses, norms = expected_training(folder, tokens)
     lines = steps(out)
-    loss = near("loss", [m["loss"] for m in lines], losses, 1e-5)
-    norm = near("gradient norm", [m["grad_norm"] for m in lines], norms, 5e-5)
+    loss = require_near("loss", [m["loss"] for m in lines], losses, 1e-5)
+    norm = require_near("gradient norm", [m["grad_norm"] for m in lines], norms, 5e-5)
     print(f"ZeRO-3 on 2 ranks: loss {losses[0]:.4f} -> {losses[-1]:.4f}, within {loss:.1e} of "
           f"transformers in fp64, gradient norms {norm:.1e}", flush=True)
 

@@ -14,7 +14,7 @@ import tempfile
 from huggingface_hub import snapshot_download
 from safetensors.numpy import load_file
 
-from runner import (Job, case, environment, exported, free_port, ftrun, manifest, must,
+from runner import (Job, case, environment, exported_weights, free_port, ftrun, manifest, must,
                     publish_on_hub, run_cases, same_tensors, start, tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -29,7 +29,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     publish = functools.partial(publish_on_hub, cache)
 
-    def by_name(name, out, *arguments, code=0, cwd=None, **changes):
+    def train_by_name(name, out, *arguments, code=0, cwd=None, **changes):
         config = job.config(out, **{"model": {"path": name},
                                     "train": {"steps": 2, "weight_decay_exempt": "none"}} | changes)
         return must(ftrun("--config", config, *arguments, env=variables, cwd=cwd), code)
@@ -40,12 +40,13 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_model_is_trained_by_its_name():
         assert snapshot_download("acme/small", cache_dir=cache,
                                  local_files_only=True) == str(small / "snapshots" / FIRST)
-        by_name("acme/small", "named")
-        by_name(str(job.model), "by-path")
+        train_by_name("acme/small", "named")
+        train_by_name(str(job.model), "by-path")
         record = manifest(job.out("named"))["model"]
         assert (record["path"], record["commit"]) == ("acme/small", FIRST), record
         assert "commit" not in manifest(job.out("by-path"))["model"]
-        assert same_tensors(exported(job.out("named")), exported(job.out("by-path")))
+        assert same_tensors(exported_weights(job.out("named")),
+                            exported_weights(job.out("by-path")))
         for command in ("check", "plan"):
             must(ftrun(command, "--config", job.config("named", model={"path": "acme/small"}),
                        env=variables), 0)
@@ -53,13 +54,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def an_adapter_names_its_base_and_is_merged_and_resumed_by_names():
-        by_name("acme/small@main", "lora", adapter=LORA, checkpoint={"every": 1})
+        train_by_name("acme/small@main", "lora", adapter=LORA, checkpoint={"every": 1})
         folder = job.out("lora") / "export" / "adapter"
         adapter_config = json.loads((folder / "adapter_config.json").read_text())
         assert adapter_config["base_model_name_or_path"] == "acme/small", adapter_config
         assert adapter_config["revision"] == "main", adapter_config
         publish("acme/tuned", folder, FIRST)
-        by_name("acme/small", "more", adapter="acme/tuned")
+        train_by_name("acme/small", "more", adapter="acme/tuned")
         must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder",
                    env=variables), 0)
         # The run continues with the commit that it began with, although the cache has a newer one.
@@ -69,11 +70,11 @@ with tempfile.TemporaryDirectory() as scratch:
                        env=variables), 0)
             assert same_tensors(*(load_file(scratch / merged / "model.safetensors")
                                   for merged in ("merged-folder", "merged-run")))
-            other = by_name(f"acme/small@{SECOND}", "lora", "--resume", "auto", code=4,
-                            adapter=LORA, checkpoint={"every": 1})
+            other = train_by_name(f"acme/small@{SECOND}", "lora", "--resume", "auto", code=4,
+                                  adapter=LORA, checkpoint={"every": 1})
             assert "its weights differ from the base model that" in other.stderr, other.stderr
-            resumed = by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA,
-                              checkpoint={"every": 1})
+            resumed = train_by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA,
+                                    checkpoint={"every": 1})
             assert (f"notice: model.path: acme/small@main is commit {SECOND} in the Hugging Face "
                     f"cache by now; the run continues with {FIRST}, which it began with\n  remedy: "
                     f"write acme/small@{SECOND} to continue with the newer one"
@@ -85,8 +86,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert adapter_config["base_model_name_or_path"] == "acme/small", adapter_config
             assert adapter_config["revision"] == FIRST, adapter_config
             (small / "snapshots" / FIRST).rename(scratch / "gone")
-            gone = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA,
-                           checkpoint={"every": 1})
+            gone = train_by_name("acme/small@main", "lora", "--resume", "auto", code=4,
+                                 adapter=LORA, checkpoint={"every": 1})
             (scratch / "gone").rename(small / "snapshots" / FIRST)
             assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
                     f"Face cache no longer has (it has {SECOND})\n  remedy: download it: hf "
@@ -98,9 +99,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def an_adapter_is_found_by_the_path_of_its_section():
-        by_name("acme/small", "section", adapter=LORA)
+        train_by_name("acme/small", "section", adapter=LORA)
         publish("acme/section", job.out("section") / "export" / "adapter", SECOND)
-        by_name("acme/small", "on", adapter=LORA | {"path": "acme/section"})
+        train_by_name("acme/small", "on", adapter=LORA | {"path": "acme/section"})
         written = (job.out("on") / "config.yaml").read_text()
         assert f"path: \"acme/section@{SECOND}\"" in written, written
         config = job.config("again", model={"path": "acme/small"}, adapter=f"acme/section@{SECOND}")
@@ -115,9 +116,9 @@ with tempfile.TemporaryDirectory() as scratch:
         texts = publish("acme/split", scratch / "split", FIRST, kind="datasets")
         settings = {"data": {"train": "acme/split", "validation": "acme/split",
                              "token_dtype": "uint16"}, "checkpoint": {"every": 1}}
-        by_name("acme/small", "tokens", **settings)
-        by_name("acme/small", "files", data={"train": str(job.data), "token_dtype": "uint16"})
-        assert same_tensors(exported(job.out("tokens")), exported(job.out("files")))
+        train_by_name("acme/small", "tokens", **settings)
+        train_by_name("acme/small", "files", data={"train": str(job.data), "token_dtype": "uint16"})
+        assert same_tensors(exported_weights(job.out("tokens")), exported_weights(job.out("files")))
         record = manifest(job.out("tokens"))
         assert record["data"]["train"]["commit"] == FIRST, record["data"]
         assert record["config"]["data"]["train"] == [f"acme/split@{FIRST}/train"], (
@@ -127,8 +128,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # The run continues with the commit that it was trained on.
         (scratch / "split" / "train.bin").write_bytes(job.data.read_bytes()[:4000])
         publish("acme/split", scratch / "split", SECOND, kind="datasets")
-        resumed = by_name("acme/small", "tokens", "--resume", "auto",
-                          **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})
+        resumed = train_by_name("acme/small", "tokens", "--resume", "auto",
+                                **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})
         assert (f"data.train: acme/split is commit {SECOND} in the Hugging Face "
                 f"cache by now; the run continues with {FIRST}" in resumed.stderr)
         (texts / "blobs" / f"{SECOND[:8]}-train.bin").unlink()
@@ -160,7 +161,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             (lambda: (place / "acme" / "small").write_text(
                                 ""), "acme/small: is a file, expected a model folder\n")):
             make()
-            stderr = by_name("acme/small", "no-folder", cwd=place, code=4).stderr
+            stderr = train_by_name("acme/small", "no-folder", cwd=place, code=4).stderr
             assert (words in stderr
                     and "or rename this one to use the model of that name in the Hugging Face "
                         "cache" in stderr), stderr
@@ -187,7 +188,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def missing_files_are_named_with_the_download_command():
         def refused(name, *words, **changes):
-            stderr = by_name(name, "missing", code=4, **changes).stderr
+            stderr = train_by_name(name, "missing", code=4, **changes).stderr
             for word in words:
                 assert word in stderr, f"{word!r} is not in\n{stderr}"
         refused("acme/none", ":3:11: error: acme/none: there is no such folder",
@@ -214,11 +215,12 @@ with tempfile.TemporaryDirectory() as scratch:
         publish("acme/tokens", scratch / "tokenizer", FIRST)
         publish("acme/texts", scratch / "texts", SECOND, kind="datasets")
 
-        def prepare(*words):
+        def prepare_data(*words):
             return subprocess.run([sys.executable, SOURCE / "scripts" / "prepare_data.py", *words],
                                   env=environment(variables),
                                   capture_output=True, text=True)
-        result = prepare("--tokenizer", "acme/tokens", "--out", scratch / "prepared", "acme/texts")
+        result = prepare_data("--tokenizer", "acme/tokens", "--out", scratch / "prepared",
+                              "acme/texts")
         assert (result.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
                 in result.stdout), result.stdout + result.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0

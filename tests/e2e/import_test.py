@@ -20,8 +20,8 @@ import zipfile
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (BINARY, case, environment, ftrun, must, near, peak_kib, preload, run_cases,
-                    steps, stored_boxes, tiny_model, tiny_weights, write_config)
+from runner import (BINARY, case, environment, ftrun, must, peak_kib, preload, require_near,
+                    run_cases, steps, stored_boxes, tiny_model, tiny_weights, write_config)
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
@@ -125,8 +125,8 @@ def resume(scratch, run, expected, *arguments, ranks=1, **changes):
     lines = steps(run)
     assert ([m["step"] for m in lines] == list(range(expected["step"] + 1, expected["step"] + 1
                                                      + len(expected["losses"])))), lines
-    off = near("loss", [m["loss"] for m in lines], expected["losses"],
-               TOLERANCE[expected["precision"]])
+    off = require_near("loss", [m["loss"] for m in lines], expected["losses"],
+                       TOLERANCE[expected["precision"]])
     return result, lines, off
 
 

@@ -16,7 +16,7 @@ FEW = {"train": {"steps": 4}}
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
 
-    def bare(config_of_rank, port, world=2, **more):
+    def start_without_launcher(config_of_rank, port, world=2, **more):
         """Starts one process per rank with only the four variables."""
         return [start("--config", config_of_rank[rank], env={
             "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting_case
     def bare_processes_join_as_ranks():
         config = job.config("bare", **FEW)
-        first, second = bare([config, config], free_port())
+        first, second = start_without_launcher([config, config], free_port())
         first.wait(0)
         second.wait(0)
         assert "2 ranks: WORLD_SIZE 2, one rank each" in first.text(), first.text()
@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting_case
     def bare_processes_start_several_ranks_each():
         config = job.config("nodes", **FEW)
-        first, second = bare([config, config], free_port(), NPROC_PER_NODE="2")
+        first, second = start_without_launcher([config, config], free_port(), NPROC_PER_NODE="2")
         first.wait(0)
         second.wait(0)
         assert "4 ranks: WORLD_SIZE 2 × 2 ranks each" in first.text(), first.text()
@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as scratch:
             taken.listen()
             port = taken.getsockname()[1]
             config = job.config("port", **FEW, comm={"timeout": 5})
-            first, second = bare([config, config], port)
+            first, second = start_without_launcher([config, config], port)
             first.wait(5)
             assert first.lines[-2:] == [f"ftrun: port {port} on 127.0.0.1 is in use by another "
                                         "process",
@@ -125,7 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
         ranks = [join(0)]
         random, over, tries, held = np.random.default_rng(3), threading.Event(), [0], []
 
-        def disturb():
+        def send_garbage():
             while not over.is_set():
                 try:
                     stranger = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -152,7 +152,7 @@ with tempfile.TemporaryDirectory() as scratch:
             return inodes
 
         listening, address = set(), f"0100007F:{port:04X}"
-        disturber = threading.Thread(target=disturb)
+        disturber = threading.Thread(target=send_garbage)
         disturber.start()
         try:
             # Rank 0 waits for rank 1, which connects among all these strangers.
@@ -210,7 +210,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def different_configs_are_refused():
         configs = [job.config("unlike", **FEW, comm={"timeout": 60}),
                    job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]
-        for running in bare(configs, free_port()):
+        for running in start_without_launcher(configs, free_port()):
             running.wait(2)
             message = running.text()[running.text().index("ftrun: "):]
             assert message == (

@@ -12,10 +12,10 @@ with tempfile.TemporaryDirectory() as scratch:
     # These settings need some gigabytes of activations.
     LARGE = {"train_micro_batch_size_per_gpu": 100_000, **FEW}
 
-    def limited(limits, *arguments):
+    def run_with_limit(limits, *arguments):
         return ftrun(*arguments, wrapper=("bash", "-c", f'ulimit {limits}; exec "$@"', "-"))
 
-    def remedied(text, message, remedy):
+    def require_remedy(text, message, remedy):
         assert re.search(rf"^{message}\n  remedy: {remedy}$", text, re.M), text
 
     @needs("network")
@@ -65,33 +65,34 @@ with tempfile.TemporaryDirectory() as scratch:
                       r"address space \(ulimit -v\)")
         remedy = r".*; or raise that limit"
         for command in ("check", "plan"):
-            stdout = must(limited("-v 1000000", command, "--config", config)).stdout
-            remedied(stdout, "notice: this machine cannot run the config: " + needs_more, remedy)
-        assert must(limited("-v 1000000", "check", "--config",
-                            config)).stdout.endswith("the config is good, but this machine cannot "
-                                                     "run it\n")
-        remedied(must(limited("-v 1000000", "--config", config), 5).stderr,
-                 "ftrun: out of memory before the start: " + needs_more, remedy)
+            stdout = must(run_with_limit("-v 1000000", command, "--config", config)).stdout
+            require_remedy(stdout, "notice: this machine cannot run the config: " + needs_more,
+                           remedy)
+        stdout = must(run_with_limit("-v 1000000", "check", "--config", config)).stdout
+        assert stdout.endswith("the config is good, but this machine cannot run it\n")
+        require_remedy(must(run_with_limit("-v 1000000", "--config", config), 5).stderr,
+                       "ftrun: out of memory before the start: " + needs_more, remedy)
         assert not job.out("large").exists()
 
     @case
     def file_that_may_not_be_so_large_is_refused_before_the_first_step():
-        remedied(must(limited("-f 1", "--config", job.config("files", **FEW)), 5).stderr,
-                 rf"ftrun: {job.out('files')}/checkpoints: the run will write a file of [\d.]+ KiB "
-                 r"or more, and files of this process may have 1.00 KiB",
-                 r"raise the limit of file sizes \(ulimit -f\), which is 1.00 KiB")
+        config = job.config("files", **FEW)
+        require_remedy(must(run_with_limit("-f 1", "--config", config), 5).stderr,
+                       rf"ftrun: {job.out('files')}/checkpoints: the run will write a file of "
+                       r"[\d.]+ KiB or more, and files of this process may have 1.00 KiB",
+                       r"raise the limit of file sizes \(ulimit -f\), which is 1.00 KiB")
         assert not job.out("files").exists()
 
     @case
     def threads_that_cannot_be_started_are_named_with_their_limits():
         # The limit is on address space, which thread stacks need: a superuser has no limit on
         # processes.
-        remedied(must(limited("-v 8000000 -s 8192", "--config",
-                              job.config("threads", **FEW, threads=4096)), 5).stderr,
-                 r"ftrun: cannot start 4096 threads for computing, only \d+: Resource "
-                 r"temporarily unavailable",
-                 r'raise .*the limit of address space \(ulimit -v\), which is [\d.]+ GiB; or end '
-                 r'other programs of this user; or set "threads": \d+')
+        config = job.config("threads", **FEW, threads=4096)
+        require_remedy(must(run_with_limit("-v 8000000 -s 8192", "--config", config), 5).stderr,
+                       r"ftrun: cannot start 4096 threads for computing, only \d+: Resource "
+                       r"temporarily unavailable",
+                       r'raise .*the limit of address space \(ulimit -v\), which is [\d.]+ GiB; '
+                       r'or end other programs of this user; or set "threads": \d+')
 
     @case
     def threads_follow_the_affinity():
@@ -101,7 +102,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def limit_of_cpu_time_is_reported_at_the_start():
-        stderr = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
+        stderr = must(run_with_limit("-t 600", "--config", job.config("time", **FEW))).stderr
         assert ("warning: the limit on CPU time (ulimit -t) kills each process after 600 seconds; "
                 "set checkpoint.every and continue with --resume auto\n"
                 in stderr), stderr

@@ -13,9 +13,9 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (ShardedJob, case, config, copy_without_last, evaluations, ftrun,
-                    kill_before_last, must, near, numbers, preload, run_cases, same_tensors, start,
-                    steps, tiny_data, write_config)
+from runner import (ShardedJob, case, config, copy_without_last_save, evaluations, ftrun,
+                    kill_before_last_save, must, preload, reproducible_metrics, require_near,
+                    run_cases, same_tensors, start, steps, tiny_data, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -102,7 +102,7 @@ with tempfile.TemporaryDirectory() as scratch:
     usual = {"adapter": LORA, "optimizer": FAST}
 
     def require_same(name, other):
-        assert numbers(job.out(name)) == numbers(job.out(other)), name
+        assert reproducible_metrics(job.out(name)) == reproducible_metrics(job.out(other)), name
         tensors, other_tensors = adapter_file(job.out(name)), adapter_file(job.out(other))
         assert same_tensors(tensors, other_tensors), name
 
@@ -124,9 +124,9 @@ with tempfile.TemporaryDirectory() as scratch:
         }
         for name, (ranks, settings) in layouts.items():
             job.run(name, "--nproc", ranks, **(settings | usual))
-            loss = near("loss", losses(job.out(name)), losses(job.out("one")), 1e-5)
-            norm = near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))],
-                        [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
+            loss = require_near("loss", losses(job.out(name)), losses(job.out("one")), 1e-5)
+            norm = require_near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))],
+                                [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
             tensors, expected = adapter_file(job.out(name)), adapter_file(job.out("one"))
             for tensor, values in expected.items():
                 assert np.linalg.norm(tensors[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
@@ -170,15 +170,15 @@ with tempfile.TemporaryDirectory() as scratch:
         saving = job.settings(2, stage=3) | usual | {"checkpoint": {"every": 1, "keep_last": 0},
                                                      "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)
-        kill_before_last(job.out("cut"), 8, lambda: start("--config", job.config("cut", **saving),
-                                                          "--nproc", 2))
+        kill_before_last_save(job.out("cut"), 8, lambda: start(
+            "--config", job.config("cut", **saving), "--nproc", 2))
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         require_same("cut", "straight")
         # The masks are the same on other ranks too.
-        copy_without_last(job.out("straight"), job.out("other"), 8)
+        copy_without_last_save(job.out("straight"), job.out("other"), 8)
         job.run("other", "--resume", "auto",
                 **(saving | job.settings(1, accumulation=2) | {"train": {"steps": 8}}))
-        near("loss", losses(job.out("other"))[-1:], losses(job.out("straight"))[-1:], 1e-5)
+        require_near("loss", losses(job.out("other"))[-1:], losses(job.out("straight"))[-1:], 1e-5)
         refused = ftrun("--config",
                         job.config("cut", **(saving | {"adapter": LORA | {"lora_dropout": 0.5}})),
                         "--nproc", 2, "--resume", "auto")
@@ -237,7 +237,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("bf16", "--nproc", 2,
                 **(job.settings(2, precision="bf16", stage=2) | {"adapter": LORA}))
         job.run("fp32", **(job.settings(1) | {"adapter": LORA}))
-        near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
+        require_near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
 
     def drawn_adapter(out, folder):
         """Fills the adapter of a run with values that numpy draws, which are the same bits on any

@@ -9,9 +9,10 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (Job, ShardedJob, accumulation, case, checkpoints, config, copy_without_last,
-                    ftrun, kill_before_last, must, near, numbers, preload, run_cases, same_tensors,
-                    start, steps, write_config)
+from runner import (Job, ShardedJob, accumulation_of_ranks, case, checkpoints, config,
+                    copy_without_last_save, ftrun, kill_before_last_save, must, preload,
+                    reproducible_metrics, require_near, run_cases, same_tensors, start, steps,
+                    write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -47,11 +48,13 @@ with tempfile.TemporaryDirectory() as scratch:
         out = scratch / f"{folder.name}-{name}"
         value = config(folder / "model", folder / "data" / "train.bin", out, threads=1,
                        adapter=str(folder / "adapter"))
-        value |= {"gradient_accumulation_steps": accumulation(changes, ranks, 2), **changes}
+        value |= {"gradient_accumulation_steps": accumulation_of_ranks(changes, ranks, 2),
+                  **changes}
         must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
         lines = steps(out)
-        loss = near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
-        norm = near("gradient norm", [m["grad_norm"] for m in lines], reference["grad_norms"], 5e-5)
+        loss = require_near("loss", [m["loss"] for m in lines], reference["losses"], 1e-5)
+        norm = require_near("gradient norm", [m["grad_norm"] for m in lines],
+                            reference["grad_norms"], 5e-5)
         expected, trained = load_file(
             folder / "trained" / "adapter_model.safetensors"), adapter_file(out)
         assert set(trained) == set(expected), set(trained) ^ set(expected)
@@ -99,7 +102,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     optimizer={"type": "AdamW", "params": {"lr": 0.0}})
             loss = steps(job.out(name))[0]["loss"]
             if begin == "orthogonal":
-                near(name, [loss], [first], 1e-6)
+                require_near(name, [loss], [first], 1e-6)
             else:
                 assert (loss == first) == (begin is not False), begin
             for tensor, values in adapter_file(job.out(name)).items():
@@ -126,8 +129,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                              "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)
         out = job.out("cut")
-        kill_before_last(out, 8, lambda: start("--config", job.config("cut", **saving), "--nproc",
-                                               2))
+        kill_before_last_save(out, 8, lambda: start("--config", job.config("cut", **saving),
+                                                    "--nproc", 2))
         for step in checkpoints(out):
             if ".tmp-" in step:  # the killed run left it incomplete
                 continue
@@ -136,14 +139,14 @@ with tempfile.TemporaryDirectory() as scratch:
                     assert (held.keys() and all(".lora_" in name
                                                 for name in held.keys())), sorted(held.keys())[:3]
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
-        assert numbers(out) == numbers(job.out("straight"))
+        assert reproducible_metrics(out) == reproducible_metrics(job.out("straight"))
         straight, cut = adapter_file(job.out("straight")), adapter_file(out)
         assert same_tensors(straight, cut)
         # On other ranks and with another stage, the numbers are the same except for rounding.
-        copy_without_last(out, job.out("other"), 8)
+        copy_without_last_save(out, job.out("other"), 8)
         job.run("other", "--resume", "auto",
                 **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
-        near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
+        require_near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
 
     @case
     def tensor_ranks_train_what_one_process_trains():
@@ -157,10 +160,10 @@ with tempfile.TemporaryDirectory() as scratch:
                                       ("copies", 4, {"tensor": 4}),
                                       ("both", 4, {"tensor": 2, "pipeline": 2})):
             mesh.run(name, "--nproc", ranks, **same, parallel=parallel)
-            loss = near("loss", [m["loss"] for m in steps(mesh.out(name))],
-                        [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
-            norm = near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))],
-                        [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
+            loss = require_near("loss", [m["loss"] for m in steps(mesh.out(name))],
+                                [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
+            norm = require_near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))],
+                                [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
             tensors, expected = adapter_file(mesh.out(name)), adapter_file(mesh.out("one"))
             for tensor, values in expected.items():
                 assert np.linalg.norm(tensors[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
@@ -171,8 +174,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def bf16_adapters_train_as_fp32_ones():
         job.run("fp32", **job.settings(1), adapter=LORA)
         job.run("bf16", "--nproc", 2, **job.settings(2, precision="bf16", stage=2), adapter=LORA)
-        near("loss", [m["loss"] for m in steps(job.out("bf16"))],
-             [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
+        require_near("loss", [m["loss"] for m in steps(job.out("bf16"))],
+                     [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
 
     @case
     def trained_and_unmoved_tensors_are_reported():

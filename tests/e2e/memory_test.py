@@ -159,9 +159,9 @@ with tempfile.TemporaryDirectory() as scratch:
             error = process["measured"] / process["predicted"] - 1
             print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} "
                   f"measured, error {error:+.4f}", flush=True)
-            # Libraries keep memory for packed operands, which grows with the shapes of products. It
-            # is a few MiB for each thread, which is negligible for models of a useful size. The
-            # memory for saving is part of the prediction.
+            # Libraries keep memory for packed operands, which grows with the shapes of
+            # multiplications. It is a few MiB for each thread, which is negligible for models of a
+            # useful size. The memory for saving is part of the prediction.
             slack = 8 << 20
             off = abs(process["measured"] - process["predicted"])
             assert off <= max(0.02 * process["predicted"], slack), f"{name}: {process}"

@@ -7,9 +7,9 @@ import signal
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (ShardedJob, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
-                    near, require_same_run, start, steps, stored_boxes, tiny_data,
-                    tiny_model)
+from runner import (ShardedJob, checkpoints, evaluations, exported_weights, ftrun, manifest,
+                    metrics, must, require_near, require_same_run, start, steps, stored_boxes,
+                    tiny_data, tiny_model)
 
 VOCABULARY = 503  # the last of 2 ranks, and of 4, has a row of padding
 MANY = 20000
@@ -34,9 +34,9 @@ def losses(out):
 
 
 def as_one_process(out, one):
-    near("loss", losses(out), losses(one), 1e-5)
-    near("gradient norm", [m["grad_norm"] for m in steps(out)],
-         [m["grad_norm"] for m in steps(one)], 5e-5)
+    require_near("loss", losses(out), losses(one), 1e-5)
+    require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
+                 [m["grad_norm"] for m in steps(one)], 5e-5)
 
 
 def validation_losses(out):
@@ -90,26 +90,26 @@ class MeshJob(ShardedJob):
 
     # --- what every mesh must do ---------------------------------------------------------------
 
-    def trains_as_one_process(self, name, mesh, one):
+    def require_training_as_one_process(self, name, mesh, one):
         out = self.trained(name, **mesh)
         as_one_process(out, one)
-        near("validation", validation_losses(out), validation_losses(one), 1e-5)
+        require_near("validation", validation_losses(out), validation_losses(one), 1e-5)
         # Ranks that read the same sequences count once.
         assert [(m["samples"], m["tokens"])
                 for m in steps(out)] == [(m["samples"], m["tokens"]) for m in steps(one)]
         for line in steps(out):
             assert (abs(line["tokens_per_second"] * line["step_seconds"] / line["tokens"] - 1)
                     < 1e-3), line
-        self.exports_as(out, one, name)
+        self.require_same_export(out, one, name)
 
-    def exports_as(self, out, one, name):
-        found, expected = exported(out), exported(one)
+    def require_same_export(self, out, one, name):
+        found, expected = exported_weights(out), exported_weights(one)
         assert found.keys() == expected.keys()
         for tensor, weights in expected.items():
             assert (found[tensor].shape == weights.shape
                     and np.abs(found[tensor] - weights).max() < 1e-5), (name, tensor)
 
-    def samples_are_the_same(self, names):
+    def require_same_samples(self, names):
         found = {name: re.search(r"continued by the model\):\n(?:\[rank 0\] )?((?:w\d+)+ "
                                  r">>>(?:w\d+)+)\n", self.done[name].stdout)
                  for name in names}
@@ -117,7 +117,7 @@ class MeshJob(ShardedJob):
             assert sample, (name, self.done[name].stdout, self.done[name].stderr)
         assert len({sample[1] for sample in found.values()}) == 1, found
 
-    def uses_what_is_planned(self, name, mesh, ranks):
+    def require_planned_use(self, name, mesh, ranks):
         """Checks that the run uses the planned memory and traffic; returns the plan of the last
         rank."""
         record = manifest(self.out(name))
@@ -144,14 +144,14 @@ class MeshJob(ShardedJob):
         assert planned[0] <= given <= planned[0] + (1 << 20) and used <= given, record["memory"]
         return table
 
-    def converts_to_its_export(self, name):
+    def require_conversion_equals_export(self, name):
         out = self.out(name)
         assert must(ftrun("verify", out)).stdout == f"{out}: every file is complete and undamaged\n"
         must(ftrun("convert", out, "--out", self.scratch / f"converted-{name}"))
         converted = (self.scratch / f"converted-{name}" / "model.safetensors").read_bytes()
         assert converted == (out / "export" / "model" / "model.safetensors").read_bytes()
 
-    def goes_on_bit_by_bit(self, name, mesh):
+    def require_resume_bit_for_bit(self, name, mesh):
         cut = f"{name}-cut"
         self.trained(cut, **mesh, total=2)
         run = self.run(cut, "--resume", "auto", **self.settings_of(**mesh))
@@ -164,7 +164,7 @@ class MeshJob(ShardedJob):
         assert (first.keys() == second.keys() and all(np.array_equal(first[key], second[key])
                                                       for key in first))
 
-    def goes_on_elsewhere(self, path, one):
+    def resume_on_each_mesh(self, path, one):
         """Trains two steps on each mesh, and resumes on the next one; returns the output of the
         last part."""
         self.run("straight", **self.settings_of(**one, total=2 * len(path)))
@@ -181,14 +181,14 @@ class MeshJob(ShardedJob):
             assert np.abs(found[key] - values).max() < 1e-5, key
         return run
 
-    def poisoned(self, tensor, place):
+    def model_with_nan(self, tensor, place):
         """Returns the setting `model` for a copy of the model where one element is NaN."""
         weights = load_file(self.model / "model.safetensors")
         weights[tensor][place] = np.nan
         shape = json.loads((self.model / "config.json").read_text())
         return {"path": str(tiny_model(self.scratch / f"poisoned-{tensor}", weights, **shape))}
 
-    def saves_on_a_signal_and_goes_on(self, of, mesh):
+    def require_save_and_resume_after_signal(self, of, mesh):
         for target in (None, 1):  # all ranks, and one that writes no files of the run folder
             name = f"stopped-{of}-{target}"
             running = self.started(name, **mesh)

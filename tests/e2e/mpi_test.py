@@ -5,8 +5,8 @@ import shutil
 import signal
 import tempfile
 
-from runner import (BINARY, Job, Running, bad_data, case, checkpoints, free_port, manifest,
-                    require_same_run, run_cases, skip, steps)
+from runner import (BINARY, Job, Running, case, checkpoints, data_with_unknown_token, free_port,
+                    manifest, require_same_run, run_cases, skip, steps)
 
 FEW = {"train": {"steps": 4}}
 # One core may hold both ranks, and containers run as root.
@@ -42,7 +42,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def rank_that_fails_is_named():
-        running = mpirun(job.config("failed", **FEW, data=bad_data(job.scratch / "bad.bin")))
+        data = data_with_unknown_token(job.scratch / "bad.bin")
+        running = mpirun(job.config("failed", **FEW, data=data))
         # mpirun ends with the code of the rank whose end it sees first: the failed rank, or the
         # other one, which lost its peer.
         assert running.wait() in (4, 6), running.text()

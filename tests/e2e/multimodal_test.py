@@ -20,7 +20,7 @@ import transformers
 from peft.tuners.tuners_utils import check_target_module_exists
 from safetensors.torch import load_file, save_file
 
-from runner import case, config, ftrun, must, near, preload, run_cases, steps, write_config
+from runner import case, config, ftrun, must, preload, require_near, run_cases, steps, write_config
 
 ROWS, LENGTH = 4, 16  # of one step
 TEXT = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as scratch:
         with torch.no_grad():
             found = whole(input_ids=ids[:-1].view(ROWS, LENGTH)).logits.double()
         wanted = torch.nn.functional.cross_entropy(found.view(-1, found.shape[-1]), ids[1:])
-        near("loss", losses[:1], [float(wanted)], 1e-5)
+        require_near("loss", losses[:1], [float(wanted)], 1e-5)
 
     def compare_exports(name, own_name, source, kind):
         """Checks that the run's export is the source's folder with the decoder from the other run's

@@ -7,8 +7,8 @@ import numpy as np
 
 from safetensors.numpy import load_file
 
-from runner import (ShardedJob, case, copy_without_last, exported, ftrun, must, preload,
-                    require_same_run, run_cases, steps)
+from runner import (ShardedJob, case, copy_without_last_save, exported_weights, ftrun, must,
+                    preload, require_same_run, run_cases, steps)
 
 # The settings with which each optimizer shows its effect in a few steps.
 OPTIMIZERS = {
@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {"optimizer": {"type": name, "params": OPTIMIZERS[name]}} | changes
 
     def near_weights(one, other, bound):
-        a, b = exported(one), exported(other)
+        a, b = exported_weights(one), exported_weights(other)
         assert a.keys() == b.keys()
         for tensor in a:
             difference = np.linalg.norm(a[tensor].astype(np.float64) - b[tensor])
@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as scratch:
             one_process = job.train(f"{name}-one", 1, **settings_of(name))
             before = load_file(job.model / "model.safetensors")
             assert (all(np.abs(after - before[tensor]).max() > 1e-4
-                        for tensor, after in exported(one_process).items())), name
+                        for tensor, after in exported_weights(one_process).items())), name
             for layout, given in layouts.items():
                 given = dict(given)
                 ranks = given.pop("ranks")
@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.train("gradient", 1, **once, optimizer={"type": "SGD", "params": {"lr": 1.0}})
         before = load_file(job.model / "model.safetensors")
         gradient = {name: before[name] - after
-                    for name, after in exported(job.out("gradient")).items()}
+                    for name, after in exported_weights(job.out("gradient")).items()}
         first = {
             "Lion": lambda w, g, p: w * (1 - p["lr"] * p["weight_decay"]) - p["lr"] * np.sign(g),
             "Adagrad": lambda w, g, p: w - p["lr"] * (g + p["weight_decay"] * w) / np.sqrt(
@@ -86,8 +86,8 @@ with tempfile.TemporaryDirectory() as scratch:
                  "disk": (2, {"stage": 1, "zero": {"offload_optimizer": NVME}})}
         for name, formula in first.items():
             for home, (ranks, given) in homes.items():
-                found = exported(job.train(f"{name}-first-{home}", ranks,
-                                           **settings_of(name, **once, **given)))
+                found = exported_weights(job.train(f"{name}-first-{home}", ranks,
+                                                   **settings_of(name, **once, **given)))
                 for tensor, weights in found.items():
                     # The sign of an almost zero gradient is uncertain.
                     sure = np.abs(gradient[tensor]) > 1e-5
@@ -101,7 +101,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in OPTIMIZERS:
             saving = settings_of(name, stage=1, checkpoint={"every": 1, "keep_last": 0})
             whole = job.train(f"{name}-saving", 2, **saving)
-            copy_without_last(whole, job.out(f"{name}-resumed"), 4)
+            copy_without_last_save(whole, job.out(f"{name}-resumed"), 4)
             job.train(f"{name}-resumed", 2, "--resume", "auto", **saving)
             require_same_run(whole, job.out(f"{name}-resumed"))
 
@@ -111,7 +111,7 @@ with tempfile.TemporaryDirectory() as scratch:
         one process resumes from a checkpoint of three ranks."""
         saving = settings_of("AdamW8bit", checkpoint={"every": 1, "keep_last": 0})
         three = job.train("codes-three", 3, **saving, stage=2)
-        copy_without_last(three, job.out("codes-one"), 4)
+        copy_without_last_save(three, job.out("codes-one"), 4)
         one = job.train("codes-one", 1, "--resume", "auto", **saving)
         assert abs(steps(one)[-1]["loss"] - steps(three)[-1]["loss"]) < 2e-5 * steps(
             one)[-1]["loss"]

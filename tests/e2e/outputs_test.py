@@ -20,9 +20,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (BINARY, TIMEOUT, VOCABULARY, Job, case, checkpoints, environment, evaluations,
-                    exported, free_port, ftrun, manifest, metrics, must, near, needs, numbers,
-                    preload, run_cases, same_tensors, start, steps, tiny_data, tiny_model,
-                    tiny_weights)
+                    exported_weights, free_port, ftrun, manifest, metrics, must, needs, preload,
+                    reproducible_metrics, require_near, run_cases, same_tensors, start, steps,
+                    tiny_data, tiny_model, tiny_weights)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
 
@@ -206,8 +206,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert line["samples"] == 4 * line["step"] and line["tokens"] == 4 * SEQUENCE
             assert (line["step_seconds"] >= line["data_wait_seconds"] >= 0
                     and line["tokens_per_second"] > 0)
-            near("tokens per second", [line["tokens_per_second"]],
-                 [line["tokens"] / line["step_seconds"]], 1e-9)
+            require_near("tokens per second", [line["tokens_per_second"]],
+                         [line["tokens"] / line["step_seconds"]], 1e-9)
             assert {"parameters", "optimizer", "temporary"} <= set(line["memory"]), line["memory"]
         assert list(validations(job.out("run"))) == [0, 4, 6]
 
@@ -216,7 +216,7 @@ with tempfile.TemporaryDirectory() as scratch:
         (path,) = (job.out("run") / "tensorboard").iterdir()
         found = events(path)
         for line in steps(job.out("run")):
-            near("train/loss", [found["train/loss", line["step"]]], [line["loss"]], 1e-6)
+            require_near("train/loss", [found["train/loss", line["step"]]], [line["loss"]], 1e-6)
         tags = {tag for tag, _ in found}
         assert (any(tag.startswith("validation/") for tag in tags)
                 and any(tag.startswith("time/") for tag in tags)), tags
@@ -343,7 +343,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "would not start" not in new.stdout and not job.out("not-yet").exists(), new.stdout
         job.run("again", "--set", f"output_dir={job.out('again')}", **FULL)
         must(ftrun("--config", path, "--set", f"output_dir={job.out('from-yaml')}"))
-        assert numbers(job.out("again")) == numbers(job.out("from-yaml")) == numbers(job.out("run"))
+        expected = reproducible_metrics(job.out("run"))
+        assert reproducible_metrics(job.out("again")) == expected
+        assert reproducible_metrics(job.out("from-yaml")) == expected
 
     @case
     def every_rank_has_a_log():
@@ -366,12 +368,12 @@ with tempfile.TemporaryDirectory() as scratch:
             logits = model(rows[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY),
                                                  rows[:, 1:].reshape(-1)).item()
-        near("validation loss", [validations(job.out("run"))[6]], [loss], 1e-5)
+        require_near("validation loss", [validations(job.out("run"))[6]], [loss], 1e-5)
         last = evaluations(job.out("run"))[-1]
         right = int((logits.argmax(-1) == rows[:, 1:]).sum())
         assert (last["tokens"] == rows[:, 1:].numel()
                 and last["accuracy"] == right / last["tokens"] > 0), (last, right)
-        near("perplexity", [last["perplexity"]], [np.exp(last["loss"])], 1e-12)
+        require_near("perplexity", [last["perplexity"]], [np.exp(last["loss"])], 1e-12)
         folder = job.out("run") / "export" / "model"
         assert ((folder / "tokenizer_config.json").read_text() == '{"a": 1}'
                 and (folder / "tokenizer.json").exists())
@@ -385,8 +387,8 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(name, "--nproc", ranks, **FULL | {"csv_monitor": None}, train_batch_size=12,
                     gradient_accumulation_steps=None)
             losses[ranks] = list(validations(job.out(name)).values())
-        near("2 ranks", losses[2], losses[1], 1e-6)
-        near("3 ranks", losses[3], losses[1], 1e-6)
+        require_near("2 ranks", losses[2], losses[1], 1e-6)
+        require_near("3 ranks", losses[3], losses[1], 1e-6)
 
     @case
     def inspect_verify_and_convert_read_checkpoints():
@@ -407,7 +409,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for file in ("model.safetensors", "config.json", "tokenizer_config.json"):
             assert ((job.scratch / "converted-alone" / file).read_bytes()
                     == (out / "export/model" / file).read_bytes()), file
-        last = exported(out)
+        last = exported_weights(out)
         from safetensors.numpy import load_file
         converted = load_file(job.scratch / "converted-6" / "model.safetensors")
         assert (set(converted) == set(last) and all(np.array_equal(converted[n], last[n])
@@ -541,7 +543,8 @@ with tempfile.TemporaryDirectory() as scratch:
         plain = job.config("not-lacking", train={"steps": 6}, checkpoint={"every": 2})
         must(ftrun("--config", plain, "--nproc", 2))
         assert checkpoints(job.out("lacking")) == checkpoints(job.out("not-lacking"))
-        assert numbers(job.out("lacking")) == numbers(job.out("not-lacking"))
+        assert (reproducible_metrics(job.out("lacking"))
+                == reproducible_metrics(job.out("not-lacking")))
         assert contents(job.out("lacking") / "export") == contents(
             job.out("not-lacking") / "export")
         target = job.scratch / "lacking-as-hf"
@@ -603,7 +606,7 @@ with tempfile.TemporaryDirectory() as scratch:
             (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
         changes = FULL | {"csv_monitor": None, "model": {"path": str(snapshot)}}
         job.run("linked", **changes)
-        assert numbers(job.out("linked")) == numbers(job.out("run"))
+        assert reproducible_metrics(job.out("linked")) == reproducible_metrics(job.out("run"))
         converted = job.scratch / "converted-linked"
         must(ftrun("convert", job.out("linked"), "--out", converted))
         for folder in (job.out("linked") / "export" / "model", converted):

@@ -46,11 +46,11 @@ with tempfile.TemporaryDirectory() as scratch:
     def stages_train_as_one_process():
         one_process = trained("one", **ONE)
         for name, mesh in MESHES.items():
-            job.trains_as_one_process(name, mesh, one_process)
+            job.require_training_as_one_process(name, mesh, one_process)
 
     @case
     def the_sample_of_text_is_the_same():
-        job.samples_are_the_same(("one", *MESHES))
+        job.require_same_samples(("one", *MESHES))
 
     @case
     def each_stage_tells_how_long_it_waited():
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_is_planned_is_what_is_used_and_sent():
         for name, mesh in MESHES.items():
-            table = job.uses_what_is_planned(name, mesh, ranks_of(mesh))
+            table = job.require_planned_use(name, mesh, ranks_of(mesh))
             stages = re.findall(r"^ +(\d+)  \S.*? ([\d.]+ \w+) +[\d.]+ \w+$",
                                 table[table.index("each stage"):table.index("sent by")], re.M)
             assert [int(stage) for stage, _ in stages] == list(range(mesh["pipeline"])), table
@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as scratch:
             shown = must(ftrun("inspect", out / "checkpoints" / checkpoints(out)[-1])).stdout
             assert re.search(rf"^topology .*pipeline {MESHES[name]['pipeline']}\b", shown, re.M), (
                 shown)
-            job.converts_to_its_export(name)
+            job.require_conversion_equals_export(name)
 
     @case
     def stages_train_the_same_over_gloo():
@@ -95,20 +95,20 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def runs_continue_bit_by_bit_on_their_own_layout():
         for name in ("zb-h1", "3d"):
-            job.goes_on_bit_by_bit(name, MESHES[name])
+            job.require_resume_bit_for_bit(name, MESHES[name])
 
     @case
     def fp16_runs_continue_bit_by_bit_with_their_loss_scale():
         mesh = MESHES["interleaved"] | {"precision": "fp16"}
         trained("fp16", **mesh)
-        job.goes_on_bit_by_bit("fp16", mesh)
+        job.require_resume_bit_for_bit("fp16", mesh)
         scales = [[m["loss_scale"] for m in steps(job.out(name))] for name in ("fp16", "fp16-cut")]
         assert scales[0] == scales[1] and len(set(scales[0])) > 1, scales
 
     @case
     def runs_continue_with_the_same_losses_on_other_layouts():
-        job.goes_on_elsewhere([MESHES["1f1b"], {"data": 2, "stage": 3}, MESHES["gpipe-4"],
-                               MESHES["3d"]], ONE)
+        job.resume_on_each_mesh([MESHES["1f1b"], {"data": 2, "stage": 3}, MESHES["gpipe-4"],
+                                 MESHES["3d"]], ONE)
 
     @case
     def deepspeeds_keys_give_the_same_run():
@@ -120,7 +120,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_signal_saves_and_the_runs_continue():
         for name in ("zb-h1", "1f1b", "interleaved"):
-            job.saves_on_a_signal_and_goes_on(name, MESHES[name])
+            job.require_save_and_resume_after_signal(name, MESHES[name])
 
     @case
     def a_stage_that_is_lost_is_named():
@@ -136,7 +136,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   ("zbv", (2, 3), MESHES["zbv"] | {"layers": [1, 2, 2, 1]})):
             run = job.run(f"nan-{name}", code=7,
                           **settings(**mesh, precision="bf16", train={"max_nonfinite_steps": 1}),
-                          model=job.poisoned(weight, (100, 4)))
+                          model=job.model_with_nan(weight, (100, 4)))
             match = re.search(r"first met by (.*)\n", run.stderr)
             places = "; ".join(f"rank {rank}, forward layer 5 mb 0 (layers.4): sum; the weight "
                                f"{weight} is not finite" for rank in ranks)
@@ -161,7 +161,7 @@ with tempfile.TemporaryDirectory() as scratch:
                            zero={"offload_optimizer": {"device": "cpu"}})
         job.run("offloaded", **changes)
         as_one_process(job.out("offloaded"), job.out("one"))
-        job.exports_as(job.out("offloaded"), job.out("one"), "offloaded")
+        job.require_same_export(job.out("offloaded"), job.out("one"), "offloaded")
 
     @case
     def layers_may_be_assigned_by_hand():

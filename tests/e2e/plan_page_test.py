@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 
-from browser import body_data, data_of, dom, refuse_what_is_elsewhere
+from browser import body_data, dom, page_data, require_self_contained
 from machines import two_cores
 from runner import Job, case, ftrun, must, needs, run_cases
 
@@ -49,9 +49,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert result.stdout.count(f"wrote {page}\n") == 1, result.stdout
         answer = json.loads(plan(named, page, "--json").stdout)["result"]
         plan(named, page, "--device-memory", "2GiB")
-        refuse_what_is_elsewhere(page)
+        require_self_contained(page)
         assert "<script>steal" not in page.read_text()
-        data = data_of(page)
+        data = page_data(page)
         assert f"config: {named}" in data["facts"], data["facts"]
         assert abs(data["seconds"] / answer["time"]["seconds"] - 1) < 1e-9
         rank, = data["ranks"]
@@ -94,7 +94,7 @@ with tempfile.TemporaryDirectory() as scratch:
                              gradient_accumulation_steps=None)
         stdout = plan(open_layout, page, "--search", "--seconds", 600, "--json").stdout
         answer = json.loads(stdout)["result"]["search"]
-        data = data_of(page)
+        data = page_data(page)
         assert data["search"]["layouts"] == answer["layouts"]
         assert abs(data["seconds"] - answer["layouts"][0]["seconds"]) < 1e-9
         choices = {choice["choice"]: choice for choice in data["search"]["why_not"]}
@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory() as scratch:
         page = job.scratch / "large.html"
         large(page)
         assert page.stat().st_size < 3 << 20, page.stat().st_size
-        data = data_of(page)
+        data = page_data(page)
         assert [rank["stage"] for rank in data["ranks"]] == list(range(16))
         assert sum(len(lane["blocks"]) // 7 for rank in data["ranks"]
                    for lane in rank["lanes"]) <= 40_000
@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as scratch:
         plan(config(), page)
         before = page.read_text()
         plan(config(gradient_accumulation_steps=1), page)
-        assert data_of(page)["seconds"] and page.read_text() != before
+        assert page_data(page)["seconds"] and page.read_text() != before
         own_file.write_text("<!DOCTYPE html>\n<p>mine")
         stderr = plan(config(), own_file, code=2).stderr
         assert (f"{own_file}: is not a page of ftrun plan's, and is not overwritten" in stderr

@@ -5,7 +5,7 @@ import json
 import re
 import tempfile
 
-from browser import data_of
+from browser import page_data
 from runner import Job, case, ftrun, manifest, must, run_cases, steps, tiny_model
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as scratch:
             whole, sum_of_parts = (record[side]["step"], sum(record[side][key] for key in parts))
             assert record[side]["layers"] > 0 and sum_of_parts >= whole - len(parts), record
         assert set(record["load"]) == {"others_per_million", "stolen_per_million"}, record
-        shown, = data_of(job.out("after") / "report.html")["runs"]
+        shown, = page_data(job.out("after") / "report.html")["runs"]
         times = {part["part"]: part for part in shown["times"]}
         assert round(times["step"]["measured"] * 1e6) == record["measured"]["step"], times
         assert round(times["layers"]["predicted"] * 1e6) == record["predicted"]["layers"], times
@@ -165,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
                               if name.startswith("forward layer 0"))
                 assert gathered <= forward + 0.01, (gathered, forward)
             assert min(begins) >= 0, begins
-        facts = data_of(job.out("traced") / "report.html")["runs"][0]["facts"]
+        facts = page_data(job.out("traced") / "report.html")["runs"][0]["facts"]
         assert "traced steps: trace.json in the run's folder, for ui.perfetto.dev" in facts, facts
         # A resumed run adds to the trace; a trace never replaces another file.
         more = {**traced, "train": {"steps": 10, "trace": {"steps": [10]}}}

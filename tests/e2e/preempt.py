@@ -82,7 +82,7 @@ def require_saved(out, number, code, what):
         assert f"step-{last_step:08}" in checkpoints(out), f"step {last_step} was not saved: {what}"
 
 
-class Contract:
+class PreemptionTrial:
     def __init__(self, scratch, seed):
         scratch = pathlib.Path(scratch)
         self.job = Job(scratch, writer_model(scratch / "model"))
@@ -122,7 +122,7 @@ class Contract:
             },
         }
 
-    def undisturbed(self, kind):
+    def undisturbed_run(self, kind):
         """Returns the folder of a run that nothing disturbs, and its duration in seconds."""
         if kind not in self.straight:
             name = f"straight-{len(self.straight)}"
@@ -161,7 +161,7 @@ class Contract:
         await_that(lambda: ended() or printed(after), f"there is {after!r}", pause=0.001)
         return time.sleep(self.chance.uniform(0, 0.03))
 
-    def receivers(self, running):
+    def choose_receivers(self, running):
         """Chooses the receivers of the signal: the supervisor, one rank, or all processes, as with
         SLURM."""
         first = running.process.pid
@@ -177,7 +177,7 @@ class Contract:
         number = self.chance.choice(DRAWN)
         self.await_phase(phase, running, out, seconds)
         sent = time.monotonic()
-        pids = self.receivers(running)
+        pids = self.choose_receivers(running)
         ranks = children(running.process.pid) if running.process.poll() is None else []
         for pid in pids:
             try:
@@ -207,7 +207,7 @@ class Contract:
         return True
 
     def run(self, kind, most):
-        straight, seconds = self.undisturbed(kind)
+        straight, seconds = self.undisturbed_run(kind)
         name = f"stopped-{self.runs}"
         self.runs += 1
         out = self.job.out(name)
@@ -235,16 +235,16 @@ class Contract:
         require_same_run(straight, out)
         must(ftrun("verify", out))
 
-    def make(self, signals):
+    def send_signals(self, signals):
         deck = []
         while self.count() < signals:
             if not deck:
                 deck = list(self.kinds)
                 self.chance.shuffle(deck)
             self.run(deck.pop(), signals - self.count())
-        return self.tell()
+        return self.print_summary()
 
-    def tell(self):
+    def print_summary(self):
         def list_counts(counts):
             return ", ".join(
                 f"{name} {count}"
@@ -269,7 +269,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(Contract(folder, args.seed).make(args.signals), flush=True)
+        print(PreemptionTrial(folder, args.seed).send_signals(args.signals), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ measurements."""
 import tempfile
 import time
 
-from preempt import Contract
+from preempt import PreemptionTrial
 from runner import Job, case, manifest, preload, run_cases
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -14,7 +14,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stops_at_random_instants_resume_bitwise():
-        print(Contract(scratch, int(time.time()) // 86400).make(6), flush=True)
+        print(PreemptionTrial(scratch, int(time.time()) // 86400).send_signals(6), flush=True)
 
     @case
     def lead_that_is_too_short_is_warned_of_and_kept_with_the_run():

@@ -9,8 +9,9 @@ import tempfile
 
 import numpy as np
 import torch
-from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, kill_before_last, must,
-                    near, numbers, preload, run_cases, same_tensors, start, steps, write_config)
+from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, kill_before_last_save, must,
+                    preload, reproducible_metrics, require_near, run_cases, same_tensors, start,
+                    steps, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -85,9 +86,10 @@ with tempfile.TemporaryDirectory() as scratch:
             expected = load_file(references / name / "trained" / "adapter_model.safetensors")
             for layout in layouts:
                 out = train(name, f"{name}-{layout}", LAYOUTS[layout][0], **LAYOUTS[layout][1])
-                loss = near("loss", [m["loss"] for m in steps(out)], reference["losses"], 1e-5)
-                norm = near("gradient norm", [m["grad_norm"] for m in steps(out)],
-                            reference["grad_norms"], 5e-5)
+                loss = require_near("loss", [m["loss"] for m in steps(out)],
+                                    reference["losses"], 1e-5)
+                norm = require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
+                                    reference["grad_norms"], 5e-5)
                 trained = adapter_file(out)
                 assert set(trained) == set(expected), set(trained) ^ set(expected)
                 for tensor, values in expected.items():
@@ -120,8 +122,8 @@ with tempfile.TemporaryDirectory() as scratch:
                     "train": {"steps": 2}}
             job.run("one", **(job.settings(1) | lora))
             job.run("two", "--nproc", 2, **(job.settings(2, stage=3) | lora))
-            near("loss", [m["loss"] for m in steps(job.out("two"))],
-                 [m["loss"] for m in steps(job.out("one"))], 1e-6)
+            require_near("loss", [m["loss"] for m in steps(job.out("two"))],
+                         [m["loss"] for m in steps(job.out("one"))], 1e-6)
             packed = {tensor: torch.from_numpy(values)
                       for tensor, values in load_file(job.model / "model.safetensors").items()
                       if is_packed(tensor, values)}
@@ -139,8 +141,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def bf16_trains_as_fp32():
         train("nf4", "bf16", 2, bf16={"enabled": True}, zero_optimization=STAGE3,
               train={"steps": 8})
-        near("loss", [m["loss"] for m in steps(scratch / "bf16")],
-             [m["loss"] for m in steps(scratch / "nf4-one")][:8], 5e-3)
+        require_near("loss", [m["loss"] for m in steps(scratch / "bf16")],
+                     [m["loss"] for m in steps(scratch / "nf4-one")][:8], 5e-3)
 
     @case
     def a_killed_run_goes_on_bit_by_bit():
@@ -150,12 +152,10 @@ with tempfile.TemporaryDirectory() as scratch:
                   "train": {"steps": 8}}
         straight = train("nf4", "straight", 2, **saving)
         out = scratch / "cut"
-        kill_before_last(out, 8,
-                         lambda: start("--config",
-                                       write_config(scratch, settings("nf4", "cut", 2, **saving),
-                                                    "cut.json"), "--nproc", 2))
+        cut = write_config(scratch, settings("nf4", "cut", 2, **saving), "cut.json")
+        kill_before_last_save(out, 8, lambda: start("--config", cut, "--nproc", 2))
         train("nf4", "cut", 2, "--resume", "auto", **saving)
-        assert numbers(out) == numbers(straight)
+        assert reproducible_metrics(out) == reproducible_metrics(straight)
         one, two = adapter_file(straight), adapter_file(out)
         assert same_tensors(one, two)
         other = settings("nf4", "cut", 2, **saving) | {"quantization": {"type": "int8"},

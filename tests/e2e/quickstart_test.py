@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from runner import LAUNCHER_VARIABLES, evaluations, exported, manifest, must, skip, steps
+from runner import LAUNCHER_VARIABLES, evaluations, exported_weights, manifest, must, skip, steps
 
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 4
@@ -37,7 +37,7 @@ def check_run(out, done, steps_done):
     assert len(losses) == steps_done, losses
     assert manifest(out)["exit_code"] == 0, manifest(out)
     shape = json.loads((out / "export" / "model" / "config.json").read_text())
-    weights = exported(out)
+    weights = exported_weights(out)
     assert weights["model.embed_tokens.weight"].shape == (shape["vocab_size"], shape["hidden_size"])
     assert (out / "export" / "model" / "tokenizer.json").exists() and (out / "report.html").exists()
     assert f"model:    {out}/export/model " in done.stdout, done.stdout[-2000:]

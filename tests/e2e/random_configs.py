@@ -21,8 +21,8 @@ import time
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
 
 import numpy as np
-from runner import (config, copy_without_last, ftrun, manifest, metrics, must, numbers, start,
-                    tiny_data, write_config)
+from runner import (config, copy_without_last_save, ftrun, manifest, metrics, must,
+                    reproducible_metrics, start, tiny_data, write_config)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
@@ -91,7 +91,7 @@ class Draw:
         self.samples = chance.choice((4, 6, 8, 12))  # in a global batch
         self.steps = chance.randint(4, 7)
         self.precision = self.weighted(("fp32", 6), ("bf16", 2), ("fp16", 1))
-        self.what = self.draw_what()
+        self.what = self.draw_training()
 
     def weighted(self, *choices):
         return self.chance.choices([c for c, _ in choices], [w for _, w in choices])[0]
@@ -115,7 +115,7 @@ class Draw:
             data["validation"] = self.chance.choice((more, {"first": more, "second": documents}))
         return data
 
-    def draw_what(self):
+    def draw_training(self):
         chance = self.chance
         rate = 10 ** chance.uniform(-4, -2.5)
         what = {"data": self.draw_data(), "train": {"seed": chance.randint(0, 99),
@@ -266,7 +266,7 @@ class Draw:
                                             {}) | how.get("checkpoint", {}) | checkpoint
         return value
 
-    def plain(self):
+    def plain_settings(self):
         return {"train_micro_batch_size_per_gpu": self.samples, "threads": 1}
 
 
@@ -347,10 +347,10 @@ class Run:
         if not moved["program"] <= moved["transport"] <= most * moved["program"] + 4096:
             raise Finding(f"communication: {moved}")
 
-    def cut(self, out, name):
+    def copy_half_saved(self, out, name):
         """Copies a run's folder as it was when half of its steps were saved."""
         half = self.draw.steps // 2
-        copy_without_last(out, self.scratch / name, self.draw.steps)
+        copy_without_last_save(out, self.scratch / name, self.draw.steps)
         for step in range(half + 1, self.draw.steps):
             shutil.rmtree(self.scratch / name / "checkpoints" / f"step-{step:08}")
         (self.scratch / name / "checkpoints" / "latest").write_text(f"step-{half:08}")
@@ -377,19 +377,19 @@ class Run:
         must(ftrun(*command()))
         return out
 
-    def go(self):
+    def try_config(self):
         """Tries the config; returns False if it cannot be trained at all."""
         draw = self.draw
-        if self.refusal("one", 1, draw.plain()):
+        if self.refusal("one", 1, draw.plain_settings()):
             return False
         ranks, how = self.accepted_layout("first")
-        one = self.train("one", 1, draw.plain(), every=0)
+        one = self.train("one", 1, draw.plain_settings(), every=0)
         first = self.train("first", ranks, how, every=1, keep_last=0)
         self.check_record(first, ranks, how)
         self.compare(f"{ranks} ranks and one", first, one)
         must(ftrun("verify", first))
-        self.cut(first, "again")
-        self.cut(first, "moved")
+        self.copy_half_saved(first, "again")
+        self.copy_half_saved(first, "moved")
         same_files(first, self.train("again", ranks, how, "--resume", "auto", every=1, keep_last=0))
         if draw.maybe(0.3):
             same_files(first, self.train_killed("killed", ranks, how))
@@ -406,7 +406,7 @@ def same_files(a, b):
         raise Finding(f"metrics of a run that went on differ:\n{numbers(a)}\n{numbers(b)}")
     files = sorted(path.relative_to(a) for path in (a / "export").rglob("*.safetensors"))
     if not files or any((a / file).read_bytes() != (b / file).read_bytes() for file in files):
-        raise Finding(f"what a run that went on exported differs: {files}")
+        raise Finding(f"what a resumed run exported differs: {files}")
 
 
 class Tally:
@@ -416,7 +416,7 @@ class Tally:
         self.worst = collections.defaultdict(float)
         self.findings = 0
 
-    def tell(self):
+    def print_summary(self):
         for words, count in self.refused.most_common():
             print(f"{count:6} refused: {words}")
         for (precision, key), worst in sorted(self.worst.items()):
@@ -440,7 +440,7 @@ def main():
             scratch = base / f"run-{number}"
             scratch.mkdir()
             try:
-                tally.trained[draw.precision] += Run(draw, scratch, tally).go()
+                tally.trained[draw.precision] += Run(draw, scratch, tally).try_config()
             except Exception as error:  # the next configs are tried nevertheless
                 tally.findings += 1
                 print(f"seed {args.seed}, run {number}: {type(error).__name__}: {error}\n",
@@ -449,7 +449,7 @@ def main():
                     shutil.copytree(scratch, pathlib.Path(args.keep) / f"{args.seed}-{number}",
                                     dirs_exist_ok=True)
             shutil.rmtree(scratch)
-    tally.tell()
+    tally.print_summary()
     sys.exit(tally.findings > 0)
 
 

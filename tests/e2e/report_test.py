@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 
-from browser import data_of, dom, refuse_what_is_elsewhere, body_data
+from browser import body_data, dom, page_data, require_self_contained
 from runner import Job, case, ftrun, must, needs, run_cases, steps, tiny_data
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def each_run_ends_with_its_page():
         out = trained(HOSTILE)
         page = out / "report.html"
-        run, = data_of(page)["runs"]
+        run, = page_data(page)["runs"]
         assert run["name"] == HOSTILE and "<img" not in page.read_text()
         assert (run["steps"]["step"] == [m["step"] for m in steps(out)]
                 and run["steps"]["loss"] == [m["loss"] for m in steps(out)])
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 and len(run["texts"]) == 8), run["evaluations"]
         assert run["config"]["train.steps"] == "6" and "steps: 6" in run["config_yaml"]
         assert any("ended: " in fact and ", done" in fact for fact in run["facts"]), run["facts"]
-        refuse_what_is_elsewhere(page)
+        require_self_contained(page)
 
     @case
     def a_run_that_fails_has_one_too():
@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as scratch:
         bad.write_bytes(ids)
         job.run("failed", code=4, data={"train": str(bad), "token_dtype": "uint16",
                                         "shuffle": False})
-        run, = data_of(job.out("failed") / "report.html")["runs"]
+        run, = page_data(job.out("failed") / "report.html")["runs"]
         assert any("ended: " in fact and "5000" in fact for fact in run["facts"]), run["facts"]
 
     @case
@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as scratch:
         (torn / "run.json").write_text('{"config": {"a"')
         page = job.scratch / "all.html"
         assert must(ftrun("report", torn, second, "--out", page)).stdout == f"wrote {page}\n"
-        runs = data_of(page)["runs"]
+        runs = page_data(page)["runs"]
         assert ([run["unreadable"] for run in runs] == [1, 0]
                 and [run["name"] for run in runs] == ["torn", "second"])
         assert runs[0]["config"] == {} and runs[1]["config"]["train.seed"] == "7"

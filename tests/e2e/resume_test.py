@@ -4,9 +4,9 @@ import json
 import shutil
 import tempfile
 
-from runner import (ATTEMPTS, Job, case, checkpoints, ftrun, manifest, must, near, numbers,
-                    preload, require_same_run, run_cases, start, steps, tiny_data, tiny_model,
-                    tiny_weights)
+from runner import (ATTEMPTS, Job, case, checkpoints, ftrun, manifest, must, preload,
+                    reproducible_metrics, require_near, require_same_run, run_cases, start, steps,
+                    tiny_data, tiny_model, tiny_weights)
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
@@ -102,8 +102,8 @@ with tempfile.TemporaryDirectory() as scratch:
         moved = job.run("moved", "--nproc", 1, "--resume", "auto", **whole)
         assert ("notice: the resumed run has another topology.data: was 2, is now 1"
                 in moved.stderr), moved.stderr
-        near("loss", [m["loss"] for m in steps(job.out("moved"))],
-             [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
+        require_near("loss", [m["loss"] for m in steps(job.out("moved"))],
+                     [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
 
     @case
     def a_mix_of_data_sets_goes_on_with_the_same_samples():
@@ -124,8 +124,8 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(name, "--nproc", 2, **base, train={"steps": 5})
             job.run(name, "--nproc", ranks, "--resume", "auto", **base, train={"steps": 12})
         require_same_run(job.out("mixed"), job.out("mixed-2"))
-        near("loss", [m["loss"] for m in steps(job.out("mixed-1"))],
-             [m["loss"] for m in steps(job.out("mixed"))], 1e-6)
+        require_near("loss", [m["loss"] for m in steps(job.out("mixed-1"))],
+                     [m["loss"] for m in steps(job.out("mixed"))], 1e-6)
         mix["train"][1]["weight"] = 2
         refused = job.run("mixed-2", "--nproc", 2, "--resume", "auto", code=2, **base,
                           train={"steps": 14})
@@ -143,7 +143,7 @@ with tempfile.TemporaryDirectory() as scratch:
                        "config.comm.timeout: was 0, is now 60", "config.threads: was 1, is now 2"):
             assert f"notice: the resumed run has another {change}" in longer.stderr, longer.stderr
         job.run("eight", **short | {"train": {"steps": 8}})
-        assert numbers(job.out("longer")) == numbers(job.out("eight"))
+        assert reproducible_metrics(job.out("longer")) == reproducible_metrics(job.out("eight"))
 
     @case
     def more_steps_of_a_decaying_schedule_need_permission():

@@ -142,7 +142,7 @@ def is_timeout(error):
             or any(message in text for message in WAIT_MESSAGES))
 
 
-def only_timed_out(error):
+def is_caused_by_timeouts(error):
     """Returns whether an exception is a wait, and so is each exception during whose handling it was
     raised."""
     while error is not None:
@@ -155,7 +155,7 @@ def only_timed_out(error):
 def report_failure(kind, error, trace):
     """Prints an exception that ends the test, and a last line if the test failed by waiting."""
     sys.__excepthook__(kind, error, trace)
-    if only_timed_out(error):
+    if is_caused_by_timeouts(error):
         print(f"waited: {str(error).splitlines()[0]}", flush=True)
 
 
@@ -350,14 +350,14 @@ def evaluations(out, name="validation"):
     return [m for m in metrics(out) if m.get("evaluation") == name]
 
 
-def accumulation(changes, ranks, micro_batches):
+def accumulation_of_ranks(changes, ranks, micro_batches):
     """Returns the gradient_accumulation_steps with which the ranks of a config's layout together
     train this number of micro-batches per step."""
     layout = changes.get("parallel", {})
     return micro_batches * layout.get("tensor", 1) * layout.get("pipeline", 1) // ranks
 
 
-def near(name, found, expected, relative):
+def require_near(name, found, expected, relative):
     """Returns the largest relative difference; fails if it is above `relative`, and for NaN."""
     worst = float(np.max([abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True)]))
     assert worst <= relative, f"{name}: off by {worst:.3g} relative, {relative:g} allowed"
@@ -425,7 +425,7 @@ def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
     return path
 
 
-def bad_data(path):
+def data_with_unknown_token(path):
     """Writes data where sample 3 has an id that the model lacks; returns the settings. If two ranks
     read two samples at a time, the second rank reads it."""
     ids = np.fromfile(tiny_data(path), dtype=np.uint16)
@@ -529,13 +529,13 @@ TIMES = ("tokens_per_second", "step_seconds", "data_wait_seconds", "exposed_comm
          "seconds", "counters", "memory")
 
 
-def numbers(out):
+def reproducible_metrics(out):
     """Returns the lines of metrics.jsonl without the values that depend on the clock or on the
     ranks."""
     return [{k: v for k, v in line.items() if k not in TIMES} for line in metrics(out)]
 
 
-def exported(out):
+def exported_weights(out):
     """Returns the weights that a run exported, by name."""
     weights = {}
     for path in sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors")):
@@ -597,7 +597,7 @@ def checkpoints(out):
     return sorted(p.name for p in (pathlib.Path(out) / "checkpoints").iterdir() if p.is_dir())
 
 
-def kill_before_last(out, step, begin):
+def kill_before_last_save(out, step, begin):
     """Starts a run with `begin`, and kills it after it has saved something and before it saves its
     last step, `step`."""
     last = f"step-{step:08}"
@@ -611,7 +611,7 @@ def kill_before_last(out, step, begin):
     assert last not in checkpoints(out), f"{ATTEMPTS} kills came after the last step"
 
 
-def copy_without_last(out, to, step):
+def copy_without_last_save(out, to, step):
     """Copies the folder of a run that saves every step, as it was before its last step, `step`, was
     saved."""
     shutil.copytree(out, to)
@@ -680,7 +680,7 @@ class Running:
         """Stops the started process, a run of one rank, while the test changes what the run is
         about to use."""
         self.kill(signal.SIGSTOP)
-        await_that(lambda: state_of(self.process.pid) == "T", "the run is stopped", self)
+        await_that(lambda: process_state(self.process.pid) == "T", "the run is stopped", self)
         yield
         self.kill(signal.SIGCONT)
 
@@ -746,7 +746,7 @@ def children(pid):
     return pids
 
 
-def state_of(pid):
+def process_state(pid):
     """Returns the state letter of a process in /proc: T if it is stopped, Z if it has ended."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
@@ -754,7 +754,7 @@ def state_of(pid):
 def is_alive(pid):
     """Returns whether a thread of a process still runs."""
     try:
-        state = state_of(pid)
+        state = process_state(pid)
         threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return False

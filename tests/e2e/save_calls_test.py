@@ -30,15 +30,15 @@ WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2")
 SYNCS = ("fsync", "fdatasync")
 
 
-def saving(background):
+def save_settings(background):
     return TRAINING | {"checkpoint": {"every": 1, "keep_last": 2, "background": background}}
 
 
-def started_until(name, number, background):
+def run_until_killed_at(name, number, background):
     """Starts a run that is killed at one of its calls; returns the process, and the calls up to
     that one."""
     calls = job.scratch / f"{name}.calls"
-    config = job.config(name, **saving(background))
+    config = job.config(name, **save_settings(background))
     process = subprocess.run([KILLER, f"{job.out(name)}/checkpoints", str(number), calls, BINARY,
                               "--config", config],
                              capture_output=True, text=True, env=environment(), timeout=TIMEOUT)
@@ -103,17 +103,18 @@ def require_order(root, calls):
     assert len(pointers) == 4 and len(renames("/step-.*", r"/step-.*\.tmp-\w+")) == 2, below
 
 
-def kill_and_go_on(name, number, background):
+def kill_and_resume(name, number, background):
     """Kills the run at a call and resumes it; returns the call, or None if the run ended before
     it."""
-    process, calls = started_until(name, number, background)
+    process, calls = run_until_killed_at(name, number, background)
     if process.returncode == 0:
         return None
     assert (process.returncode == 137 and len(calls) == number), (process.returncode, number, calls,
                                                                   process.stderr[-2000:])
     require_latest(job.out(name))
     saved = max(reported_steps(process.stdout + process.stderr, "saved"), default=0)
-    resumed = must(ftrun("--config", job.config(name, **saving(background)), "--resume", "auto"))
+    resumed = must(ftrun("--config", job.config(name, **save_settings(background)),
+                         "--resume", "auto"))
     found = max(reported_steps(resumed.stdout + resumed.stderr, "resumed from"), default=0)
     assert found >= saved, (
         f"step {saved} was told to be saved, the next start went on from {found}; killed at "
@@ -151,7 +152,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for which, background in enumerate((False, True)):
         way = "background" if background else "foreground"
         began = time.monotonic()
-        process, calls = started_until(f"counted-{way}", 0, background)
+        process, calls = run_until_killed_at(f"counted-{way}", 0, background)
         assert process.returncode == 0, process.stderr[-2000:]
         require_same_run(job.out("straight"), job.out(f"counted-{way}"))
         assert sorted(reported_steps(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], (
@@ -163,7 +164,7 @@ with tempfile.TemporaryDirectory() as scratch:
         calls = calls_of_two_saves(calls)
         assert any(call.name == "rmdir" or call.name.startswith("unlink") for call in calls), calls
         numbers = [call.number for call in calls] if EVERY_CALL else draw_calls(calls, which)
-        killed = [kill_and_go_on(f"{way}-{number}", number, background) for number in numbers]
+        killed = [kill_and_resume(f"{way}-{number}", number, background) for number in numbers]
         names = collections.Counter(call.name for call in killed if call)
         assert names, "no run was killed at a system call"
         print(f"{way}: {len(calls)} calls of two saves, {len(numbers)} kills, {killed.count(None)} "

@@ -14,8 +14,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near,
-                    preload, require_same_run, run_cases, start, steps, stored_boxes, tiny_data)
+from runner import (ShardedJob, case, checkpoints, evaluations, exported_weights, ftrun, must,
+                    preload, require_near, require_same_run, run_cases, start, steps, stored_boxes,
+                    tiny_data)
 
 CPU = {"device": "cpu"}
 ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True,
@@ -26,7 +27,7 @@ OVERFLOWING = {"fp16": {"enabled": True, "initial_scale_power": 21, "loss_scale_
 HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
 
 
-def contents(out, step):
+def checkpoint_arrays(out, step):
     """Returns {(tensor, kind): the whole array} of a checkpoint."""
     tensors, copies = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}",
@@ -40,8 +41,8 @@ def contents(out, step):
     return tensors
 
 
-def same_contents(a, b, step):
-    first, second = contents(a, step), contents(b, step)
+def require_same_arrays(a, b, step):
+    first, second = checkpoint_arrays(a, step), checkpoint_arrays(b, step)
     assert first.keys() == second.keys(), first.keys() ^ second.keys()
     for key in first:
         assert np.array_equal(first[key], second[key]), key
@@ -60,38 +61,38 @@ with tempfile.TemporaryDirectory() as scratch:
     def settings(stage=0, tier="device", steps=6, **changes):
         return {"stage": stage, "zero": TIERS[tier], "train": {"steps": steps}, **changes}
 
-    def stopped(name, ranks, **changes):
+    def train_half(name, ranks, **changes):
         """Trains three of six steps into a separate folder."""
         return job.train(name, ranks, **settings(steps=3, **changes))
 
-    def resumed(name, ranks, **changes):
+    def resume(name, ranks, **changes):
         run = job.run(name, "--nproc", ranks, "--resume", "auto",
                       **job.settings(ranks, **settings(**changes)))
         assert f"resumed from {job.out(name)}/checkpoints/step-00000003" in run.stdout, run.stdout
         return run
 
-    def as_not_stopped(straight, ranks, layouts, **precision):
+    def require_as_uninterrupted(straight, ranks, layouts, **precision):
         """Checks that every layout, stopped after three steps and resumed, equals the uninterrupted
         run of stage 0."""
         job.train(straight, ranks, **settings(**precision))
         for stage, tier in layouts:
             name = f"{straight}-{stage}-{tier}"
-            stopped(name, ranks, stage=stage, tier=tier, **precision)
-            resumed(name, ranks, stage=stage, tier=tier, **precision)
+            train_half(name, ranks, stage=stage, tier=tier, **precision)
+            resume(name, ranks, stage=stage, tier=tier, **precision)
             require_same_run(job.out(straight), job.out(name))
-            same_contents(job.out(straight), job.out(name), 6)
+            require_same_arrays(job.out(straight), job.out(name), 6)
 
     @case
     def fp32_goes_on_wherever_state_lies():
-        as_not_stopped("fp32", 3, [(1, "host"), (3, "half"), (3, "disk-both")])
+        require_as_uninterrupted("fp32", 3, [(1, "host"), (3, "half"), (3, "disk-both")])
 
     @case
     def bf16_goes_on_wherever_state_lies():
-        as_not_stopped("bf16", 2, [(1, "disk"), (3, "host-both")], precision="bf16")
+        require_as_uninterrupted("bf16", 2, [(1, "disk"), (3, "host-both")], precision="bf16")
 
     @case
     def fp16_goes_on_with_its_loss_scale():
-        as_not_stopped("fp16", 2, [(0, "device"), (2, "disk")], **OVERFLOWING)
+        require_as_uninterrupted("fp16", 2, [(0, "device"), (2, "disk")], **OVERFLOWING)
         scales = [m["loss_scale"] for m in steps(job.out("fp16"))]
         skipped = [m.get("skipped", False) for m in steps(job.out("fp16"))]
         assert (True in skipped[:3] and False in skipped[:3]
@@ -102,45 +103,45 @@ with tempfile.TemporaryDirectory() as scratch:
         """Stochastic rounding depends on seed, step and element, and not on when a run was
         stopped."""
         job.train("rounded", 2, **settings(stage=1, **ROUNDED))
-        stopped("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
-        resumed("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
+        train_half("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
+        resume("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
         require_same_run(job.out("rounded"), job.out("rounded-cut"))
-        same_contents(job.out("rounded"), job.out("rounded-cut"), 6)
+        require_same_arrays(job.out("rounded"), job.out("rounded-cut"), 6)
 
     @case
     def replicas_go_on():
         job.train("hybrid", 4, **settings(stage=3, **HYBRID))
-        stopped("hybrid-cut", 4, stage=3, **HYBRID)
-        resumed("hybrid-cut", 4, stage=3, **HYBRID)
+        train_half("hybrid-cut", 4, stage=3, **HYBRID)
+        resume("hybrid-cut", 4, stage=3, **HYBRID)
         require_same_run(job.out("hybrid"), job.out("hybrid-cut"))
-        same_contents(job.out("hybrid"), job.out("hybrid-cut"), 6)
+        require_same_arrays(job.out("hybrid"), job.out("hybrid-cut"), 6)
 
     # --- on another layout -------------------------------------------------------------------
 
     @case
     def another_stage_tier_and_recompute_change_no_bit():
-        stopped("moved", 3, stage=3)
+        train_half("moved", 3, stage=3)
         moves = {"whole": {"stage": 0}, "states": {"stage": 1, "tier": "disk"},
                  "elsewhere": {"stage": 3, "tier": "disk-both", "recompute": "full",
                                "aio": {"queue_depth": 4},
                                "activation_checkpointing": {"cpu_checkpointing": True}}}
         for name, changes in moves.items():
             shutil.copytree(job.out("moved"), job.out(name))
-            run = resumed(name, 3, **changes)
+            run = resume(name, 3, **changes)
             if changes["stage"] != 3:
                 assert ("notice: the resumed run has another config.zero_optimization.stage: was "
                         f"3, is now {changes['stage']}"
                         in run.stderr), run.stderr
             require_same_run(job.out("fp32"), job.out(name))
-            same_contents(job.out("fp32"), job.out(name), 6)
+            require_same_arrays(job.out("fp32"), job.out(name), 6)
 
     @case
     def states_are_kept_in_another_precision():
         """Moments in bf16 and master weights of an fp32 checkpoint are rounded from it; converted
         back, they are unchanged."""
-        stopped("wide", 2, stage=1, precision="bf16")
+        train_half("wide", 2, stage=1, precision="bf16")
         shutil.copytree(job.out("wide"), job.out("narrow"))
-        run = resumed("narrow", 2, stage=3, **ROUNDED)
+        run = resume("narrow", 2, stage=3, **ROUNDED)
         folder = job.out("narrow") / "checkpoints" / "step-00000003"
         assert (f"notice: {folder}: holds exp_avg, exp_avg_sq, param in F32; this run keeps them "
                 "in BF16, each value rounded to the nearest" in run.stderr), run.stderr
@@ -149,8 +150,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (f"notice: {folder.with_name('step-00000006')}: holds exp_avg, exp_avg_sq, param in "
                 "BF16; this run keeps them in F32, no value changes" in back.stderr), back.stderr
         job.train("not-converted", 2, **settings(stage=1, steps=7, precision="bf16"))
-        near("loss", [m["loss"] for m in steps(job.out("narrow"))],
-             [m["loss"] for m in steps(job.out("not-converted"))], 1e-2)
+        require_near("loss", [m["loss"] for m in steps(job.out("narrow"))],
+                     [m["loss"] for m in steps(job.out("not-converted"))], 1e-2)
 
     @case
     def another_number_of_ranks_changes_rounding_only():
@@ -158,14 +159,14 @@ with tempfile.TemporaryDirectory() as scratch:
                                      ("on-4", 4, {"stage": 2}),
                                      ("on-2x2", 4, {"stage": 3, "tier": "host-both", **HYBRID})):
             shutil.copytree(job.out("moved"), job.out(name))
-            run = resumed(name, ranks, **changes)
+            run = resume(name, ranks, **changes)
             assert (f"notice: the resumed run has another topology.data: was 3, is now {ranks}"
                     in run.stderr), run.stderr
             found, expected = steps(job.out(name)), steps(job.out("fp32"))
             assert found[:3] == steps(job.out("moved")), "the steps before the stop changed"
-            near("loss", [m["loss"] for m in found], [m["loss"] for m in expected], 1e-5)
-            near("gradient norm", [m["grad_norm"] for m in found],
-                 [m["grad_norm"] for m in expected], 5e-5)
+            require_near("loss", [m["loss"] for m in found], [m["loss"] for m in expected], 1e-5)
+            require_near("gradient norm", [m["grad_norm"] for m in found],
+                         [m["grad_norm"] for m in expected], 5e-5)
 
     # --- what the folder holds ---------------------------------------------------------------
 
@@ -232,14 +233,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 **job.settings(3, **settings(stage=3, **saving)))
         assert not list(folder.glob("*.tmp-*")), checkpoints(job.out("killed"))
         require_same_run(job.out("fp32"), job.out("killed"))
-        same_contents(job.out("fp32"), job.out("killed"), 6)
+        require_same_arrays(job.out("fp32"), job.out("killed"), 6)
 
     # --- the export --------------------------------------------------------------------------
 
     @case
     def exports_are_the_same_on_every_layout():
-        expected = exported(job.out("fp32"))
-        moved = exported(job.out("on-2x2"))
+        expected = exported_weights(job.out("fp32"))
+        moved = exported_weights(job.out("on-2x2"))
         assert expected.keys() == moved.keys() == load_file(job.model / "model.safetensors").keys()
         for name, weights in expected.items():
             assert (weights.shape == moved[name].shape
@@ -266,7 +267,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 logits = model(input_ids=rows[:, :-1], use_cache=False).logits.float()
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
                                                      rows[:, 1:].flatten()).item()
-            near(f"validation loss ({name})", [found], [loss], 1e-5 if dtype == torch.float32
-                 else 2e-3)
+            require_near(f"validation loss ({name})", [found], [loss],
+                         1e-5 if dtype == torch.float32 else 2e-3)
 
     run_cases()

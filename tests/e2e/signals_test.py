@@ -24,13 +24,13 @@ with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     stopped = {}  # by the run's name: its ranks, and the step after which a signal stopped it
 
-    def started(name, ranks, *arguments, **changes):
+    def start_until_step_3(name, ranks, *arguments, **changes):
         running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks,
                         "--restarts", 0, *arguments)
         running.await_line("step 3/")
         return running
 
-    def ended_within(running, seconds):
+    def ends_within(running, seconds):
         with contextlib.suppress(subprocess.TimeoutExpired):
             running.process.wait(seconds)
         return running.process.poll() is not None
@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def check_signal(number, ranks, target):
         name = f"{number.name}-{ranks}-{target}"
-        running = started(name, ranks)
+        running = start_until_step_3(name, ranks)
         running.kill(number, running.ranks()[target] if target is not None else None)
         running.wait(CODES[number])
         assert "exit code" not in running.text(), running.text()[-2000:]
@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_model_whose_file_is_cut_short_while_it_trains_is_saved():
         for ranks in (1, 2):
             model = tiny_model(job.scratch / f"cut-{ranks}-model")
-            running = started(f"cut-{ranks}", ranks, model={"path": str(model)})
+            running = start_until_step_3(f"cut-{ranks}", ranks, model={"path": str(model)})
             os.truncate(model / "model.safetensors", 0)
             running.kill(signal.SIGTERM)
             running.wait(143)
@@ -111,7 +111,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting_case
     def a_folder_that_another_run_made_again_is_left_to_it():
-        first = started("again", 1, checkpoint={"every": 0})
+        first = start_until_step_3("again", 1, checkpoint={"every": 0})
         # This is the last thing that a run writes at its beginning.
         await_that(lambda: manifest(job.out("again"))["data"]["train"].get(
             "fingerprint"), "the data's fingerprint is written", first)
@@ -121,7 +121,8 @@ with tempfile.TemporaryDirectory() as scratch:
         await_that(lambda: len(steps_so_far(job.out("again"))) >= step_count + 2,
                    "two steps are recorded", first)
         job.out("again").rename(job.out("again-as-it-was"))
-        second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
+        second = start_until_step_3("again", 1, train={"steps": 20000, "seed": 7},
+                                    checkpoint={"every": 0})
         first.wait(5)
         assert ("was removed while this run wrote into it, and another run has it now"
                 in first.text()), first.text()[-2000:]
@@ -189,8 +190,9 @@ with tempfile.TemporaryDirectory() as scratch:
         every = {"train": {"steps": 20000, "evaluation": {"every": 1, "samples": 32}}}
         for attempt in range(5):
             name = f"validating-{attempt}"
-            running = started(name, 1, **every, data={**MANY["data"], "validation": text,
-                                                      "token_dtype": "uint16"})
+            running = start_until_step_3(name, 1, **every,
+                                         data={**MANY["data"], "validation": text,
+                                               "token_dtype": "uint16"})
             running.kill(signal.SIGTERM)
             running.wait(143)
             last_step = stopped_step(running, name, signal.SIGTERM)
@@ -203,7 +205,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting_case
     def second_signal_ends_at_once():
         # Stopped ranks cannot finish their step, so only the second signal can end the run.
-        running = started("second", 2)
+        running = start_until_step_3("second", 2)
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[1])
         begin = time.monotonic()
@@ -213,7 +215,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # A second signal within a second after the supervisor has read the first one counts as the
         # same.
         await_that(lambda: running.kill(signal.SIGINT)
-                   or ended_within(running, 1.2), "the run has ended")
+                   or ends_within(running, 1.2), "the run has ended")
         running.wait(130)
         require_in_time(begin, 30, "the second signal, with a stopped rank,")
         await_gone(ranks.values())
@@ -221,7 +223,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting_case
     def second_signal_ends_a_single_process_at_once():
-        running = started("second-single", 1)
+        running = start_until_step_3("second-single", 1)
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
             running.kill(number)  # it is stopped, so both signals are pending
         assert running.wait() in (130, 143)
@@ -235,7 +237,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for ranks in (1, 2):
             for attempt in range(ATTEMPTS):
                 name = f"twice-{ranks}-{attempt}"
-                running = started(name, ranks)
+                running = start_until_step_3(name, ranks)
                 begin = time.monotonic()
                 running.kill(signal.SIGTERM)
                 time.sleep(0.01)
@@ -250,7 +252,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting_case
     def killed_rank_is_the_cause():
         for victim in (0, 1):
-            running = started(f"killed-{victim}", 2)
+            running = start_until_step_3(f"killed-{victim}", 2)
             ranks = running.ranks()
             begin = time.monotonic()
             running.kill(signal.SIGKILL, ranks[victim])
@@ -278,8 +280,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # comm.timeout.
         for victim in (0, 1, 2):
             name = f"killed-gloo-{victim}"
-            running = started(name, 3, comm={"backend": "gloo"},
-                              zero_optimization={"stage": 2, "overlap_comm": True})
+            running = start_until_step_3(name, 3, comm={"backend": "gloo"},
+                                         zero_optimization={"stage": 2, "overlap_comm": True})
             ranks = running.ranks()
             running.kill(signal.SIGKILL, ranks[victim])
             running.wait(137)
@@ -292,7 +294,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting_case
     def killed_supervisor_leaves_no_orphans():
-        running = started("orphans", 2)
+        running = start_until_step_3("orphans", 2)
         ranks = children(running.process.pid)
         assert len(ranks) == 2, ranks
         running.kill(signal.SIGKILL)
@@ -301,7 +303,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting_case
     def rank_that_stops_answering_is_named():
-        running = started("silent", 2, comm={"timeout": 3})
+        running = start_until_step_3("silent", 2, comm={"timeout": 3})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[1])
         running.wait(6)
@@ -325,7 +327,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting_case
     def a_pause_of_rank_0_is_survived():
         # Rank 0 serves the store: the others' heartbeats, and their next exchange, wait for it.
-        running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})
+        running = start_until_step_3("pause", 2, checkpoint={"every": 1, "keep_last": 1})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[0])
         time.sleep(6)
@@ -336,7 +338,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting_case
     def only_the_loopback_interface_is_listened_on():
-        running = started("listen", 2)
+        running = start_until_step_3("listen", 2)
         inodes = set()
         for pid in [running.process.pid, *children(running.process.pid)]:
             for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():

@@ -29,7 +29,7 @@ from runner import (
     steps,
     waiting_case,
 )
-from slurm_rig import Slurm, missing
+from private_slurm import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
 SOURCE = pathlib.Path(sys.argv[1])
@@ -70,7 +70,7 @@ with contextlib.ExitStack() as until_the_end:
             **variables,
         )
 
-    def hold(number, out, rank=1):
+    def stop_rank_of(number, out, rank=1):
         """Stops a rank of the job after some steps, so that the others wait for it without
         computing."""
 
@@ -83,7 +83,7 @@ with contextlib.ExitStack() as until_the_end:
         os.kill(pid, signal.SIGSTOP)
         return pid
 
-    def go_on_when_warned(pid):
+    def continue_when_warned(pid):
         """Continues a stopped rank once SIGUSR1 has reached it."""
 
         def warned():
@@ -133,7 +133,7 @@ with contextlib.ExitStack() as until_the_end:
             ELSEWHERE[SPARE],
             CONFIG=config,
         )
-        hold(number, job.out("failed-node"))
+        stop_rank_of(number, job.out("failed-node"))
         nodes = slurm.fields(number)["NodeList"]
         slurm.fail_node(slurm.run("scontrol", "show", "hostnames", nodes).stdout.split()[-1])
         slurm.start_again(number)
@@ -158,7 +158,7 @@ with contextlib.ExitStack() as until_the_end:
             ELSEWHERE[LIMITED],
             CONFIG=config,
         )
-        go_on_when_warned(hold(number, job.out("limited")))
+        continue_when_warned(stop_rank_of(number, job.out("limited")))
         reason = finish_after_requeue(number, "limited", config, "unlimited")
         assert reason.startswith("stopped by SIGUSR1 after step "), reason
         # A start that uses its whole time is warned like the first one, and requeued once more.
@@ -175,13 +175,13 @@ with contextlib.ExitStack() as until_the_end:
         number = submit(
             "single_node.sbatch", "preempted", "--gpus-per-node=2", "-w", PREEMPTED, CONFIG=config
         )
-        pid = hold(number, job.out("preempted"))
+        pid = stop_rank_of(number, job.out("preempted"))
         script = job.scratch / "urgent.sh"
         script.write_text("#!/bin/sh\n")
         urgent = slurm.submit(
             script, "-p", "urgent", "-w", PREEMPTED, "--exclusive", "-o", "/dev/null"
         )
-        go_on_when_warned(pid)
+        continue_when_warned(pid)
         slurm.await_state(urgent, "COMPLETED")
         reason = finish_after_requeue(number, "preempted", config, "not-preempted")
         assert reason.startswith("stopped by SIGUSR1 after step "), reason
@@ -197,7 +197,7 @@ with contextlib.ExitStack() as until_the_end:
             CONFIG=long_config("canceled"),
             RANKS="2",
         )
-        os.kill(hold(number, job.out("canceled")), signal.SIGCONT)
+        os.kill(stop_rank_of(number, job.out("canceled")), signal.SIGCONT)
         must(slurm.run("scancel", number))
         ended = slurm.await_state(number, "CANCELLED")
         await_that(
@@ -211,7 +211,7 @@ with contextlib.ExitStack() as until_the_end:
             "canceled"
         )[-2000:]
 
-    def hears_warnings(number):
+    def handles_warnings(number):
         """Returns whether the job's script has a handler for SIGUSR1."""
         for pid in slurm.pids(number, "slurm_script"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -232,7 +232,7 @@ with contextlib.ExitStack() as until_the_end:
                 config = long_config(name)
                 number = submit(script, name, *options, "-x", ELSEWHERE[LIMITED], CONFIG=config)
                 await_that(
-                    lambda: hears_warnings(number), f"script {number} has begun", pause=0.005)
+                    lambda: handles_warnings(number), f"script {number} has begun", pause=0.005)
                 time.sleep(wait)
                 must(slurm.run("scancel", "--batch", "--signal=USR1", number))
                 slurm.await_state(number, "PENDING", restarts=1)
@@ -252,9 +252,9 @@ with contextlib.ExitStack() as until_the_end:
             RANKS="2",
         )
         held = slurm.await_state(f"{number}_0", "RUNNING")["JobId"]
-        pid = hold(held, job.out("array-0"))
+        pid = stop_rank_of(held, job.out("array-0"))
         must(slurm.run("scancel", "--batch", "--signal=USR1", held))
-        go_on_when_warned(pid)
+        continue_when_warned(pid)
         finish_after_requeue(held, "array-0", first, "no-array")
         slurm.await_state(f"{number}_1", "COMPLETED")
         job.run("not-in-an-array", "--nproc", 2, **FEW, device="cpu")
@@ -341,9 +341,9 @@ with contextlib.ExitStack() as until_the_end:
         )
         assert [line["samples"] for line in steps(runs / "one-node")] == [8, 16, 24]
         shell.run(two_nodes)
-        pid = hold(shell.job, runs / "two-nodes")
+        pid = stop_rank_of(shell.job, runs / "two-nodes")
         shell.run(warn)
-        go_on_when_warned(pid)
+        continue_when_warned(pid)
         slurm.await_startable(shell.job)
         assert "JobState=PENDING" in (text := shell.run(start_again)) and "Restarts=1" in text, text
         slurm.await_state(shell.job, "COMPLETED", restarts=1)

@@ -13,17 +13,17 @@ from runner import (
     BINARY,
     Job,
     await_that,
-    bad_data,
     case,
     checkpoints,
+    data_with_unknown_token,
     ftrun,
     manifest,
     must,
     needs,
     refuse_traces,
     require_in_time,
-    run_cases,
     require_same_run,
+    run_cases,
     skip,
     steps,
     steps_so_far,
@@ -31,7 +31,7 @@ from runner import (
     tiny_weights,
     waiting_case,
 )
-from slurm_rig import Slurm, missing
+from private_slurm import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
 SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
@@ -82,7 +82,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     def rank_that_fails_is_named():
         # Without --kill-on-bad-exit SLURM stops nobody, so rank 0 has to notice the failure itself.
         # srun returns the largest code.
-        bad = bad_data(job.scratch / "bad.bin")
+        bad = data_with_unknown_token(job.scratch / "bad.bin")
         begin = time.monotonic()
         result = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
         require_in_time(begin, 60, "a job whose rank fails")

@@ -34,7 +34,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from runner import (config, ftrun, must, near, preload, skip, start, steps, stored_boxes,
+from runner import (config, ftrun, must, preload, require_near, skip, start, steps, stored_boxes,
                     write_config)
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -269,8 +269,8 @@ def check_configs(data, scratch):
         return out
 
     def compare(name, out, expected, model, narrow=False):
-        loss, norm = (near(f"{name}, {key}", trained_steps(out, key), trained_steps(expected, key),
-                           limit)
+        loss, norm = (require_near(f"{name}, {key}", trained_steps(out, key),
+                                   trained_steps(expected, key), limit)
                       for key, limit in (("loss", 2e-3 if narrow else 1e-5),
                                          ("grad_norm", 2e-2 if narrow else 5e-5)))
         weights, way = compare_weights(model, name, Weights(out), Weights(expected), narrow)
@@ -328,8 +328,8 @@ def check_three_ranks(data, scratch):
     for tensor in (1, 3):
         must(ftrun(*arguments(tensor), timeout=600, cwd=SOURCE))
     found, expected = scratch / "own-3", scratch / "own-1"
-    loss, norm = (near(f"three ranks, {key}", trained_steps(found, key),
-                       trained_steps(expected, key), limit)
+    loss, norm = (require_near(f"three ranks, {key}", trained_steps(found, key),
+                               trained_steps(expected, key), limit)
                   for key, limit in (("loss", 1e-5), ("grad_norm", 5e-5)))
     compare_weights(model, "three ranks", Weights(found), Weights(expected), False)
     print(f"three tensor-parallel ranks: losses within {loss:.1e} of one process, gradient norms "
@@ -423,8 +423,8 @@ def reference_training(tokens):
         KEPT.write_text(json.dumps({"of": inputs} | found, indent=1) + "\n")
     elif not differ:
         for figure in ("losses", "grad_norms"):
-            near(f"{figure} in fp64 as kept", found["float64"][figure], stored["float64"][figure],
-                 1e-10)
+            require_near(f"{figure} in fp64 as kept", found["float64"][figure],
+                         stored["float64"][figure], 1e-10)
     return found
 
 

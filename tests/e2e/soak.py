@@ -37,7 +37,7 @@ class Soak:
     def kills(self):
         return self.of_kind.total()
 
-    def undisturbed(self, kind):
+    def undisturbed_run(self, kind):
         """Returns the folder of a run that nothing disturbs, and its duration in seconds."""
         if kind not in self.straight:
             ranks, keys = self.kinds[kind]
@@ -76,7 +76,7 @@ class Soak:
 
     def run(self, kind):
         ranks, keys = self.kinds[kind]
-        straight, seconds = self.undisturbed(kind)
+        straight, seconds = self.undisturbed_run(kind)
         name = f"killed-{self.runs}"
         self.runs += 1
         out = self.job.out(name)
@@ -96,7 +96,7 @@ class Soak:
         assert not list((out / "checkpoints").glob("*.tmp-*")), checkpoints(out)
         must(ftrun("verify", out))
 
-    def tell(self):
+    def print_summary(self):
         counts = self.counts
         print(f"kills: seed {args.seed}, {self.runs} runs, {self.kills()} kills: "
               f"{counts['supervisor']} of the supervisor or the only rank, {counts['rank']} of a "
@@ -113,4 +113,4 @@ with tempfile.TemporaryDirectory() as folder:
             deck = list(soak.kinds)
             soak.chance.shuffle(deck)
         soak.run(deck.pop())
-    soak.tell()
+    soak.print_summary()

@@ -5,7 +5,7 @@ precisions and tiers in one process."""
 import re
 import tempfile
 
-from runner import ShardedJob, case, near, preload, run_cases, require_same_run, steps
+from runner import ShardedJob, case, preload, require_near, require_same_run, run_cases, steps
 from step_text import StepText
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -16,9 +16,9 @@ with tempfile.TemporaryDirectory() as scratch:
     job = ShardedJob(scratch)
 
     def as_one_process(out, one, loss=1e-5, norm=5e-5):
-        near("loss", [m["loss"] for m in steps(out)], [m["loss"] for m in steps(one)], loss)
-        near("gradient norm", [m["grad_norm"] for m in steps(out)],
-             [m["grad_norm"] for m in steps(one)], norm)
+        require_near("loss", [m["loss"] for m in steps(out)], [m["loss"] for m in steps(one)], loss)
+        require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
+                     [m["grad_norm"] for m in steps(one)], norm)
 
     @case
     def stages_have_the_same_bits_in_every_precision():

@@ -11,7 +11,7 @@ import time
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (VOCABULARY, Job, await_that, checkpoints, evaluations, exported, ftrun,
+from runner import (VOCABULARY, Job, await_that, checkpoints, evaluations, exported_weights, ftrun,
                     is_alive, manifest, metrics, must, preload, require_in_time, require_same_run,
                     run_cases, start, steps, tiny_data, tiny_model, waiting_case)
 
@@ -231,7 +231,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
             job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))
             require_same_run(out, job.out(f"straight-{name}"))
-            tensors = exported(out)
+            tensors = exported_weights(out)
             converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
             assert (tensors.keys() == converted.keys()
                     and all((tensors[key] == converted[key]).all() for key in tensors))

@@ -9,8 +9,8 @@ import tempfile
 import time
 
 from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
-from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, preload,
-                    require_in_time, run_cases, steps, tiny_model, tiny_weights)
+from runner import (await_gone, case, checkpoints, ftrun, manifest, must, preload, require_in_time,
+                    require_near, run_cases, steps, tiny_model, tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
     preload()
@@ -32,7 +32,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def meshes_train_as_one_process():
         one_process = trained("one", **ONE)
         for name, mesh in MESHES.items():
-            job.trains_as_one_process(name, mesh, one_process)
+            job.require_training_as_one_process(name, mesh, one_process)
 
     @case
     def rows_that_ranks_cannot_share_out_are_padded():
@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
             out = trained(f"odd-{name}", *length, **MESHES[name],
                           accumulation=4 // MESHES[name]["data"])
             as_one_process(out, one_process)
-            near("validation", validation_losses(out), validation_losses(one_process), 1e-5)
+            require_near("validation", validation_losses(out), validation_losses(one_process), 1e-5)
             assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one_process)]
             stderr = job.done[f"odd-{name}"].stderr
             ranks = MESHES[name]["tensor"]
@@ -52,14 +52,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_sample_of_text_is_the_same():
-        job.samples_are_the_same(("one", *MESHES))
+        job.require_same_samples(("one", *MESHES))
 
     @case
     def the_exported_model_is_the_one_that_was_trained():
         before = validation_losses(job.out("tensor-4"))[-1]
         job.run("exported", **settings(**ONE, total=1),
                 model={"path": str(job.out("tensor-4") / "export" / "model")})
-        near("validation loss", [validation_losses(job.out("exported"))[0]], [before], 1e-6)
+        require_near("validation loss", [validation_losses(job.out("exported"))[0]], [before], 1e-6)
 
     @case
     def the_run_folder_tells_the_mesh():
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_is_planned_is_what_is_used_and_sent():
         for name, mesh in MESHES.items():
-            table = job.uses_what_is_planned(name, mesh, mesh["tensor"] * mesh["data"])
+            table = job.require_planned_use(name, mesh, mesh["tensor"] * mesh["data"])
             parameters = int(manifest(job.out(name))["model"]["details"]["parameters"])
             used, all_of = map(int, re.search(r"Psi = (\d+) of (\d+) parameters", table).groups())
             assert (all_of == parameters
@@ -92,7 +92,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert re.search(rf"^topology +data {mesh['data']}, data_replicate 1, tensor "
                              rf"{mesh['tensor']}, world_size 4, "
                              rf"zero_stage {mesh.get('stage', 0)}$", shown, re.M), shown
-            job.converts_to_its_export(name)
+            job.require_conversion_equals_export(name)
             assert len(
                 list((out / "checkpoints" / checkpoints(out)[-1]).glob("rank-*.safetensors"))) == 4
 
@@ -106,12 +106,12 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def runs_continue_bit_by_bit_on_their_own_mesh():
         for name in ("tensor-4", "pairs"):
-            job.goes_on_bit_by_bit(name, MESHES[name])
+            job.require_resume_bit_for_bit(name, MESHES[name])
 
     @case
     def runs_continue_with_the_same_losses_on_other_meshes():
-        run = job.goes_on_elsewhere([MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE,
-                                     MESHES["tensor-4"]], ONE)
+        run = job.resume_on_each_mesh([MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE,
+                                       MESHES["tensor-4"]], ONE)
         assert ("notice: the resumed run has another topology.tensor: was 1, is now 4"
                 in run.stderr), run.stderr
 
@@ -126,7 +126,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_signal_saves_and_the_runs_continue():
-        job.saves_on_a_signal_and_goes_on("pairs", MESHES["pairs"])
+        job.require_save_and_resume_after_signal("pairs", MESHES["pairs"])
 
     # --- what is refused ---------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for tensor, place in ((up, (100, 4)), (down, (4, 100))):
             run = job.run(f"nan-{tensor}", code=7,
                           **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),
-                          model=job.poisoned(tensor, place))
+                          model=job.model_with_nan(tensor, place))
             match = re.search(r"first met by (.*)\n", run.stderr)
             assert (match and re.fullmatch(r"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the "
                                            rf"weight {re.escape(tensor)} is not finite",

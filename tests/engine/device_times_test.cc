@@ -24,7 +24,7 @@ TEST_CASE("the union of intervals joins those that overlap or touch, in order of
   REQUIRE(union_of({{0, 9}, {1, 2}, {5, 6}}) == Intervals{{0, 9}});
 }
 
-TEST_CASE("collectives of several groups at the same time are exposed once") {
+TEST_CASE("time in which collectives of several groups run at once counts once as exposed") {
   const Program program = program_of({lane_of(0), lane_of(1), lane_of(2)});
   const DeviceTimes times = account_times(program, {{0, 4}, {1, 5}, {2, 3}});
   REQUIRE(times.exposed_communication == 5);
@@ -32,7 +32,8 @@ TEST_CASE("collectives of several groups at the same time are exposed once") {
   REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kAllReduce)] == 9);
 }
 
-TEST_CASE("a collective of any group is not exposed while compute works") {
+TEST_CASE(
+    "a collective does not count as exposed while compute works, whichever group it belongs to") {
   const Program program = program_of({Lane::kCompute, Lane::kCompute, lane_of(0), lane_of(1)});
   REQUIRE(account_times(program, {{0, 2}, {4, 6}, {1, 5}, {1, 7}}).exposed_communication == 3);
 }

@@ -17,23 +17,23 @@ EmulatedRank::EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGr
   }
 }
 
-TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
-                                  const TrainingMesh& mesh, uint64_t seed,
-                                  const EmulatedMeshOptions& options) {
-  const Config config = meshed(plain, mesh);
+TrainingOutcome train_on_emulated_mesh(const Config& plain, const ModelConfig& model,
+                                       const TrainingMesh& mesh, uint64_t seed,
+                                       const EmulatedMeshOptions& options) {
+  const Config config = config_on_mesh(plain, mesh);
   EmulatedNetwork network;
   TrainingOutcome outcome;
-  WholeState whole;
-  on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
+  CombinedState whole;
+  run_on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<EmulatedRank> there;
     if (seed > 0)
       there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host,
                     options.gpu);
-    RankRig rig(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
-    rig.gradient_multiple = options.gradient_multiple;
+    RankFixture fixture(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
+    fixture.gradient_multiple = options.gradient_multiple;
     TrainingOutcome own;
-    train_steps(rig, options.steps, own);
-    whole.add(rig.state.slices());
+    train_steps(fixture, options.steps, own);
+    whole.add(fixture.state.slices());
     if (there && options.launches != nullptr)
       *options.launches += there->device->counters().launches;
     if (rendezvous.rank() == 0) outcome = own;

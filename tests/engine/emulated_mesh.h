@@ -25,7 +25,7 @@ struct EmulatedRank {
 struct EmulatedMeshOptions {
   int64_t steps = 3;
   GpuOptions gpu = {};
-  /// The value of RankRig::gradient_multiple.
+  /// The value of RankFixture::gradient_multiple.
   float gradient_multiple = 1;
   /// A counter of the launches of recorded steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;
@@ -33,8 +33,8 @@ struct EmulatedMeshOptions {
 
 /// Trains some steps on a mesh of emulated GPUs. `seed` sets the order in which their streams
 /// advance; 0 trains on the CPU.
-TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
-                                  const TrainingMesh& mesh, uint64_t seed,
-                                  const EmulatedMeshOptions& options = {});
+TrainingOutcome train_on_emulated_mesh(const Config& plain, const ModelConfig& model,
+                                       const TrainingMesh& mesh, uint64_t seed,
+                                       const EmulatedMeshOptions& options = {});
 
 }  // namespace ftrun::testing

@@ -38,10 +38,10 @@ ExactTraining::ExactTraining(const Config& config, const ModelConfig& model, int
   }
 }
 
-void ExactTraining::find_gradients(int64_t step) {
+void ExactTraining::compute_gradients(int64_t step) {
   layers_.set_parameters(weights);
   for (int i = 0; i < micro_batches_; ++i)
-    layers_.step(tokens_of(batch_of_step(model_, step, i)), i > 0);
+    layers_.step(tokens_of(micro_batch_of_step(model_, step, i)), i > 0);
   found_ = layers_.results();
 }
 
@@ -73,7 +73,7 @@ void ExactTraining::update(const std::string& tensor, double gradient_scale, int
 }
 
 void ExactTraining::train(int64_t step) {
-  find_gradients(step);
+  compute_gradients(step);
   const double gradient_scale = std::min(1.0, kClipNorm / (norm() + 1e-6));
   for (const TensorInfo& tensor : model_.tensors) update(tensor.name, gradient_scale, step);
 }
@@ -89,7 +89,8 @@ std::vector<double> exact_norms(const Config& config, const ModelConfig& model, 
   return norms;
 }
 
-std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact) {
+std::vector<double> relative_errors(const std::vector<double>& found,
+                                    const std::vector<double>& exact) {
   require(found.size() == exact.size(), "as many steps");
   std::vector<double> errors;
   for (size_t i = 0; i < exact.size(); ++i)
@@ -97,7 +98,7 @@ std::vector<double> errors_of(const std::vector<double>& found, const std::vecto
   return errors;
 }
 
-bool no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times) {
+bool is_no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times) {
   std::vector<double> sorted = own;
   std::sort(sorted.begin(), sorted.end());
   if (errors[0] > times * std::max(own[0], sorted[sorted.size() / 2])) return false;
@@ -116,27 +117,27 @@ FreshSteps::FreshSteps(const Config& config, const ModelConfig& model, int micro
         cat(scratch_.path, "/", step), model, [&](const std::string& tensor, int64_t i) {
           return static_cast<float>(training.weights.at(tensor)[static_cast<size_t>(i)]);
         }));
-    training.find_gradients(step);
+    training.compute_gradients(step);
     norms_.push_back(training.norm());
     training.weights = exact;
     training.train(step);
   }
 }
 
-double FreshSteps::worst_norm(const Config& config, const TrainingMesh& mesh) const {
+double FreshSteps::largest_norm_error(const Config& config, const TrainingMesh& mesh) const {
   std::vector<double> found;
-  saved_on(config, model_, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  state_saved_on(config, model_, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
     for (size_t i = 0; i < folders_.size(); ++i) {
       // The barrier keeps this rank from overwriting its weights while other ranks, still in the
       // previous step, read them.
-      rig.groups.host_world->barrier({"the step before is done"});
-      rig.state.load(folders_[i]);
-      rig.groups.host_world->barrier({"all have the weights"});
-      const StepRun run = train_step(rig, static_cast<int64_t>(i) + 1);
+      fixture.groups.host_world->barrier({"the step before is done"});
+      fixture.state.load(folders_[i]);
+      fixture.groups.host_world->barrier({"all have the weights"});
+      const StepRun run = train_step(fixture, static_cast<int64_t>(i) + 1);
       if (rendezvous.rank() == 0) found.push_back(run.result.gradient_norm);
     }
   });
-  const std::vector<double> errors = errors_of(found, norms_);
+  const std::vector<double> errors = relative_errors(found, norms_);
   return *std::max_element(errors.begin(), errors.end());
 }
 

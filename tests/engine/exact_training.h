@@ -12,20 +12,21 @@
 // rounding error of a layout with that of one process.
 namespace ftrun::testing {
 
-/// ExactTraining trains in fp64 in one process: the counterpart of train_on() without a mesh, with
-/// the reference implementations of the layers' kernels and its own AdamW, without weight decay.
+/// ExactTraining trains in fp64 in one process: the counterpart of train_on_mesh() without a mesh,
+/// with the reference implementations of the layers' kernels and its own AdamW, without weight
+/// decay.
 class ExactTraining {
  public:
   /// Begins with the weights of model_folder().
   ExactTraining(const Config& config, const ModelConfig& model, int micro_batches);
 
   /// Computes the gradients of step `step` (from 1) for the current weights.
-  void find_gradients(int64_t step);
-  /// Calls find_gradients(), then updates the weights.
+  void compute_gradients(int64_t step);
+  /// Calls compute_gradients(), then updates the weights.
   void train(int64_t step);
 
-  /// Returns the mean loss of a token in the last find_gradients(); norm() returns the norm of its
-  /// gradients.
+  /// Returns the mean loss of a token in the last compute_gradients(); norm() returns the norm of
+  /// its gradients.
   double loss() const;
   double norm() const;
   /// The model's parameters, by name. A caller may overwrite them: the next step begins with these
@@ -52,13 +53,14 @@ std::vector<double> exact_norms(const Config& config, const ModelConfig& model, 
                                 int64_t steps);
 
 /// Returns the relative error |found - exact| / |exact| of each element.
-std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact);
+std::vector<double> relative_errors(const std::vector<double>& found,
+                                    const std::vector<double>& exact);
 
 /// Returns whether the errors `errors` of a layout are no worse than those of one process, `own`.
 /// The first step starts from the same weights: its error may be at most `times` the larger of one
 /// process's first and median error. Later steps start from weights that differ already: each error
 /// may be at most `times` one process's largest.
-bool no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times);
+bool is_no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times);
 
 /// FreshSteps runs steps of layouts that each begin with the weights of the exact training, rounded
 /// to fp32, so that no step inherits the error of an earlier one.
@@ -66,11 +68,11 @@ class FreshSteps {
  public:
   FreshSteps(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps);
   /// Returns the largest error of a step's gradient norm.
-  double worst_norm(const Config& config, const TrainingMesh& mesh) const;
+  double largest_norm_error(const Config& config, const TrainingMesh& mesh) const;
 
  private:
   const ModelConfig model_;
-  const Scratch scratch_;
+  const ScratchFolder scratch_;
   std::vector<ModelFolder> folders_;
   std::vector<double> norms_;
 };

@@ -5,7 +5,7 @@
 #include "engine/executor.h"
 #include "exchange_runs.h"
 #include "program/models.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 

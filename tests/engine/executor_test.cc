@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "data/counting_new.h"
-#include "rig.h"
+#include "rank_fixture.h"
 #include "training/stop_signal.h"
 
 #include <catch2/catch.hpp>
@@ -19,14 +19,14 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 using testing::SingleRank;
 
 /// Returns the parameters and optimizer states of the whole model, all of which a rank holds at
 /// stage 0.
-std::vector<float> floats_of(const RankRig& rig) {
+std::vector<float> floats_of(const RankFixture& fixture) {
   std::vector<float> all;
-  for (const auto& [name, bytes] : testing::contents(rig.state)) {
+  for (const auto& [name, bytes] : testing::saved_contents(fixture.state)) {
     const auto* begin = reinterpret_cast<const float*>(bytes.data());
     all.insert(all.end(), begin, begin + bytes.size() / sizeof(float));
   }
@@ -42,16 +42,16 @@ int64_t allocations_of_steps(int world_size, const Config& config, const ModelCo
   testing::require_no_failures(testing::errors_on_ranks(
       world_size,
       [&](Rendezvous&, Communicator& group) {
-        RankRig rig(config, model, group);
-        for (int64_t step = 1; step <= 2; ++step) rig.train(step);
+        RankFixture fixture(config, model, group);
+        for (int64_t step = 1; step <= 2; ++step) fixture.train(step);
         // The fixture builds new batches for each step, which allocates; only the executor's step
         // counts.
-        StepRun run = rig.prepared(3);
+        StepRun run = fixture.prepared(3);
         run.traced = traced;
         for (int attempt = 0; attempt < 3; ++attempt) {
           group.barrier({"begin"});
           const int64_t before = testing::allocations_so_far();
-          for (int step = 0; step < 4; ++step) rig.train_executor.run(run);
+          for (int step = 0; step < 4; ++step) fixture.train_executor.run(run);
           group.barrier({"end"});
           const int64_t now = testing::allocations_so_far() - before;
           if (group.rank() == 0) made = attempt == 0 ? now : std::min(made, now);
@@ -69,7 +69,7 @@ TEST_CASE("after the second step nothing is allocated, at any stage and tier") {
         for (const OffloadDevice device :
              {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
-          Config config = testing::run_of_stage(stage);
+          Config config = testing::config_of_stage(stage);
           config.zero.overlap_comm = overlap;
           config.zero.reduce_bucket_size = 1000;
           testing::offload_to(config, device);
@@ -83,7 +83,7 @@ TEST_CASE("nothing is allocated after the second step in 16 bits with recompute 
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3}) {
     for (const bool half : {false, true}) {
-      Config config = testing::run_of_stage(stage);
+      Config config = testing::config_of_stage(stage);
       (half ? config.fp16.enabled : config.bf16.enabled) = true;
       config.recompute.policy = RecomputeLevel::kFull;
       config.activation_checkpointing.cpu_checkpointing = true;
@@ -94,9 +94,9 @@ TEST_CASE("nothing is allocated after the second step in 16 bits with recompute 
   }
 }
 
-TEST_CASE("no traced step but the first allocates anything") {
+TEST_CASE("traced steps after the first one allocate nothing") {
   set_kernel_threads(1);
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   testing::offload_to(config, OffloadDevice::kCpu);
   REQUIRE(allocations_of_steps(2, config, testing::small_model(), true) == 0);
 }
@@ -126,23 +126,23 @@ TEST_CASE(
     "result") {
   set_kernel_threads(1);
   for (const int64_t stage : {1, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = true;
     testing::offload_to(config, OffloadDevice::kCpu);
     testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(config, testing::model_of_many_blocks(), group);
-      RankRig plain(config, testing::model_of_many_blocks(), group);
-      const Program& program = rig.plan.train.program;
-      require(rig.train(1).result.loss_sum == plain.train(1).result.loss_sum, "both train alike");
-      require(rig.train_executor.trace().instrs.empty(), "nothing is recorded unless requested");
+      RankFixture fixture(config, testing::model_of_many_blocks(), group);
+      RankFixture plain(config, testing::model_of_many_blocks(), group);
+      const Program& program = fixture.plan.train.program;
+      require(fixture.train(1).result.loss_sum == plain.train(1).result.loss_sum, "both train alike");
+      require(fixture.train_executor.trace().instrs.empty(), "nothing is recorded unless requested");
       const double expected = plain.train(2).result.loss_sum;
-      rig.batches = plain.batches;
-      StepRun run = rig.prepared(2);
+      fixture.batches = plain.batches;
+      StepRun run = fixture.prepared(2);
       run.traced = true;
       const auto start = std::chrono::steady_clock::now();
-      rig.train_executor.run(run);
+      fixture.train_executor.run(run);
       const double took = seconds_since(start);
-      const RunTrace& trace = rig.train_executor.trace();
+      const RunTrace& trace = fixture.train_executor.trace();
       require(run.result.loss_sum == expected, "a traced step is the same step");
       require(trace.begin >= start, "the trace begins in its step");
       require(trace.instrs.size() == program.instrs.size(), "every instruction has its times");
@@ -158,7 +158,7 @@ TEST_CASE(
       const std::string fault = fault_of(program, trace.instrs);
       require(fault.empty(), fault.c_str());
       for (size_t kind = 0; kind < kInstrKinds; ++kind)
-        require(std::abs(by_kind[kind] - rig.train_executor.seconds()[kind]) < 1e-6,
+        require(std::abs(by_kind[kind] - fixture.train_executor.seconds()[kind]) < 1e-6,
                 "the instructions of a kind take as long as the executor counts");
       // A trace that violates a wait must be reported.
       std::vector<Interval> wrong = trace.instrs;
@@ -176,47 +176,47 @@ TEST_CASE(
     "instructions that a step leaves out because it is not finite have no time in its trace") {
   set_kernel_threads(1);
   SingleRank single_rank;
-  RankRig rig(testing::run_of_stage(1), testing::small_model(), *single_rank.group);
-  rig.train(1);
-  StepRun run = rig.prepared(2);
+  RankFixture fixture(testing::config_of_stage(1), testing::small_model(), *single_rank.group);
+  fixture.train(1);
+  StepRun run = fixture.prepared(2);
   run.traced = true;
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
-  rig.train_executor.run(run);
+  fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
-  const Program& program = rig.plan.train.program;
-  const std::vector<Interval> ran = rig.train_executor.trace().instrs;
+  const Program& program = fixture.plan.train.program;
+  const std::vector<Interval> ran = fixture.train_executor.trace().instrs;
   for (size_t i = 0; i < ran.size(); ++i)
     CHECK((ran[i].end > ran[i].begin) == !program.instrs[i].if_finite);
   // find_nonfinite() runs the step once more, untraced: the trace stays the first run's.
   StepRun again = run;
-  rig.train_executor.find_nonfinite(again);
-  CHECK(rig.train_executor.trace().instrs == ran);
+  fixture.train_executor.find_nonfinite(again);
+  CHECK(fixture.train_executor.trace().instrs == ran);
 }
 
 TEST_CASE("two ranks and one with twice the micro-batches take the same step, to rounding") {
   set_kernel_threads(1);
   std::vector<Batch> batches;
   for (uint64_t i = 0; i < 4; ++i) batches.push_back(testing::random_batch({2, 8}, i));
-  const auto step = [&](RankRig& rig, std::span<const Batch> mine) {
-    StepRun run = rig.prepared(1);
+  const auto step = [&](RankFixture& fixture, std::span<const Batch> mine) {
+    StepRun run = fixture.prepared(1);
     run.micro_batches = mine;
     run.scalars.token_loss_factor = 1.0F / 64;
     run.decide = step_policy({.clip_norm = 0.1});
-    rig.train_executor.run(run);
+    fixture.train_executor.run(run);
     return run;
   };
   SingleRank single_rank;
-  Config four = testing::small_run();
+  Config four = testing::small_run_config();
   four.gradient_accumulation_steps = 4;
-  RankRig single(four, testing::small_model(), *single_rank.group);
+  RankFixture single(four, testing::small_model(), *single_rank.group);
   const StepRun one = step(single, batches);
   REQUIRE(one.result.counted_tokens == 64);
   REQUIRE(one.result.finite);
   const std::vector<float> expected = floats_of(single);
   testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(testing::small_run(), testing::small_model(), group);
+    RankFixture fixture(testing::small_run_config(), testing::small_model(), group);
     const StepRun two = step(
-        rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
+        fixture, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
     require(two.result.counted_tokens == 64, "all ranks' tokens are counted");
     require(std::abs(two.result.loss_sum - one.result.loss_sum) < 1e-5 * one.result.loss_sum,
             "the loss is that of all ranks");
@@ -224,9 +224,9 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
                 1e-5 * one.result.gradient_norm,
             "the gradient norm equals the single rank's");
     // Each rank holds the whole model, although it saves only half of it.
-    for (const StatePiece& piece : rig.plan.train.pieces) {
-      const auto* mine =
-          reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
+    for (const StatePiece& piece : fixture.plan.train.pieces) {
+      const auto* mine = reinterpret_cast<const float*>(
+          fixture.memory.at(fixture.plan.train.program, piece.range));
       for (const StatePiece& other : single.plan.train.pieces) {
         if (other.state != piece.state || other.unit != piece.unit) continue;
         const auto* theirs = reinterpret_cast<const float*>(
@@ -244,14 +244,14 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
 TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
   testing::require_no_failures(testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
-      RankRig rig(testing::run_of_stage(stage), testing::small_model(), group);
-      rig.train(1);
-      StepRun run = rig.prepared(2);
+      RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
+      fixture.train(1);
+      StepRun run = fixture.prepared(2);
       if (group.rank() == 1) add_stop_vote(SIGTERM, run.votes);
       if (group.rank() == 0) run.votes.add(Vote::kSaveDue);
       if (group.rank() == 0) run.votes.add(Vote::kEvaluationDue);
       run.votes.add(Vote::kSaveEnded);
-      rig.train_executor.run(run);
+      fixture.train_executor.run(run);
       require(voted_signal(run.result.all_votes) == SIGTERM, "every rank stops");
       require(run.result.all_votes.count_of(Vote::kTerminate) == 1 &&
                   run.result.all_votes.count_of(Vote::kInterrupt) == 0,
@@ -264,27 +264,29 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
       run.votes = {};
       for (int64_t vote = 0; vote < kVotes; ++vote)
         for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
-      rig.train_executor.run(run);
+      fixture.train_executor.run(run);
       for (int64_t vote = 0; vote < kVotes; ++vote)
         require(run.result.all_votes.count_of(static_cast<Vote>(vote)) == 3 * (vote + 1),
                 "each kind has a slot of its own");
       require(run.result.counted_tokens == 3 * 32, "token counts have a slot of their own");
       run.votes = {};
-      rig.train_executor.run(run);
+      fixture.train_executor.run(run);
       for (const double count : run.result.all_votes.counts())
         require(count == 0, "the votes of the step before are gone");
     }
   }));
 }
 
-TEST_CASE("a rank that leaves ends the step of the others with its loss, not in a hang") {
+TEST_CASE(
+    "if a rank leaves, the step of the others ends with the error that a peer was lost, not in a "
+    "hang") {
   for (const int64_t stage : {0, 1, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(testing::run_of_stage(stage), testing::small_model(), group);
-      rig.train(1);
+      RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
+      fixture.train(1);
       if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
-      rig.train(2);
+      fixture.train(2);
     });
     REQUIRE(failures[1] == "this rank's data is bad");
     const char* waits_in = stage == 3 ? "all_gather" : stage == 0 ? "all_reduce" : "";
@@ -297,11 +299,11 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(testing::run_of_stage(stage), testing::small_model(), group);
-      rig.train(1);
-      if (group.rank() == 1) rig.batches[1].labels.pop_back();
-      StepRun run = rig.prepared(2);
-      rig.train_executor.run(run);
+      RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
+      fixture.train(1);
+      if (group.rank() == 1) fixture.batches[1].labels.pop_back();
+      StepRun run = fixture.prepared(2);
+      fixture.train_executor.run(run);
     });
     REQUIRE_THAT(failures[1], Catch::Contains("a batch part has 60 bytes, its buffer 64"));
     REQUIRE_THAT(failures[0], Catch::Contains("lost a peer in ") || Catch::Contains("gave up"));
@@ -310,19 +312,19 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
 
 TEST_CASE("a batch of another shape is reported as a defect, and the next step can run") {
   SingleRank single_rank;
-  RankRig rig(testing::small_run(), testing::small_model(), *single_rank.group);
-  rig.train(1);
-  rig.batches[1].tokens.pop_back();
-  StepRun run = rig.prepared(2);
-  REQUIRE_THROWS_WITH(rig.train_executor.run(run),
+  RankFixture fixture(testing::small_run_config(), testing::small_model(), *single_rank.group);
+  fixture.train(1);
+  fixture.batches[1].tokens.pop_back();
+  StepRun run = fixture.prepared(2);
+  REQUIRE_THROWS_WITH(fixture.train_executor.run(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
-  REQUIRE(rig.train(2).result.finite);
+  REQUIRE(fixture.train(2).result.finite);
 }
 
 /// Returns a config with optimizer state and parameters on disk; the weights of norms stay on the
 /// device.
 Config on_disk(bool overlap) {
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   config.zero.param_persistence_threshold = 64;
   config.zero.overlap_comm = overlap;
   testing::offload_to(config, OffloadDevice::kNvme);
@@ -333,9 +335,9 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;
-    RankRig rig(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
-    rig.train(1);
-    const Program& program = rig.plan.train.program;
+    RankFixture fixture(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
+    fixture.train(1);
+    const Program& program = fixture.plan.train.program;
     int64_t requests = 0;
     int64_t follow = 0;   // requests that wait only for their predecessor on the lane
     int64_t returns = 0;  // how many of those read after a write
@@ -354,39 +356,40 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
     }
     INFO(program_text(program));
     REQUIRE(returns >= 3);
-    const SwapCounters before = rig.memory.swap()->counters();
-    StepRun run = rig.train(2);
-    const SwapCounters& after = rig.memory.swap()->counters();
+    const SwapCounters before = fixture.memory.swap()->counters();
+    StepRun run = fixture.train(2);
+    const SwapCounters& after = fixture.memory.swap()->counters();
     REQUIRE(run.result.finite);
     CHECK(after.requests - before.requests == requests);
     CHECK(after.overlapped - before.overlapped >= follow);
   }
 }
 
-TEST_CASE("a step that is not finite neither reads optimizer state from the disk nor writes any") {
+TEST_CASE(
+    "a step with a value that is not finite neither reads nor writes optimizer state on disk") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     SingleRank single_rank;
-    RankRig rig(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
-    rig.train(1);
-    const Program& program = rig.plan.train.program;
+    RankFixture fixture(on_disk(overlap), testing::model_of_many_blocks(), *single_rank.group);
+    fixture.train(1);
+    const Program& program = fixture.plan.train.program;
     const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(),
                                      [](const Instr& i) { return i.kind == InstrKind::kDecide; });
     int64_t read = 0;
     for (auto instr = program.instrs.begin(); instr != decide; ++instr)
       if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;
-    const auto state = testing::contents(rig.state);
-    const SwapCounters before = rig.memory.swap()->counters();
-    StepRun run = rig.prepared(2);
+    const auto state = testing::saved_contents(fixture.state);
+    const SwapCounters before = fixture.memory.swap()->counters();
+    StepRun run = fixture.prepared(2);
     run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
-    rig.train_executor.run(run);
-    const SwapCounters after = rig.memory.swap()->counters();
+    fixture.train_executor.run(run);
+    const SwapCounters after = fixture.memory.swap()->counters();
     REQUIRE_FALSE(run.result.finite);
     CHECK(after.bytes_written == before.bytes_written);
     CHECK(after.bytes_read - before.bytes_read == read);
-    CHECK(testing::contents(rig.state) == state);
-    REQUIRE(rig.train(2).result.finite);
-    CHECK(testing::contents(rig.state) != state);
+    CHECK(testing::saved_contents(fixture.state) == state);
+    REQUIRE(fixture.train(2).result.finite);
+    CHECK(testing::saved_contents(fixture.state) != state);
   }
 }
 

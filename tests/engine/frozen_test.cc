@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
 constexpr int kShards = 3;
 constexpr int kTrainedSteps = 3;
@@ -28,16 +28,17 @@ using Values = std::map<std::string, std::vector<float>>;
 Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps,
                 Values* frozen = nullptr) {
   Trained out;
-  testing::WholeState whole;
-  testing::on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(config, testing::model_of_many_blocks(true), groups, nullptr, {.trains = trains});
-    testing::train_steps(rig, steps, out);
-    whole.add(rig.state.slices());
-    for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+  testing::CombinedState whole;
+  testing::run_on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
+    RankFixture fixture(config, testing::model_of_many_blocks(true), groups, nullptr,
+                        {.trains = trains});
+    testing::train_steps(fixture, steps, out);
+    whole.add(fixture.state.slices());
+    for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
       if (frozen == nullptr || trains(tensor)) continue;
       const bool first = groups.host_model->rank() == 0;
       std::vector<float> values(first ? static_cast<size_t>(tensor.numel()) : 0);
-      rig.state.collect(tensor.name, 0, tensor.numel(), first, *groups.host_model, values);
+      fixture.state.collect(tensor.name, 0, tensor.numel(), first, *groups.host_model, values);
       if (first) (*frozen)[tensor.name] = std::move(values);
     }
   });
@@ -53,10 +54,10 @@ bool is_frozen(const std::string& name) {
 
 TEST_CASE("frozen units keep their bits at every stage and tier, and the others train alike") {
   const Trains trains = [](const TensorInfo& tensor) { return !is_frozen(tensor.name); };
-  const Trained before = trained(testing::run_of_stage(0), trains, 0);
+  const Trained before = trained(testing::config_of_stage(0), trains, 0);
   Values frozen;
-  const Trained expected = trained(testing::run_of_stage(0), trains, kTrainedSteps, &frozen);
-  const Trained all = trained(testing::run_of_stage(0), [](const TensorInfo&) { return true; });
+  const Trained expected = trained(testing::config_of_stage(0), trains, kTrainedSteps, &frozen);
+  const Trained all = trained(testing::config_of_stage(0), [](const TensorInfo&) { return true; });
   size_t changed = 0;
   for (const auto& [name, bytes] : expected.state) {
     INFO(name);
@@ -84,7 +85,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
       for (const bool overlap : {false, true}) {
         INFO("stage " << stage << ", " << name_of(device) << (overlap ? ", overlap" : ""));
-        Config config = testing::run_of_stage(stage);
+        Config config = testing::config_of_stage(stage);
         config.zero.overlap_comm = overlap;
         if (device != OffloadDevice::kNone) testing::offload_to(config, device);
         Values kept;
@@ -127,14 +128,14 @@ TEST_CASE(
         for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
           INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute "
                     << name_of(recompute));
-          Config config = unclipped(testing::run_of_stage(stage));
+          Config config = unclipped(testing::config_of_stage(stage));
           config.recompute.policy = recompute;
           config.activation_checkpointing.cpu_checkpointing = recompute == RecomputeLevel::kFull;
           const ModelConfig model = testing::model_of_many_blocks(false);
           const testing::TrainingMesh mesh{.tensor = tensor, .shards = 2, .micro_batches = 4};
-          const Trained all = testing::train_on(config, model, mesh, 1);
+          const Trained all = testing::train_on_mesh(config, model, mesh, 1);
           config.train.only = {only};
-          const Trained some = testing::train_on(config, model, mesh, 1);
+          const Trained some = testing::train_on_mesh(config, model, mesh, 1);
           CHECK(some.losses == all.losses);
           CHECK(some.norms[0] < all.norms[0]);
           CHECK(some.state.size() < all.state.size());

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
@@ -13,29 +13,29 @@ namespace {
 constexpr int64_t kRoom = 8;  // the length of a row, in tokens
 constexpr int32_t kVocabulary = 32;
 
-/// GeneratorRig is a model with a logits program in addition to its training and evaluation
+/// GeneratorFixture is a model with a logits program in addition to its training and evaluation
 /// programs.
-struct GeneratorRig {
-  GeneratorRig()
-      : rig(run_of_one_row(), testing::small_model(), *single_rank.group),
-        plan(plan_logits(testing::small_model(), rig.plan, kRoom)),
-        executor(plan.program, plan.model, allocated(), rig.groups) {}
+struct GeneratorFixture {
+  GeneratorFixture()
+      : fixture(run_of_one_row(), testing::small_model(), *single_rank.group),
+        plan(plan_logits(testing::small_model(), fixture.plan, kRoom)),
+        executor(plan.program, plan.model, allocated(), fixture.groups) {}
 
   static Config run_of_one_row() {
-    Config config = testing::small_run();
+    Config config = testing::small_run_config();
     config.train_micro_batch_size_per_gpu = 1;
     return config;
   }
   const RankMemory& allocated() {
-    rig.memory.allocate(plan.program);
-    return rig.memory;
+    fixture.memory.allocate(plan.program);
+    return fixture.memory;
   }
   std::vector<int32_t> write(const std::vector<int32_t>& prompt, const GenerateOptions& options) {
-    return generate(executor, plan, rig.memory, prompt, options);
+    return generate(executor, plan, fixture.memory, prompt, options);
   }
 
   testing::SingleRank single_rank;
-  testing::RankRig rig;
+  testing::RankFixture fixture;
   ProgramPlan plan;
   Executor executor;
 };
@@ -46,7 +46,8 @@ struct TokenScore {
   double loss;
   double correct;
 };
-TokenScore score_token(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
+TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& seen,
+                       int32_t next) {
   Batch batch = testing::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
@@ -55,14 +56,13 @@ TokenScore score_token(GeneratorRig& generator, const std::vector<int32_t>& seen
   batch.labels[used - 1] = next;
   ForwardRun run;
   run.micro_batches = {&batch, 1};
-  generator.rig.evaluate_executor.run_forward(run);
+  generator.fixture.evaluate_executor.run_forward(run);
   return {run.result.loss_sum, run.result.correct_tokens};
 }
 
 TEST_CASE(
-    "without a temperature, each new token is the one with the lowest loss, also past the row's "
-    "end") {
-  GeneratorRig generator;
+    "without a temperature, each new token is the likeliest one, also past the end of the row") {
+  GeneratorFixture generator;
   const std::vector<int32_t> prompt{3, 1, 4};
   std::vector<int32_t> seen = prompt;
   std::vector<int32_t> expected;
@@ -88,8 +88,8 @@ TEST_CASE(
           std::vector<int32_t>(expected.begin(), expected.begin() + 4));
 }
 
-TEST_CASE("a stop id ends the text and is not part of it") {
-  GeneratorRig generator;
+TEST_CASE("a token that ends the text is not part of the text") {
+  GeneratorFixture generator;
   const std::vector<int32_t> free = generator.write({5, 6}, {.tokens = 6});
   REQUIRE(free.size() == 6);
   const auto first = std::find(free.begin(), free.end(), free[3]);
@@ -98,7 +98,7 @@ TEST_CASE("a stop id ends the text and is not part of it") {
 }
 
 TEST_CASE("with a temperature, the seed decides; a low temperature gives the likeliest tokens") {
-  GeneratorRig generator;
+  GeneratorFixture generator;
   const GenerateOptions warm{.tokens = 12, .temperature = 1.5, .seed = 1};
   GenerateOptions other = warm;
   other.seed = 2;
@@ -109,7 +109,7 @@ TEST_CASE("with a temperature, the seed decides; a low temperature gives the lik
 }
 
 TEST_CASE("tensor-parallel ranks write what one process writes, all of them the same") {
-  GeneratorRig one;
+  GeneratorFixture one;
   const std::vector<int32_t> prompt{3, 1, 4};
   const std::vector<int32_t> expected = one.write(prompt, {.tokens = 10});
   for (const int degree : {2, 4})
@@ -121,16 +121,16 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
       mesh.dp_shard.count = stage == 3 ? 2 : 1;
       std::mutex mutex;
       std::vector<std::vector<int32_t>> written;
-      testing::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
-        Config config = testing::run_of_stage(stage);
+      testing::run_on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = testing::config_of_stage(stage);
         config.train_micro_batch_size_per_gpu = 1;
         config.parallel.tensor = degree;
-        testing::RankRig rig(config, testing::small_model(), groups);
-        const ProgramPlan plan = plan_logits(testing::small_model(), rig.plan, kRoom);
-        rig.memory.allocate(plan.program);
-        Executor executor(plan.program, plan.model, rig.memory, rig.groups);
+        testing::RankFixture fixture(config, testing::small_model(), groups);
+        const ProgramPlan plan = plan_logits(testing::small_model(), fixture.plan, kRoom);
+        fixture.memory.allocate(plan.program);
+        Executor executor(plan.program, plan.model, fixture.memory, fixture.groups);
         const auto tokens =
-            generate(executor, plan, rig.memory, prompt, {.tokens = 10}, groups.host_world);
+            generate(executor, plan, fixture.memory, prompt, {.tokens = 10}, groups.host_world);
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });

@@ -3,7 +3,7 @@
 
 #include "data/counting_new.h"
 #include "kernels/kernels.h"
-#include "rig.h"
+#include "rank_fixture.h"
 #include "training/scheduled_scalars.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 /// Returns how many allocations of all ranks are alive between collectives. Gloo's threads free
 /// their memory shortly after a collective ends, so the function waits a moment first.
-int64_t alive_at_rest(Communicator& group) {
+int64_t allocations_between_collectives(Communicator& group) {
   group.barrier({"rest"});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const int64_t alive = testing::allocations_alive();
@@ -28,19 +28,19 @@ int64_t alive_at_rest(Communicator& group) {
 TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing allocated") {
   constexpr int kSteps = 40;
   set_kernel_threads(1);
-  Config config = testing::small_run();
+  Config config = testing::small_run_config();
   config.zero.reduce_bucket_size = 1000;
   int64_t grown = -1;
   int64_t collectives = 0;
   const auto failures = testing::errors_on_ranks(
       2,
       [&](Rendezvous&, Communicator& group) {
-        testing::RankRig rig(config, testing::small_model(), group);
-        for (int64_t step = 1; step <= 4; ++step) rig.train(step);
+        testing::RankFixture fixture(config, testing::small_model(), group);
+        for (int64_t step = 1; step <= 4; ++step) fixture.train(step);
         const int64_t calls = group.stats().total().calls;
-        const int64_t before = alive_at_rest(group);
-        for (int64_t step = 5; step < 5 + kSteps; ++step) rig.train(step);
-        const int64_t after = alive_at_rest(group);
+        const int64_t before = allocations_between_collectives(group);
+        for (int64_t step = 5; step < 5 + kSteps; ++step) fixture.train(step);
+        const int64_t after = allocations_between_collectives(group);
         if (group.rank() != 0) return;
         grown = after - before;
         collectives = group.stats().total().calls - calls;

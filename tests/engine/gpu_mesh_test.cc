@@ -14,14 +14,14 @@ namespace {
 
 using testing::EmulatedNetwork;
 using testing::EmulatedRank;
-using testing::RankRig;
-using testing::train_on_emulated;
+using testing::RankFixture;
+using testing::train_on_emulated_mesh;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
 /// Returns a config of a ZeRO stage, with pipeline stages of one part each.
 Config staged(int64_t stage) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
   return config;
@@ -29,30 +29,30 @@ Config staged(int64_t stage) {
 
 void require_same_bits(const Config& config, const ModelConfig& model, const TrainingMesh& mesh) {
   INFO(mesh.text() << ", stage " << config.zero.stage);
-  const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0);
+  const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0);
   REQUIRE(expected.losses[0] != expected.losses[1]);
   for (const uint64_t seed : {1, 2})
-    REQUIRE(train_on_emulated(config, model, mesh, seed) == expected);
+    REQUIRE(train_on_emulated_mesh(config, model, mesh, seed) == expected);
 }
 
-TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
+TEST_CASE("gpu mesh: tensor ranks get the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = stage > 0;
     require_same_bits(config, model, {.tensor = 2, .micro_batches = 2});
     if (stage > 0) require_same_bits(config, model, {.tensor = 2, .shards = 2, .micro_batches = 2});
   }
 }
 
-TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every schedule") {
+TEST_CASE("gpu mesh: stages of a pipeline get the CPU's bits, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(true), 5);
   for (const PipelineSchedule schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
-    Config config = testing::run_of_stage(1);
+    Config config = testing::config_of_stage(1);
     config.parallel.schedule = schedule;
     const bool two_parts =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
@@ -62,7 +62,7 @@ TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every sched
   }
 }
 
-TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train the CPU's bits") {
+TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, get the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(), 5);
   Config config = staged(2);
@@ -73,30 +73,31 @@ TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train th
 }
 
 TEST_CASE(
-    "gpu mesh: steps with collectives that are recorded once and started as a whole train the same "
-    "bits") {
+    "gpu mesh: steps with collectives give the same bits if they are recorded once and started as "
+    "a whole") {
   set_kernel_threads(1);
   const auto require_recorded = [](const Config& config, const ModelConfig& model,
                                    const TrainingMesh& mesh) {
     INFO(mesh.text() << ", stage " << config.zero.stage);
-    const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0);
+    const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0);
     for (const uint64_t seed : {3, 4}) {
       std::atomic<int64_t> launches = 0;
-      REQUIRE(train_on_emulated(config, model, mesh, seed,
-                                {.gpu = {.step_graph = true}, .launches = &launches}) == expected);
+      REQUIRE(train_on_emulated_mesh(config, model, mesh, seed,
+                                     {.gpu = {.step_graph = true}, .launches = &launches}) ==
+              expected);
       // Each rank launches its second and third step, each in two parts: before and after the
       // decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }
   };
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.zero.overlap_comm = true;
     const TrainingMesh whole{.replicas = 2, .micro_batches = 2},
         sharded{.shards = 3, .micro_batches = 3};
     require_recorded(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
-  require_recorded(testing::run_of_stage(1), testing::small_model(),
+  require_recorded(testing::config_of_stage(1), testing::small_model(),
                    {.tensor = 2, .micro_batches = 2});
 }
 
@@ -104,26 +105,26 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
   set_kernel_threads(1);
   const TrainingMesh mesh{.shards = 2, .micro_batches = 2};
   const ModelConfig model = testing::small_model();
-  const Config config = testing::meshed(testing::run_of_stage(1), mesh);
+  const Config config = testing::config_on_mesh(testing::config_of_stage(1), mesh);
   EmulatedNetwork network;
   std::atomic<int> closed = 0;
-  testing::on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
-                                                                 const RankGroups& host) {
+  testing::run_on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
+                                                                     const RankGroups& host) {
     EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
                        {.step_graph = true});
-    RankRig rig(config, model, there.groups, &there.gpu);
+    RankFixture fixture(config, model, there.groups, &there.gpu);
     TrainingOutcome outcome;
-    testing::train_steps(rig, 2, outcome);
+    testing::train_steps(fixture, 2, outcome);
     Communicator& group = *there.groups.open[0];
     require(testing::message_of([&] {
               group.shutdown();
             }).find("its collectives are held by 2 recordings") != std::string::npos,
             "a group that recordings hold is not closed");
-    rig.train_executor.drop_recordings();
+    fixture.train_executor.drop_recordings();
     group.shutdown();
     // Both ranks record the step again, because its recording was dropped.
-    testing::train_steps(rig, 1, outcome);
-    rig.train_executor.drop_recordings();
+    testing::train_steps(fixture, 1, outcome);
+    fixture.train_executor.drop_recordings();
     group.shutdown();
     ++closed;
   });

@@ -121,7 +121,7 @@ bool is_possible(const AxisValues& row) {
 }
 
 Config config_of(const AxisValues& row) {
-  Config config = testing::run_of_stage(row[kStage]);
+  Config config = testing::config_of_stage(row[kStage]);
   config.parallel.schedule = schedule_of(row);
   config.parallel.virtual_stages = has_two_parts(row) ? 2 : 1;
   if (row[kSecondary] > 0) config.zero.hpz_partition_size = 2;
@@ -164,8 +164,8 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
                                              .gpu = {.step_graph = row[kSteps] == kRecorded},
                                              .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
                                              .launches = &launches};
-  const TrainingOutcome expected = train_on_emulated(config, model, mesh, 0, options),
-                        found = train_on_emulated(config, model, mesh, seed, options);
+  const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0, options),
+                        found = train_on_emulated_mesh(config, model, mesh, seed, options);
   CHECK(expected.losses[0] != expected.losses[1]);
   CHECK(found.losses == expected.losses);
   CHECK(found.norms == expected.norms);
@@ -176,7 +176,7 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
 
 TEST_CASE(
     "gpu pairs: any two of mesh, stage, tier, precision, adapter, optimizer, recompute and "
-    "recording train the CPU's bits on two to eight ranks") {
+    "recording give the CPU's bits on two to eight ranks") {
   set_kernel_threads(1);
   const std::vector<AxisValues> rows = testing::covering_rows(kSizes, is_possible);
   std::set<std::pair<int, int>> seen;
@@ -190,7 +190,7 @@ TEST_CASE(
   REQUIRE(seen.size() == testing::kPrecisions * testing::updating_optimizers().size() - 1);
 }
 
-TEST_CASE("gpu pairs: every stage and tier trains the CPU's bits on two ranks of each axis") {
+TEST_CASE("gpu pairs: every stage and tier gives the CPU's bits on two ranks of each axis") {
   set_kernel_threads(1);
   AxisValues row(kAxes, 0);
   uint64_t seed = 1;

@@ -23,7 +23,7 @@ bool is_possible(const LatticeCell& cell) {
   const TrainingMesh& mesh = cell.mesh;
   if (is_known_to_differ(mesh, cell.stage)) return false;
   if (mesh.stages == 1 && cell.schedule != k1F1B) return false;
-  if (cell.stage == 0 && cell.place != OffloadDevice::kNone) return false;
+  if (cell.stage == 0 && cell.tier != OffloadDevice::kNone) return false;
   return cell.schedule != kInterleaved ||
          accepts_micro_batches(PipelineSchedule::kInterleaved, mesh.stages,
                                mesh.micro_batches / mesh.data());
@@ -46,7 +46,7 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
   along(kLatticeSchedules,
         [](LatticeCell& c, PipelineSchedule schedule) { c.schedule = schedule; });
   along(std::vector{OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme},
-        [](LatticeCell& c, OffloadDevice place) { c.place = place; });
+        [](LatticeCell& c, OffloadDevice tier) { c.tier = tier; });
   std::erase_if(cells, [](const LatticeCell& cell) { return !is_possible(cell); });
   along(std::vector{RecomputeLevel::kNone, RecomputeLevel::kSelective, RecomputeLevel::kFull},
         [](LatticeCell& c, RecomputeLevel recompute) { c.recompute = recompute; });
@@ -75,7 +75,7 @@ std::vector<std::string> LatticeCell::values() const {
           std::string(name_of(recompute)),
           family,
           tied ? "tied" : "untied",
-          place == OffloadDevice::kNone ? "device" : std::string(name_of(place)),
+          tier == OffloadDevice::kNone ? "device" : std::string(name_of(tier)),
           std::to_string(mesh.micro_batches / mesh.data())};
 }
 
@@ -93,11 +93,11 @@ ModelConfig LatticeCell::model() const {
 }
 
 Config LatticeCell::config() const {
-  Config config = run_of_stage(stage);
+  Config config = config_of_stage(stage);
   config.parallel.schedule = schedule;
   config.parallel.virtual_stages = schedule == kInterleaved || schedule == kZbV ? 2 : 1;
   config.recompute.policy = recompute;
-  offload_to(config, place);
+  offload_to(config, tier);
   return config;
 }
 
@@ -156,39 +156,39 @@ bool is_within(const Differences& found, bool norm) {
 Lattice::Reference& Lattice::reference(const LatticeCell& cell) {
   Reference& reference =
       references_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
-  if (reference.alone.losses.empty())
-    reference.alone =
-        train_on(run_of_stage(0), cell.model(), {.micro_batches = cell.mesh.micro_batches}, steps_);
+  if (reference.one_process.losses.empty())
+    reference.one_process = train_on_mesh(config_of_stage(0), cell.model(),
+                                          {.micro_batches = cell.mesh.micro_batches}, steps_);
   return reference;
 }
 
 Differences Lattice::run(const LatticeCell& cell) {
-  return differences(train_on(cell.config(), cell.model(), cell.mesh, steps_),
-                     reference(cell).alone);
+  return differences(train_on_mesh(cell.config(), cell.model(), cell.mesh, steps_),
+                     reference(cell).one_process);
 }
 
 LatticeFigures Lattice::measure(const LatticeCell& cell) {
   const ModelConfig model = cell.model();
-  const Config one = run_of_stage(0);
+  const Config one = config_of_stage(0);
   const int micro_batches = cell.mesh.micro_batches;
   Reference& of = reference(cell);
   if (of.exact_norms.empty()) of.exact_norms = exact_norms(one, model, micro_batches, steps_);
-  const TrainingOutcome found = train_on(cell.config(), model, cell.mesh, steps_);
-  const std::vector<double> errors = errors_of(found.norms, of.exact_norms);
-  const std::vector<double> own = errors_of(of.alone.norms, of.exact_norms);
+  const TrainingOutcome found = train_on_mesh(cell.config(), model, cell.mesh, steps_);
+  const std::vector<double> errors = relative_errors(found.norms, of.exact_norms);
+  const std::vector<double> own = relative_errors(of.one_process.norms, of.exact_norms);
   LatticeFigures figures;
-  figures.differences = differences(found, of.alone);
+  figures.differences = differences(found, of.one_process);
   figures.norm_error = *std::max_element(errors.begin(), errors.end());
   figures.one_process_norm_error = *std::max_element(own.begin(), own.end());
   bool norm = figures.differences.norm < kNormBound;
   if (!norm) {
     if (!of.fresh) of.fresh = std::make_unique<FreshSteps>(one, model, micro_batches, steps_);
-    figures.fresh_norm_error = of.fresh->worst_norm(cell.config(), cell.mesh);
+    figures.fresh_norm_error = of.fresh->largest_norm_error(cell.config(), cell.mesh);
     figures.one_process_fresh_norm_error =
-        of.fresh->worst_norm(one, {.micro_batches = micro_batches});
-    norm = no_worse(errors, own, kTimesOwnError) && figures.fresh_norm_error < kFreshNormBound;
+        of.fresh->largest_norm_error(one, {.micro_batches = micro_batches});
+    norm = is_no_worse(errors, own, kTimesOwnError) && figures.fresh_norm_error < kFreshNormBound;
   }
-  figures.within = is_within(figures.differences, norm);
+  figures.is_within_bounds = is_within(figures.differences, norm);
   return figures;
 }
 

@@ -22,7 +22,7 @@ struct LatticeCell {
   std::string family = "llama";
   bool tied = false;
   /// The tier of the optimizer state and, at stage 3, also of the parameters.
-  OffloadDevice place = OffloadDevice::kNone;
+  OffloadDevice tier = OffloadDevice::kNone;
 
   /// Returns the cell's value on each axis, in the order of lattice_axes().
   std::vector<std::string> values() const;
@@ -59,7 +59,7 @@ struct LatticeFigures {
   /// measured only for a cell whose norm differs by more than kNormBound.
   double fresh_norm_error = 0;
   double one_process_fresh_norm_error = 0;
-  bool within = false;
+  bool is_within_bounds = false;
 };
 /// A cell whose norm differs by more than kNormBound may have an error of kTimesOwnError times that
 /// of one process. The norm of a step that begins with the weights of fp64 may have an error of
@@ -82,7 +82,7 @@ class Lattice {
 
  private:
   struct Reference {
-    TrainingOutcome alone;
+    TrainingOutcome one_process;
     /// The exact norms; empty until measure() needs them.
     std::vector<double> exact_norms;
     /// The fresh steps; null until a cell's norm differs by more than kNormBound.

@@ -69,7 +69,7 @@ TEST_CASE(
     for (const bool tied : {false, true}) {
       CAPTURE(family, tied);
       const LatticeCell cell{.mesh = {.micro_batches = 2}, .family = family, .tied = tied};
-      const auto found = testing::train_on(cell.config(), cell.model(), cell.mesh, 4);
+      const auto found = testing::train_on_mesh(cell.config(), cell.model(), cell.mesh, 4);
       testing::ExactTraining exact(cell.config(), cell.model(), 2);
       for (size_t i = 0; i < 4; ++i) {
         CAPTURE(i);
@@ -84,10 +84,10 @@ TEST_CASE(
     "a norm's error is compared with one process's own error: in step 1 with that step's, later "
     "with its largest") {
   const std::vector<double> own{1e-8, 2e-8, 3e-8, 1e-4};
-  CHECK(testing::no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
-  CHECK(testing::no_worse({8.9e-8, 0, 0, 0}, own, 3));
-  CHECK_FALSE(testing::no_worse({9.1e-8, 0, 0, 0}, own, 3));
-  CHECK_FALSE(testing::no_worse({0, 3.1e-4, 0, 0}, own, 3));
+  CHECK(testing::is_no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
+  CHECK(testing::is_no_worse({8.9e-8, 0, 0, 0}, own, 3));
+  CHECK_FALSE(testing::is_no_worse({9.1e-8, 0, 0, 0}, own, 3));
+  CHECK_FALSE(testing::is_no_worse({0, 3.1e-4, 0, 0}, own, 3));
 }
 
 TEST_CASE(
@@ -96,11 +96,11 @@ TEST_CASE(
   // Without fresh weights, the norm of the last of 20 steps is off by 2e-4.
   const LatticeCell cell{
       .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
-  const testing::FreshSteps fresh(testing::run_of_stage(0), cell.model(), 2, 20);
-  CHECK(fresh.worst_norm(cell.config(), cell.mesh) < testing::kFreshNormBound);
+  const testing::FreshSteps fresh(testing::config_of_stage(0), cell.model(), 2, 20);
+  CHECK(fresh.largest_norm_error(cell.config(), cell.mesh) < testing::kFreshNormBound);
   testing::TrainingMesh other = cell.mesh;
   other.micro_batches = 4;
-  CHECK(fresh.worst_norm(cell.config(), other) > 1e-2);
+  CHECK(fresh.largest_norm_error(cell.config(), other) > 1e-2);
 }
 
 /// Reads the keys of the cells that a results file already has, one on each line.
@@ -120,7 +120,7 @@ std::string variable(const char* name, const char* otherwise) {
 
 /// Appends the missing cells among [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END) to the file
 /// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the pairwise ones.
-TEST_CASE("the lattice of all layouts", "[.lattice]") {
+TEST_CASE("all layouts of the lattice are trained and recorded", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");
   std::vector<std::pair<std::string, LatticeCell>> cells;
@@ -151,12 +151,12 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
     const Differences& found = figures.differences;
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
     const auto [weight, tensor] = worst(found, true);
-    out << text << "\t|\t" << (figures.within ? "yes" : "NO") << "\t" << found.loss << "\t"
-        << found.norm << "\t" << weight << "\t" << worst(found, false).first << "\t"
+    out << text << "\t|\t" << (figures.is_within_bounds ? "yes" : "NO") << "\t" << found.loss
+        << "\t" << found.norm << "\t" << weight << "\t" << worst(found, false).first << "\t"
         << figures.norm_error << "\t" << figures.one_process_norm_error << "\t"
         << figures.fresh_norm_error << "\t" << figures.one_process_fresh_norm_error << "\t"
         << tensor << "\t" << fixed_text(spent.count(), 2) << std::endl;
-    CHECK(figures.within);
+    CHECK(figures.is_within_bounds);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
@@ -100,7 +100,7 @@ TEST_CASE("private memory, memory that peers read and host memory have an arena 
 
 TEST_CASE("each buffer on disk keeps what is written to it") {
   testing::SingleRank single_rank;
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   RankMemory memory(*single_rank.group, {.folder = scratch.path + "/made", .name = "rank0"});
   const Program train = with_buffers(
       {on(Tier::kNvme,

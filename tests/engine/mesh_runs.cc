@@ -45,7 +45,7 @@ std::string TrainingMesh::text() const {
              ", ", micro_batches, " micro-batches");
 }
 
-Config meshed(Config config, const TrainingMesh& mesh) {
+Config config_on_mesh(Config config, const TrainingMesh& mesh) {
   config.parallel.tensor = mesh.tensor;
   config.parallel.data = mesh.data();
   config.parallel.data_replicate = mesh.replicas;
@@ -54,34 +54,35 @@ Config meshed(Config config, const TrainingMesh& mesh) {
   return config;
 }
 
-Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
+Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
   return random_batch(model.batch, static_cast<uint64_t>(step * 100 + number), model.vocab_rows);
 }
 
-void give_batches(RankRig& rig, int64_t step) {
-  const MemberIndex place = sample_place(rig.plan.options.state);
-  rig.batches.resize(static_cast<size_t>(rig.config.gradient_accumulation_steps));
-  for (size_t slot = 0; slot < rig.batches.size(); ++slot) {
+void set_batches(RankFixture& fixture, int64_t step) {
+  const MemberIndex place = sample_place(fixture.plan.options.state);
+  fixture.batches.resize(static_cast<size_t>(fixture.config.gradient_accumulation_steps));
+  for (size_t slot = 0; slot < fixture.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;
-    rig.batches[slot] = batch_of_step(rig.plan.train.model, step, number);
+    fixture.batches[slot] = micro_batch_of_step(fixture.plan.train.model, step, number);
   }
 }
 
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model) {
-  return plan_steps(meshed(config, mesh), model, 0).options.state;
+  return plan_steps(config_on_mesh(config, mesh), model, 0).options.state;
 }
 
-void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome) {
+void train_steps(RankFixture& fixture, int64_t steps, TrainingOutcome& outcome) {
   for (int64_t step = 1; step <= steps; ++step) {
-    const StepRun run = rig.train(step);
+    const StepRun run = fixture.train(step);
     require(run.result.finite, "the steps are finite");
-    if (rig.rank > 0) continue;
+    if (fixture.rank > 0) continue;
     outcome.losses.push_back(run.result.loss_sum);
     outcome.norms.push_back(run.result.gradient_norm);
   }
 }
 
-std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage) {
+std::vector<std::pair<const char*, std::function<void(Config&)>>> bit_preserving_changes(
+    int64_t stage) {
   std::vector<std::pair<const char*, std::function<void(Config&)>>> changes{
       {"overlap, tiny buckets",
        [](Config& c) {
@@ -106,56 +107,57 @@ std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_change
   return changes;
 }
 
-StepRun train_step(RankRig& rig, int64_t step) {
-  give_batches(rig, step);
-  StepRun run = rig.prepared(step);
+StepRun train_step(RankFixture& fixture, int64_t step) {
+  set_batches(fixture, step);
+  StepRun run = fixture.prepared(step);
   run.scalars.rounding_key = static_cast<uint64_t>(step);
-  rig.train_executor.run(run);
+  fixture.train_executor.run(run);
   require(run.result.finite, "the steps are finite");
   return run;
 }
 
-SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                    const std::function<void(Rendezvous&, RankRig&)>& work) {
-  WholeState whole;
-  const Config config = meshed(plain, mesh);
-  on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
-    RankRig rig(config, model, open);
-    work(rendezvous, rig);
-    whole.add(rig.state.slices());
+SavedState state_saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                          const std::function<void(Rendezvous&, RankFixture&)>& work) {
+  CombinedState whole;
+  const Config config = config_on_mesh(plain, mesh);
+  run_on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
+    RankFixture fixture(config, model, open);
+    work(rendezvous, fixture);
+    whole.add(fixture.state.slices());
   });
   return whole.take();
 }
 
-TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                         int64_t steps) {
+TrainingOutcome train_on_mesh(const Config& plain, const ModelConfig& model,
+                              const TrainingMesh& mesh, int64_t steps) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    for (int64_t step = 1; step <= steps; ++step) {
-      const StepRun run = train_step(rig, step);
-      if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
-      outcome.norms.push_back(run.result.gradient_norm);
-    }
-  });
+  outcome.state =
+      state_saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        for (int64_t step = 1; step <= steps; ++step) {
+          const StepRun run = train_step(fixture, step);
+          if (rendezvous.rank() > 0) continue;
+          outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
+          outcome.norms.push_back(run.result.gradient_norm);
+        }
+      });
   return outcome;
 }
 
-std::map<std::string, std::vector<float>> collected_on(const Config& plain,
-                                                       const ModelConfig& model,
-                                                       const TrainingMesh& mesh) {
+std::map<std::string, std::vector<float>> tensors_collected_on(const Config& plain,
+                                                               const ModelConfig& model,
+                                                               const TrainingMesh& mesh) {
   std::map<std::string, std::vector<float>> collected;
-  saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  state_saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
     const bool receives = rendezvous.rank() == 0;
     // One replica collects; the others would only repeat it.
-    if (rig.plan.options.state.replica > 0) return;
-    for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+    if (fixture.plan.options.state.replica > 0) return;
+    for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
       const int64_t size = tensor.numel();
       std::vector<float> values(receives ? static_cast<size_t>(size) : 0);
       const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
       for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-        rig.state.collect(
-            tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+        fixture.state.collect(
+            tensor.name, cuts[i], cuts[i + 1], receives, *fixture.groups.host_model,
             receives ? std::span(values).subspan(static_cast<size_t>(cuts[i]),
                                                  static_cast<size_t>(cuts[i + 1] - cuts[i]))
                      : std::span<float>());
@@ -180,13 +182,13 @@ double weight_bound(const std::string& parameter) {
   return parameter.ends_with("k_proj.bias.param") ? 1e-3 : 1e-4;
 }
 
-void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected) {
+void require_identical(const TrainingOutcome& found, const TrainingOutcome& expected) {
   REQUIRE(found.losses == expected.losses);
   REQUIRE(found.norms == expected.norms);
   REQUIRE(found.state == expected.state);
 }
 
-void require_same(const TrainingOutcome& found, const TrainingOutcome& expected) {
+void require_within_bounds(const TrainingOutcome& found, const TrainingOutcome& expected) {
   const Differences all = differences(found, expected);
   REQUIRE(all.loss < kLossBound);
   REQUIRE(all.norm < kNormBound);

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "rig.h"
+#include "rank_fixture.h"
 
 namespace ftrun::testing {
 
@@ -40,9 +40,9 @@ struct TrainingOutcome {
   bool operator==(const TrainingOutcome&) const = default;
 };
 
-/// Runs RankRig::train for steps 1 .. `steps`, all of which must be finite, and records the sum of
-/// losses and the norm of each step.
-void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome);
+/// Runs RankFixture::train for steps 1 .. `steps`, all of which must be finite, and records the sum
+/// of losses and the norm of each step.
+void train_steps(RankFixture& fixture, int64_t steps, TrainingOutcome& outcome);
 
 /// Differences holds the largest relative difference between two outcomes in the loss of a step and
 /// in its norm, and the difference of each parameter: ||found - expected|| / ||expected||.
@@ -60,41 +60,42 @@ inline constexpr double kNormBound = 5e-5;
 double weight_bound(const std::string& parameter);
 
 /// Returns the config for a mesh, with the same global batch.
-Config meshed(Config config, const TrainingMesh& mesh);
+Config config_on_mesh(Config config, const TrainingMesh& mesh);
 
 /// Returns micro-batch `number` of a step's global batch.
-Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
+Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
 
-/// Sets the rig's batches: data-parallel rank d of n takes micro-batches d, d + n, d + 2n, ...
-void give_batches(RankRig& rig, int64_t step);
+/// Sets the fixture's batches: data-parallel rank d of n takes micro-batches d, d + n, d + 2n, ...
+void set_batches(RankFixture& fixture, int64_t step);
 
 /// Returns the options of a run on a mesh; their rank is a placeholder.
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model);
 
 /// Trains from the weights of model_folder().
-TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                         int64_t steps);
+TrainingOutcome train_on_mesh(const Config& plain, const ModelConfig& model,
+                              const TrainingMesh& mesh, int64_t steps);
 
 /// Lists, by name, changes to the config that must not change a bit of a run with this ZeRO stage:
 /// bucket sizes, overlap, tiers, recompute, and what stage 3 keeps or prefetches.
-std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage);
+std::vector<std::pair<const char*, std::function<void(Config&)>>> bit_preserving_changes(
+    int64_t stage);
 
 /// Trains one step on the mesh's batches.
-StepRun train_step(RankRig& rig, int64_t step);
+StepRun train_step(RankFixture& fixture, int64_t step);
 
 /// Runs `work` on each rank of a mesh, and returns the state that the ranks then save together.
-SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
-                    const std::function<void(Rendezvous&, RankRig&)>& work);
+SavedState state_saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                          const std::function<void(Rendezvous&, RankFixture&)>& work);
 
 /// Returns the tensors that the first rank of a mesh collects, each in several pieces. The model
 /// has the weights of model_folder().
-std::map<std::string, std::vector<float>> collected_on(const Config& plain,
-                                                       const ModelConfig& model,
-                                                       const TrainingMesh& mesh);
+std::map<std::string, std::vector<float>> tensors_collected_on(const Config& plain,
+                                                               const ModelConfig& model,
+                                                               const TrainingMesh& mesh);
 
 /// Requires that two outcomes have the same bits.
-void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected);
+void require_identical(const TrainingOutcome& found, const TrainingOutcome& expected);
 /// Requires that two outcomes, of different layouts of one run, differ by no more than the bounds.
-void require_same(const TrainingOutcome& found, const TrainingOutcome& expected);
+void require_within_bounds(const TrainingOutcome& found, const TrainingOutcome& expected);
 
 }  // namespace ftrun::testing

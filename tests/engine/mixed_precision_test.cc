@@ -25,8 +25,8 @@ namespace ftrun {
 namespace {
 
 using testing::own_slices;
-using testing::RankRig;
-using testing::saved_on;
+using testing::RankFixture;
+using testing::state_saved_on;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
@@ -47,7 +47,7 @@ struct NarrowLayout {
 };
 
 Config narrow_run(ConfigDtype precision, const NarrowLayout& layout = {}) {
-  Config config = testing::run_of_stage(layout.stage);
+  Config config = testing::config_of_stage(layout.stage);
   config.bf16.enabled = precision == ConfigDtype::kBf16;
   config.fp16.enabled = precision == ConfigDtype::kFp16;
   config.parallel.schedule = layout.schedule;
@@ -62,15 +62,15 @@ ModelConfig narrow_model(bool tied = false) {
 }
 
 /// Runs the step after `progress` on the mesh's batches, prepared and counted as the trainer does.
-StepRun take_step(RankRig& rig, TrainingProgress& progress) {
-  testing::give_batches(rig, progress.step + 1);
+StepRun take_step(RankFixture& fixture, TrainingProgress& progress) {
+  testing::set_batches(fixture, progress.step + 1);
   StepBatch batch;
-  batch.counted_tokens_global = static_cast<int64_t>(rig.batches.size()) *
-                                sample_place(rig.plan.options.state).count *
-                                rig.plan.train.model.batch.tokens();
-  StepRun run = prepare_step(rig.config, rig.config.scheduler, progress, batch);
-  run.micro_batches = rig.batches;
-  rig.train_executor.run(run);
+  batch.counted_tokens_global = static_cast<int64_t>(fixture.batches.size()) *
+                                sample_place(fixture.plan.options.state).count *
+                                fixture.plan.train.model.batch.tokens();
+  StepRun run = prepare_step(fixture.config, fixture.config.scheduler, progress, batch);
+  run.micro_batches = fixture.batches;
+  fixture.train_executor.run(run);
   ++progress.step;
   progress.skipped.add_step(progress.step, run.result.finite, std::nullopt);
   return run;
@@ -83,16 +83,17 @@ constexpr int64_t kNarrowSteps = 3;
 TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
                                const TrainingMesh& mesh) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    TrainingProgress progress(rig.config);
-    for (int64_t step = 1; step <= kNarrowSteps; ++step) {
-      const StepRun run = take_step(rig, progress);
-      require(run.result.finite, "the steps are finite");
-      if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.result.loss_sum);
-      outcome.norms.push_back(run.result.gradient_norm);
-    }
-  });
+  outcome.state =
+      state_saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        TrainingProgress progress(fixture.config);
+        for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+          const StepRun run = take_step(fixture, progress);
+          require(run.result.finite, "the steps are finite");
+          if (rendezvous.rank() > 0) continue;
+          outcome.losses.push_back(run.result.loss_sum);
+          outcome.norms.push_back(run.result.gradient_norm);
+        }
+      });
   return outcome;
 }
 
@@ -133,23 +134,24 @@ std::map<std::string, double> relative_errors_of_movement(const TrainingOutcome&
 /// shows.
 TrainingOutcome trained_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
-  outcome.state = saved_on(
-      in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
-        for (int64_t step = 1; step <= kNarrowSteps; ++step) {
-          testing::give_batches(rig, step);
-          StepRun run = rig.prepared(step);
-          const int64_t tokens =
-              static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
-          run.scalars.token_loss_factor = 1 / static_cast<float>(tokens);
-          run.decide = [](const StepSums& sums) {
-            return StepDecision{.gradient_norm = sums.gradient_norm};
-          };
-          run.scalars.update = step;
-          rig.train_executor.run(run);
-          outcome.losses.push_back(run.result.loss_sum);
-          outcome.norms.push_back(run.result.gradient_norm);
-        }
-      });
+  outcome.state = state_saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {},
+                                 [&](Rendezvous&, RankFixture& fixture) {
+                                   for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+                                     testing::set_batches(fixture, step);
+                                     StepRun run = fixture.prepared(step);
+                                     const int64_t tokens =
+                                         static_cast<int64_t>(fixture.batches.size()) *
+                                         fixture.plan.train.model.batch.tokens();
+                                     run.scalars.token_loss_factor = 1 / static_cast<float>(tokens);
+                                     run.decide = [](const StepSums& sums) {
+                                       return StepDecision{.gradient_norm = sums.gradient_norm};
+                                     };
+                                     run.scalars.update = step;
+                                     fixture.train_executor.run(run);
+                                     outcome.losses.push_back(run.result.loss_sum);
+                                     outcome.norms.push_back(run.result.gradient_norm);
+                                   }
+                                 });
   return outcome;
 }
 
@@ -258,16 +260,16 @@ TEST_CASE(
 
 /// Makes one neuron of a layer large on one tensor rank. No other layer reads the neuron, so only
 /// one gradient becomes large: that of the neuron's column in the down projection.
-void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
-  const StateOptions& ranks = rig.plan.options.state;
+void write_loud_neuron(RankFixture& fixture, int layer, int tensor_rank) {
+  const StateOptions& ranks = fixture.plan.options.state;
   if (ranks.tensor.index != tensor_rank) return;
   const ModelConfig model = narrow_model();
   const int64_t neurons = model.feed_forward / ranks.tensor.count;
   const std::string mlp = cat("model.layers.", layer, ".mlp.");
   for (int64_t i = 0; i < model.hidden; ++i) {
-    testing::plant(rig, mlp + "gate_proj.weight", i, 60);
-    testing::plant(rig, mlp + "up_proj.weight", i, 60);
-    testing::plant(rig, mlp + "down_proj.weight", i * neurons, 0);
+    testing::overwrite_weight(fixture, mlp + "gate_proj.weight", i, 60);
+    testing::overwrite_weight(fixture, mlp + "up_proj.weight", i, 60);
+    testing::overwrite_weight(fixture, mlp + "down_proj.weight", i * neurons, 0);
   }
 }
 
@@ -291,28 +293,28 @@ constexpr size_t kMaxSteps = 16;
 /// loss scale is small enough for it to be finite; then trains one more step.
 std::vector<Account> overflow_on(const NarrowLayout& layout, int layer, int tensor_rank) {
   std::vector<Account> accounts(static_cast<size_t>(layout.mesh.ranks()));
-  saved_on(scaled_run(layout), narrow_model(), layout.mesh,
-           [&](Rendezvous& rendezvous, RankRig& rig) {
-             Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
-             TrainingProgress progress(rig.config);
-             const auto step = [&] {
-               const auto before = own_slices(rig.state);
-               const StepRun run = take_step(rig, progress);
-               account.finite.push_back(run.result.finite);
-               account.scales.push_back(progress.skipped.loss_scale());
-               require((own_slices(rig.state) == before) != run.result.finite,
-                       "finite steps change the weights, others nothing");
-               return run;
-             };
-             step();
-             // The neuron is planted in the 16-bit copy that layers compute with. The next finite
-             // update rebuilds this copy from the master weights, which removes it.
-             plant_loud_neuron(rig, layer, tensor_rank);
-             StepRun run = step();
-             account.location = rig.train_executor.find_nonfinite(run).text;
-             while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
-             step();
-           });
+  state_saved_on(scaled_run(layout), narrow_model(), layout.mesh,
+                 [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                   Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
+                   TrainingProgress progress(fixture.config);
+                   const auto step = [&] {
+                     const auto before = own_slices(fixture.state);
+                     const StepRun run = take_step(fixture, progress);
+                     account.finite.push_back(run.result.finite);
+                     account.scales.push_back(progress.skipped.loss_scale());
+                     require((own_slices(fixture.state) == before) != run.result.finite,
+                             "finite steps change the weights, others nothing");
+                     return run;
+                   };
+                   step();
+                   // The neuron is written into the 16-bit copy that layers compute with. The next
+                   // finite update rebuilds this copy from the master weights, which removes it.
+                   write_loud_neuron(fixture, layer, tensor_rank);
+                   StepRun run = step();
+                   account.location = fixture.train_executor.find_nonfinite(run).text;
+                   while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
+                   step();
+                 });
   return accounts;
 }
 
@@ -382,44 +384,44 @@ TEST_CASE(
   // The scale doubles soon after an overflow; the step where it does depends on all counters of the
   // scaler, so a counter that the checkpoint lost would show.
   config.fp16.loss_scale_window = 3;
-  const auto train_tail = [&](Rendezvous& rendezvous, RankRig& rig, TrainingProgress& progress,
-                              Tail& tail) {
+  const auto train_tail = [&](Rendezvous& rendezvous, RankFixture& fixture,
+                              TrainingProgress& progress, Tail& tail) {
     for (int step = 0; step < kTail; ++step) {
-      const StepRun run = take_step(rig, progress);
+      const StepRun run = take_step(fixture, progress);
       if (rendezvous.rank() > 0) continue;
       tail.losses.push_back(run.result.loss_sum);
       tail.norms.push_back(run.result.finite ? run.result.gradient_norm : -1);
       tail.scales.push_back(progress.skipped.loss_scale());
     }
   };
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   Tail straight, resumed;
-  const auto straight_state =
-      saved_on(config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-        TrainingProgress progress(rig.config);
-        take_step(rig, progress);
-        plant_loud_neuron(rig, 1, 0);
-        require(!take_step(rig, progress).result.finite, "the neuron is too loud");
-        for (size_t tries = 0; !take_step(rig, progress).result.finite; ++tries)
+  const auto straight_state = state_saved_on(
+      config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        TrainingProgress progress(fixture.config);
+        take_step(fixture, progress);
+        write_loud_neuron(fixture, 1, 0);
+        require(!take_step(fixture, progress).result.finite, "the neuron is too loud");
+        for (size_t tries = 0; !take_step(fixture, progress).result.finite; ++tries)
           require(tries < kMaxSteps, "the scale fits in the end");
         CheckpointMeta meta;
         meta.step = progress.step;
         meta.skipped_steps = progress.skipped.total();
         meta.loss_scaler = progress.skipped.scaler_state();
-        save_checkpoint(posix_files(), {scratch.path}, meta, rig.state.slices(),
+        save_checkpoint(posix_files(), {scratch.path}, meta, fixture.state.slices(),
                         {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
                            return rendezvous.exchange_text("save", text);
                          }});
-        train_tail(rendezvous, rig, progress, straight);
+        train_tail(rendezvous, fixture, progress, straight);
       });
-  const auto resumed_state =
-      saved_on(config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  const auto resumed_state = state_saved_on(
+      config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
-        rig.load(checkpoint);
-        TrainingProgress progress(rig.config);
+        fixture.load(checkpoint);
+        TrainingProgress progress(fixture.config);
         progress.step = checkpoint.meta().step;
         progress.skipped.restore(checkpoint.meta().skipped_steps, checkpoint.meta().loss_scaler);
-        train_tail(rendezvous, rig, progress, resumed);
+        train_tail(rendezvous, fixture, progress, resumed);
       });
   CHECK(straight.scales.front() < 0x1p16);
   CHECK(straight.scales.back() > straight.scales.front());

@@ -11,14 +11,14 @@
 #include "program/memory_plan.h"
 #include "program/state_pieces.h"
 #include "program/unit_placement.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 using testing::SingleRank;
 using Contents = std::map<std::string, std::vector<std::byte>>;
 
@@ -26,7 +26,7 @@ enum class Precision { kFp32, kFp16, kBf16, kBf16Master };
 
 Config layout(int64_t stage, OffloadDevice device, Precision precision = Precision::kFp32,
               int64_t small = 0) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.zero.param_persistence_threshold = small;
   config.fp16.enabled = precision == Precision::kFp16;
   config.bf16.enabled = precision == Precision::kBf16 || precision == Precision::kBf16Master;
@@ -82,12 +82,12 @@ Config config_of(const Layout& l) {
 }
 
 /// Runs `work` on each rank of a layout, and returns what the ranks then save together.
-Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
-  testing::WholeState whole;
-  testing::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(config_of(l), testing::model_of_many_blocks(), groups);
-    work(rendezvous, rig);
-    whole.add(rig.state.slices());
+Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankFixture&)>& work) {
+  testing::CombinedState whole;
+  testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankFixture fixture(config_of(l), testing::model_of_many_blocks(), groups);
+    work(rendezvous, fixture);
+    whole.add(fixture.state.slices());
   });
   return whole.take();
 }
@@ -107,13 +107,13 @@ CheckpointGroup together(Rendezvous& rendezvous) {
           }};
 }
 
-TEST_CASE("loaded from a folder, all ranks' slices are the model, each element once") {
+TEST_CASE("the slices that all ranks load from a folder make up the model, each element once") {
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     std::vector<StateInfo> states;
-    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankRig& rig) {
-      if (rendezvous.rank() == 0) states = rig.state.states();
+    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+      if (rendezvous.rank() == 0) states = fixture.state.states();
     });
     REQUIRE(states.size() == saved.size());
     const DType wanted = l.precision == Precision::kBf16Master ? DType::kBF16 : DType::kF32;
@@ -141,8 +141,8 @@ Config saving_config_of(const Layout& l) {
   return config;
 }
 
-void train(RankRig& rig, int64_t first, int64_t last) {
-  for (int64_t step = first; step <= last; ++step) rig.train(step);
+void train(RankFixture& fixture, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) fixture.train(step);
 }
 
 TEST_CASE(
@@ -150,27 +150,29 @@ TEST_CASE(
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
-    const Contents second = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 2); });
-    const Contents sixth = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 6); });
+    const Contents second =
+        saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 2); });
+    const Contents sixth =
+        saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 6); });
     REQUIRE(second != sixth);
-    testing::WholeState kept, kept_again, last;
-    testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
-      RankRig rig(saving_config_of(l), testing::model_of_many_blocks(), groups);
-      train(rig, 1, 2);
-      std::future<void> reader =
-          std::async(std::launch::async, [&, slices = rig.state.snapshot()] { kept.add(slices); });
-      train(rig, 3, 4);
+    testing::CombinedState kept, kept_again, last;
+    testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+      RankFixture fixture(saving_config_of(l), testing::model_of_many_blocks(), groups);
+      train(fixture, 1, 2);
+      std::future<void> reader = std::async(
+          std::launch::async, [&, slices = fixture.state.snapshot()] { kept.add(slices); });
+      train(fixture, 3, 4);
       reader.get();
-      rig.state.release_snapshot();
-      train(rig, 5, 5);
+      fixture.state.release_snapshot();
+      train(fixture, 5, 5);
       // The optimizer state on disk has moved to its second place by now, so the snapshot must not
       // depend on the first.
-      train(rig, 6, 6);
-      const std::vector<StateSlice> slices = rig.state.snapshot();
-      last.add(rig.state.slices());
-      train(rig, 7, 8);
+      train(fixture, 6, 6);
+      const std::vector<StateSlice> slices = fixture.state.snapshot();
+      last.add(fixture.state.slices());
+      train(fixture, 7, 8);
       kept_again.add(slices);
-      rig.state.release_snapshot();
+      fixture.state.release_snapshot();
     });
     REQUIRE(kept.take() == second);
     REQUIRE(last.take() == sixth);
@@ -204,12 +206,12 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
 }
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
-  testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
+  testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
     int64_t saved = 0;
-    for (const StateSlice& slice : rig.state.slices()) saved += slice.box.numel();
+    for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
-    for (const StatePiece& piece : rig.plan.train.pieces) held += piece.end - piece.begin;
+    for (const StatePiece& piece : fixture.plan.train.pieces) held += piece.end - piece.begin;
     require(saved > held / 6 && saved < held / 2, "about a third of it");
   });
 }
@@ -230,17 +232,18 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
                                    {1, 3, 0, OffloadDevice::kNone, Precision::kBf16, 0},
                                    {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
-    const testing::Scratch scratch;
-    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
-      rig.train(1);
-      rig.train(2);
-      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), together(rendezvous));
+    const testing::ScratchFolder scratch;
+    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+      fixture.train(1);
+      fixture.train(2);
+      save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
+                      together(rendezvous));
     });
     for (const Layout& reader : chosen) {
       INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
-      const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+      const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.load(checkpoint);
+        fixture.load(checkpoint);
       });
       REQUIRE(read == saved);
     }
@@ -251,15 +254,15 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
       for (const int64_t stage : {0, 3})
         for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
-          testing::WholeState whole;
-          testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+          testing::CombinedState whole;
+          testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
             Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
-            RankRig rig(config, model, groups);
+            RankFixture fixture(config, model, groups);
             Checkpoint checkpoint(scratch.path + "/step-00000000");
-            rig.load(checkpoint);
-            rig.train(3);
-            whole.add(rig.state.slices());
+            fixture.load(checkpoint);
+            fixture.train(3);
+            whole.add(fixture.state.slices());
           });
           next.push_back(whole.take());
         }
@@ -299,19 +302,19 @@ TEST_CASE(
     const DType from = narrows ? DType::kF32 : DType::kBF16,
                 to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
-      const testing::Scratch scratch;
-      const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
-        train(rig, 1, 2);
-        save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+      const testing::ScratchFolder scratch;
+      const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        train(fixture, 1, 2);
+        save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
                         together(rendezvous));
       });
       std::vector<Contents> next;
       for (const Layout& reader : narrows ? narrow : wide) {
         INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
-        testing::WholeState trained;
-        const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+        testing::CombinedState trained;
+        const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
           Checkpoint checkpoint(scratch.path + "/step-00000000");
-          const std::vector<StateConversion> conversions = rig.load(checkpoint);
+          const std::vector<StateConversion> conversions = fixture.load(checkpoint);
           require(conversions.size() == 1 && conversions[0].stored == from &&
                       conversions[0].wanted == to,
                   "one conversion");
@@ -323,14 +326,14 @@ TEST_CASE(
         // Only layouts without replicas are comparable here: three data shards whose layers compute
         // in bf16.
         if (reader.replicas > 1) continue;
-        testing::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+        testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
           Config config = config_of(reader);
           config.gradient_accumulation_steps = 1;
-          RankRig rig(config, testing::model_of_many_blocks(), groups);
+          RankFixture fixture(config, testing::model_of_many_blocks(), groups);
           Checkpoint checkpoint(scratch.path + "/step-00000000");
-          rig.load(checkpoint);
-          rig.train(3);
-          trained.add(rig.state.slices());
+          fixture.load(checkpoint);
+          fixture.train(3);
+          trained.add(fixture.state.slices());
         });
         next.push_back(trained.take());
         REQUIRE(next.back() == next.front());
@@ -348,29 +351,29 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     // A minimum of 30 elements also codes q, k and v, which are adjacent in memory without gaps and
     // therefore begin within blocks.
     const Layout l{1, 3, 2, device, Precision::kFp32, 0};
-    const auto run = [&](const std::function<void(RankRig&)>& work) {
-      testing::WholeState whole;
-      testing::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+    const auto run = [&](const std::function<void(RankFixture&)>& work) {
+      testing::CombinedState whole;
+      testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
         Config config = saving_config_of(l);
         config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
         config.optimizer.type = OptimizerType::kAdamW8bit;
         config.optimizer.min_8bit_size = 30;
-        RankRig rig(config, testing::small_model(), groups);
-        work(rig);
-        whole.add(rig.state.slices());
+        RankFixture fixture(config, testing::small_model(), groups);
+        work(fixture);
+        whole.add(fixture.state.slices());
       });
       return whole.take();
     };
-    const Contents second = run([](RankRig& rig) { train(rig, 1, 2); });
-    const Contents fourth = run([](RankRig& rig) { train(rig, 1, 4); });
+    const Contents second = run([](RankFixture& fixture) { train(fixture, 1, 2); });
+    const Contents fourth = run([](RankFixture& fixture) { train(fixture, 1, 4); });
     REQUIRE(second != fourth);
-    testing::WholeState kept;
-    const Contents last = run([&](RankRig& rig) {
-      train(rig, 1, 2);
-      const std::vector<StateSlice> slices = rig.state.snapshot();
-      train(rig, 3, 4);
+    testing::CombinedState kept;
+    const Contents last = run([&](RankFixture& fixture) {
+      train(fixture, 1, 2);
+      const std::vector<StateSlice> slices = fixture.state.snapshot();
+      train(fixture, 3, 4);
       kept.add(slices);
-      rig.state.release_snapshot();
+      fixture.state.release_snapshot();
     });
     REQUIRE(kept.take() == second);
     REQUIRE(last == fourth);
@@ -378,31 +381,31 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 }
 
 TEST_CASE("coded states are not converted to another precision") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   SingleRank single_rank;
-  RankRig wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
+  RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone);
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
-  RankRig coded(config, testing::small_model(), *single_rank.group);
+  RankFixture coded(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_WITH(coded.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
 TEST_CASE("only moments can be kept in another precision") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   SingleRank single_rank;
-  RankRig wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
-               *single_rank.group);
+  RankFixture wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
+                   *single_rank.group);
   train(wide, 1, 2);
-  Contents expected = testing::contents(wide.state);
+  Contents expected = testing::saved_contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
-  RankRig narrow(config, testing::small_model(), *single_rank.group);
+  RankFixture narrow(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   const std::vector<StateConversion> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
@@ -410,27 +413,28 @@ TEST_CASE("only moments can be kept in another precision") {
   const Contents rounded = converted(expected, DType::kF32, DType::kBF16);
   for (auto& [name, bytes] : expected)
     if (!name.ends_with(".param")) bytes = rounded.at(name);
-  REQUIRE(testing::contents(narrow.state) == expected);
+  REQUIRE(testing::saved_contents(narrow.state) == expected);
 }
 
 TEST_CASE("another partition reads a checkpoint back bit for bit") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   Contents saved;
   SingleRank single_rank;
   {
-    RankRig rig(layout(0, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
-    rig.train(1);
-    saved = testing::contents(rig.state);
-    save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
+    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::small_model(),
+                        *single_rank.group);
+    fixture.train(1);
+    saved = testing::saved_contents(fixture.state);
+    save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
     Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
-    RankRig other(config, testing::small_model(), *single_rank.group);
-    REQUIRE(testing::contents(other.state) != saved);
+    RankFixture other(config, testing::small_model(), *single_rank.group);
+    REQUIRE(testing::saved_contents(other.state) != saved);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     other.load(checkpoint);
-    REQUIRE(testing::contents(other.state) == saved);
+    REQUIRE(testing::saved_contents(other.state) == saved);
   }
 }
 
@@ -504,7 +508,7 @@ std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>&
 }
 
 Contents contents_of(const std::vector<StateSlice>& slices) {
-  testing::WholeState whole;
+  testing::CombinedState whole;
   whole.add(slices);
   return whole.take();
 }
@@ -556,11 +560,11 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
 
 TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tensors saved") {
   SingleRank single_rank;
-  const testing::Scratch first;
+  const testing::ScratchFolder first;
   const Contents expected =
       save_whole(first.path, ranks_of(kSplits[0], *single_rank.group)[0]->state->states());
   for (const SplitLayout& writer : kSplits) {
-    const testing::Scratch scratch;
+    const testing::ScratchFolder scratch;
     {
       const auto ranks = ranks_of(writer, *single_rank.group);
       Checkpoint checkpoint(first.path + "/step-00000000");
@@ -583,7 +587,7 @@ TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tens
 
 TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
   SingleRank single_rank;
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   std::vector<StateInfo> states = ranks_of(kSplits[0], *single_rank.group)[0]->state->states();
   for (StateInfo& state : states) state.dtype = DType::kBF16;
   const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
@@ -598,22 +602,22 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
 }
 
 TEST_CASE("a checkpoint of another optimizer is refused") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   SingleRank single_rank;
-  Config sgd = testing::small_run();
+  Config sgd = testing::small_run_config();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
-  RankRig saver(sgd, testing::small_model(), *single_rank.group);
+  RankFixture saver(sgd, testing::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
-  RankRig adam(testing::small_run(), testing::small_model(), *single_rank.group);
+  RankFixture adam(testing::small_run_config(), testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
 TEST_CASE("a folder of another model is refused with the names of its tensors") {
   SingleRank single_rank;
-  RankRig rig(testing::small_run(), testing::small_model(), *single_rank.group);
-  REQUIRE_THROWS_WITH(rig.state.load(testing::model_folder(testing::model_of_many_blocks())),
+  RankFixture fixture(testing::small_run_config(), testing::small_model(), *single_rank.group);
+  REQUIRE_THROWS_WITH(fixture.state.load(testing::model_folder(testing::model_of_many_blocks())),
                       Catch::Contains("the weights are not those of its config.json") &&
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));
 }
@@ -624,18 +628,18 @@ TEST_CASE(
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
     std::map<std::string, std::vector<float>> collected;
-    const Contents saved = saved_by(l, [&](Rendezvous&, RankRig& rig) {
-      rig.train(1);
-      if (rig.plan.options.state.replica > 0) return;
-      const bool receives = rig.rank == 0;
-      for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+    const Contents saved = saved_by(l, [&](Rendezvous&, RankFixture& fixture) {
+      fixture.train(1);
+      if (fixture.plan.options.state.replica > 0) return;
+      const bool receives = fixture.rank == 0;
+      for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
         int64_t size = 1;
         for (const int64_t dim : tensor.shape) size *= dim;
         std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          rig.state.collect(
-              tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+          fixture.state.collect(
+              tensor.name, cuts[i], cuts[i + 1], receives, *fixture.groups.host_model,
               receives ? std::span(whole).subspan(static_cast<size_t>(cuts[i]),
                                                   static_cast<size_t>(cuts[i + 1] - cuts[i]))
                        : std::span<float>());

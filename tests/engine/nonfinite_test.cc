@@ -4,32 +4,32 @@
 
 #include "engine/executor.h"
 #include "kernels/kernels.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-using testing::plant;
-using testing::RankRig;
+using testing::overwrite_weight;
+using testing::RankFixture;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Runs a step on the rig's current batches. The step must not be finite and must change nothing.
-/// Returns the message in which this rank names where it found the value.
-std::string place_of(RankRig& rig, StepRun run) {
-  const auto before = testing::contents(rig.state);
-  rig.train_executor.run(run);
+/// Runs a step on the fixture's current batches. The step must not be finite and must change
+/// nothing. Returns the message in which this rank names where it found the value.
+std::string nonfinite_message(RankFixture& fixture, StepRun run) {
+  const auto before = testing::saved_contents(fixture.state);
+  fixture.train_executor.run(run);
   require(!run.result.finite, "the step is not finite");
-  const std::string place = rig.train_executor.find_nonfinite(run).text;
+  const std::string place = fixture.train_executor.find_nonfinite(run).text;
   require(!run.result.finite, "nor is it when it is run again");
-  require(testing::contents(rig.state) == before, "no state has changed");
+  require(testing::saved_contents(fixture.state) == before, "no state has changed");
   return place;
 }
 
 Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.bf16.enabled = bf16;
   return config;
 }
@@ -44,45 +44,45 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
         Config config = run_nonfinite_in(stage, bf16);
         config.recompute.policy = recompute;
         testing::SingleRank single_rank;
-        RankRig rig(config, testing::small_model(), *single_rank.group);
-        rig.train(1);
+        RankFixture fixture(config, testing::small_model(), *single_rank.group);
+        fixture.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
-        plant(rig, name, 7, kNan);
-        REQUIRE(place_of(rig, rig.prepared(2)) ==
+        overwrite_weight(fixture, name, 7, kNan);
+        REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
                 "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
-        plant(rig, name, 7, 0.0F);
-        REQUIRE(rig.train(3).result.finite);
+        overwrite_weight(fixture, name, 7, 0.0F);
+        REQUIRE(fixture.train(3).result.finite);
       }
 }
 
-TEST_CASE("the embedding and the head are named, too") {
+TEST_CASE("a value that is not a number is also located in the embedding and in the head") {
   testing::SingleRank single_rank;
-  RankRig rig(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
-  rig.train(1);
-  const int32_t token = rig.batches[1].tokens[3];
-  plant(rig, "lm_head.weight", 5, kNan);
-  REQUIRE(place_of(rig, rig.prepared(2)) ==
+  RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
+  fixture.train(1);
+  const int32_t token = fixture.batches[1].tokens[3];
+  overwrite_weight(fixture, "lm_head.weight", 5, kNan);
+  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
-  plant(rig, "lm_head.weight", 5, 0.1F);
+  overwrite_weight(fixture, "lm_head.weight", 5, 0.1F);
   // A row of the embedding is read only where its token occurs: the first micro-batch that has the
   // token reports the value.
-  for (Batch& batch : rig.batches)
+  for (Batch& batch : fixture.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token == 0 ? 1 : 0;
-  rig.batches[1].tokens[3] = token;
-  plant(rig, "model.embed_tokens.weight", token * 16, kNan);
-  REQUIRE(place_of(rig, rig.prepared(2)) ==
+  fixture.batches[1].tokens[3] = token;
+  overwrite_weight(fixture, "model.embed_tokens.weight", token * 16, kNan);
+  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
           "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not "
           "finite");
 }
 
-TEST_CASE("an infinity in the loss is the head's") {
+TEST_CASE("an infinity in the loss is located in the head") {
   testing::SingleRank single_rank;
-  RankRig rig(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
-  rig.train(1);
+  RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
+  fixture.train(1);
   for (int64_t i = 0; i < 16; ++i)
-    plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
-  REQUIRE(place_of(rig, rig.prepared(2)) ==
+    overwrite_weight(fixture, "lm_head.weight", i, std::numeric_limits<float>::infinity());
+  REQUIRE(nonfinite_message(fixture, fixture.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
 }
 
@@ -91,27 +91,27 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     INFO("stage " << stage);
     testing::SingleRank single_rank;
     Config config = run_nonfinite_in(stage);
-    RankRig rig(config, testing::small_model(), *single_rank.group);
-    rig.train(1);
+    RankFixture fixture(config, testing::small_model(), *single_rank.group);
+    fixture.train(1);
     // The loss is finite at any scale. The backward pass of the first norm divides gradients by the
     // size of its input, so with a tiny embedding the smallest scale that overflows does so in that
     // norm.
     for (int64_t i = 0; i < 32 * 16; ++i)
-      plant(rig, "model.embed_tokens.weight", i,
-            1e-4F * testing::weight_of("model.embed_tokens.weight", i));
-    StepRun run = rig.prepared(2);
+      overwrite_weight(fixture, "model.embed_tokens.weight", i,
+                       1e-4F * testing::weight_of("model.embed_tokens.weight", i));
+    StepRun run = fixture.prepared(2);
     run.scalars.learning_rate = 0;
     for (run.scalars.token_loss_factor = 1e28F; run.result.finite;
          run.scalars.token_loss_factor *= 4) {
       REQUIRE(run.scalars.token_loss_factor < 1e37F);
-      rig.train_executor.run(run);
+      fixture.train_executor.run(run);
     }
     run.scalars.token_loss_factor /= 4;
-    const std::string place = place_of(rig, run);
+    const std::string place = nonfinite_message(fixture, run);
     REQUIRE_THAT(place,
                  Catch::StartsWith("backward layer 1 mb ") && Catch::Contains(" (layers.0): d_"));
-    run = rig.prepared(2);
-    rig.train_executor.run(run);
+    run = fixture.prepared(2);
+    fixture.train_executor.run(run);
     REQUIRE(run.result.finite);
   }
 }
@@ -119,71 +119,72 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
 TEST_CASE(
     "an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
   testing::SingleRank single_rank;
-  Config config = testing::run_of_stage(2);
+  Config config = testing::config_of_stage(2);
   config.fp16.enabled = true;
-  RankRig rig(config, testing::small_model(), *single_rank.group);
-  rig.train(1);
-  StepRun run = rig.prepared(2);
+  RankFixture fixture(config, testing::small_model(), *single_rank.group);
+  fixture.train(1);
+  StepRun run = fixture.prepared(2);
   run.scalars.token_loss_factor = 1e9F;
   run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
   // The head computes the first gradients, within the operations of its forward pass.
-  REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
-  run = rig.prepared(2);
+  REQUIRE_THAT(nonfinite_message(fixture, run),
+               Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
+  run = fixture.prepared(2);
   run.scalars.token_loss_factor = 10.0F;
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
-  const auto before = testing::contents(rig.state);
-  rig.train_executor.run(run);
+  const auto before = testing::saved_contents(fixture.state);
+  fixture.train_executor.run(run);
   REQUIRE(run.result.finite);
-  REQUIRE(testing::contents(rig.state) != before);
+  REQUIRE(testing::saved_contents(fixture.state) != before);
 }
 
 TEST_CASE("a search that fails leaves the next step to train as any other") {
   testing::SingleRank single_rank;
-  RankRig rig(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
-  rig.train(1);
-  const auto before = testing::contents(rig.state);
-  rig.batches[1].tokens.pop_back();
-  StepRun run = rig.prepared(2);
-  REQUIRE_THROWS_WITH(rig.train_executor.find_nonfinite(run),
+  RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
+  fixture.train(1);
+  const auto before = testing::contents(fixture.state);
+  fixture.batches[1].tokens.pop_back();
+  StepRun run = fixture.prepared(2);
+  REQUIRE_THROWS_WITH(fixture.train_executor.find_nonfinite(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
-  REQUIRE(testing::contents(rig.state) == before);
-  REQUIRE(rig.train(2).result.finite);
-  REQUIRE(testing::contents(rig.state) != before);
+  REQUIRE(testing::contents(fixture.state) == before);
+  REQUIRE(fixture.train(2).result.finite);
+  REQUIRE(testing::contents(fixture.state) != before);
 }
 
 TEST_CASE("a step that is finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     testing::SingleRank single_rank;
-    RankRig rig(run_nonfinite_in(stage), testing::small_model(), *single_rank.group);
-    rig.train(1);
+    RankFixture fixture(run_nonfinite_in(stage), testing::small_model(), *single_rank.group);
+    fixture.train(1);
     const std::string name = "model.layers.1.mlp.up_proj.weight";
-    plant(rig, name, 7, kNan);
-    StepRun run = rig.prepared(2);
-    rig.train_executor.run(run);
+    overwrite_weight(fixture, name, 7, kNan);
+    StepRun run = fixture.prepared(2);
+    fixture.train_executor.run(run);
     REQUIRE_FALSE(run.result.finite);
-    plant(rig, name, 7, 0.0F);
-    const auto before = testing::contents(rig.state);
-    REQUIRE(rig.train_executor.find_nonfinite(run).text == "");
+    overwrite_weight(fixture, name, 7, 0.0F);
+    const auto before = testing::saved_contents(fixture.state);
+    REQUIRE(fixture.train_executor.find_nonfinite(run).text == "");
     REQUIRE(run.result.finite);
-    REQUIRE(testing::contents(rig.state) == before);
+    REQUIRE(testing::saved_contents(fixture.state) == before);
     // The next step trains again.
-    REQUIRE(rig.train(3).result.finite);
-    REQUIRE(testing::contents(rig.state) != before);
+    REQUIRE(fixture.train(3).result.finite);
+    REQUIRE(testing::saved_contents(fixture.state) != before);
   }
 }
 
 TEST_CASE("a step that is run again has the same dropout masks as before") {
   testing::SingleRank single_rank;
-  testing::RankRig rig(testing::with_dropout(testing::run_of_stage(2)), testing::small_model(),
-                       *single_rank.group);
-  rig.train(1);
-  const auto before = testing::contents(rig.state);
-  StepRun again = rig.prepared(2), first = rig.prepared(2), other = rig.prepared(3);
-  REQUIRE(rig.train_executor.find_nonfinite(again).instr == -1);
-  REQUIRE(rig.train_executor.find_nonfinite(other).instr == -1);
-  REQUIRE(testing::contents(rig.state) == before);
-  rig.train_executor.run(first);
+  testing::RankFixture fixture(testing::with_dropout(testing::config_of_stage(2)),
+                               testing::small_model(), *single_rank.group);
+  fixture.train(1);
+  const auto before = testing::saved_contents(fixture.state);
+  StepRun again = fixture.prepared(2), first = fixture.prepared(2), other = fixture.prepared(3);
+  REQUIRE(fixture.train_executor.find_nonfinite(again).instr == -1);
+  REQUIRE(fixture.train_executor.find_nonfinite(other).instr == -1);
+  REQUIRE(testing::saved_contents(fixture.state) == before);
+  fixture.train_executor.run(first);
   REQUIRE(again.result.loss_sum == first.result.loss_sum);
   REQUIRE(again.result.gradient_norm == first.result.gradient_norm);
   REQUIRE(other.result.loss_sum != first.result.loss_sum);
@@ -194,16 +195,17 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
     INFO("stage " << stage);
     std::vector<std::string> places(3);
     testing::require_no_failures(testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(run_nonfinite_in(stage), testing::small_model(), group);
-      rig.train(1);
+      RankFixture fixture(run_nonfinite_in(stage), testing::small_model(), group);
+      fixture.train(1);
       // At these stages each rank has its own copy of all parameters, so only rank 1 has the NaN.
-      if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
-      const auto before = testing::own_slices(rig.state);
-      StepRun run = rig.prepared(2);
-      rig.train_executor.run(run);
+      if (group.rank() == 1)
+        overwrite_weight(fixture, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
+      const auto before = testing::own_slices(fixture.state);
+      StepRun run = fixture.prepared(2);
+      fixture.train_executor.run(run);
       require(!run.result.finite, "every rank decides alike");
-      places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
-      require(testing::own_slices(rig.state) == before, "no state has changed");
+      places[static_cast<size_t>(group.rank())] = fixture.train_executor.find_nonfinite(run).text;
+      require(testing::own_slices(fixture.state) == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
     REQUIRE(places[1] ==
@@ -216,13 +218,13 @@ TEST_CASE("only the rank with a value that is not finite names it, and all ranks
 TEST_CASE("a shard that is not finite is reported by every rank that gathers it") {
   std::vector<std::string> places(2);
   testing::require_no_failures(testing::errors_on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(run_nonfinite_in(3), testing::model_of_many_blocks(), group);
-    rig.train(1);
-    plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
-    StepRun run = rig.prepared(2);
-    rig.train_executor.run(run);
+    RankFixture fixture(run_nonfinite_in(3), testing::model_of_many_blocks(), group);
+    fixture.train(1);
+    overwrite_weight(fixture, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
+    StepRun run = fixture.prepared(2);
+    fixture.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
-    places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
+    places[static_cast<size_t>(group.rank())] = fixture.train_executor.find_nonfinite(run).text;
   }));
   for (const std::string& place : places)
     REQUIRE(place ==
@@ -237,17 +239,17 @@ std::vector<NonfiniteLocation> locations_on_tensor_ranks(const std::string& name
   std::vector<NonfiniteLocation> locations(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
-  testing::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::run_on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     Config config = run_nonfinite_in(0);
     config.parallel.tensor = 2;
     config.parallel.sequence = sequence;
-    RankRig rig(config, testing::small_model(), groups);
-    rig.train(1);
-    if (rendezvous.rank() == poisoned) plant(rig, name, index, kNan);
-    StepRun run = rig.prepared(2);
-    rig.train_executor.run(run);
+    RankFixture fixture(config, testing::small_model(), groups);
+    fixture.train(1);
+    if (rendezvous.rank() == poisoned) overwrite_weight(fixture, name, index, kNan);
+    StepRun run = fixture.prepared(2);
+    fixture.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
-    locations[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run);
+    locations[static_cast<size_t>(rendezvous.rank())] = fixture.train_executor.find_nonfinite(run);
   });
   return locations;
 }

@@ -19,9 +19,9 @@ namespace ftrun {
 namespace {
 
 using testing::own_slices;
-using testing::RankRig;
-using testing::saved_on;
+using testing::RankFixture;
 using testing::SavedState;
+using testing::state_saved_on;
 using testing::train_step;
 using testing::TrainingMesh;
 
@@ -35,7 +35,7 @@ struct RunLayout {
   std::vector<std::string> only = {};
 
   Config config() const {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     config.bf16.enabled = bf16;
     config.train.only = only;
     config.parallel.schedule = schedule;
@@ -55,21 +55,22 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
   for (const RunLayout& writer : layouts) {
-    const testing::Scratch scratch;
-    const SavedState saved =
-        saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-          for (const int64_t number : {1, 2}) train_step(rig, number);
+    const testing::ScratchFolder scratch;
+    const SavedState saved = state_saved_on(
+        writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+          for (const int64_t number : {1, 2}) train_step(fixture, number);
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              posix_files(), {scratch.path}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
-      return saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.load(checkpoint);
-        if (trains) train_step(rig, 3);
-      });
+      return state_saved_on(layout.config(), model, layout.mesh,
+                            [&](Rendezvous&, RankFixture& fixture) {
+                              Checkpoint checkpoint(scratch.path + "/step-00000000");
+                              fixture.load(checkpoint);
+                              if (trains) train_step(fixture, 3);
+                            });
     };
     for (const RunLayout& reader : layouts) {
       INFO(writer.text() << " -> " << reader.text());
@@ -77,8 +78,8 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
     }
     INFO(writer.text());
     const SavedState straight =
-        saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-          for (const int64_t number : {1, 2, 3}) train_step(rig, number);
+        state_saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankFixture& fixture) {
+          for (const int64_t number : {1, 2, 3}) train_step(fixture, number);
         });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
@@ -115,7 +116,7 @@ TEST_CASE("an export collects the tensors of all stages whole") {
           RunLayout{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
       INFO(layout.text() << (tied ? ", tied" : ""));
       const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(tied), 5);
-      const auto collected = testing::collected_on(layout.config(), model, layout.mesh);
+      const auto collected = testing::tensors_collected_on(layout.config(), model, layout.mesh);
       // There are nine tensors in each of five layers, the embedding, the last norm and, unless
       // tied, the head.
       REQUIRE(collected.size() == (tied ? 47 : 48));
@@ -134,7 +135,7 @@ TEST_CASE(
       Config config = RunLayout{{.shards = 2, .stages = 3}, zero}.config();
       testing::offload_to(config, OffloadDevice::kCpu);
       config.zero.offload_optimizer.ratio = ratio;
-      config = testing::meshed(config, {.shards = 2, .stages = 3});
+      config = testing::config_on_mesh(config, {.shards = 2, .stages = 3});
       const std::vector<UnitHolders> first = plan_steps(config, model, 0).train.holders;
       REQUIRE(std::any_of(first.begin(), first.end(),
                           [](const UnitHolders& unit) { return unit.parts == 2; }));
@@ -151,13 +152,13 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
   const auto loss_of = [&](const RunLayout& layout) {
     std::mutex mutex;
     std::vector<double> losses;
-    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
-      testing::give_batches(rig, 1);
+    state_saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
+      testing::set_batches(fixture, 1);
       double sum = 0;
-      for (const Batch& batch : rig.batches) {
+      for (const Batch& batch : fixture.batches) {
         ForwardRun run;
         run.micro_batches = {&batch, 1};
-        rig.evaluate_executor.run_forward(run);
+        fixture.evaluate_executor.run_forward(run);
         sum += run.result.loss_sum;
       }
       const std::lock_guard lock(mutex);
@@ -188,22 +189,22 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
     config.train_micro_batch_size_per_gpu = 1;
     std::mutex mutex;
     std::vector<std::vector<int32_t>> written;
-    saved_on(config, model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
-      const ProgramPlan plan = plan_logits(model, rig.plan, kRoom);
-      rig.memory.allocate(plan.program);
-      Executor executor(plan.program, plan.model, rig.memory, rig.groups);
+    state_saved_on(config, model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
+      const ProgramPlan plan = plan_logits(model, fixture.plan, kRoom);
+      fixture.memory.allocate(plan.program);
+      Executor executor(plan.program, plan.model, fixture.memory, fixture.groups);
       const bool has_logits = find_result(plan.program) >= 0;
-      const bool last =
-          rig.plan.options.state.pipeline_stage ==
-          rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
+      const bool last = fixture.plan.options.state.pipeline_stage ==
+                        fixture.plan.options.state.pipeline.stage_of(
+                            fixture.plan.options.state.pipeline.parts() - 1);
       require(has_logits == last, "the stage with the head has logits");
       // The first rank of the stage that has the head chooses the tokens.
-      const int head =
-          rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
+      const int head = fixture.plan.options.state.pipeline.stage_of(
+          fixture.plan.options.state.pipeline.parts() - 1);
       const int chooser = head * layout.mesh.ranks() / layout.mesh.stages;
-      const auto tokens = generate(executor, plan, rig.memory, std::vector<int32_t>{3, 1, 4},
+      const auto tokens = generate(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
                                    {.tokens = 10, .chooser = chooser, .has_logits = has_logits},
-                                   rig.groups.host_world);
+                                   fixture.groups.host_world);
       const std::lock_guard lock(mutex);
       written.push_back(tokens);
     });
@@ -229,27 +230,29 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
 std::vector<std::string> nonfinite_on(const RunLayout& layout, const ModelConfig& model,
                                       const std::string& weight) {
   std::vector<std::string> found(static_cast<size_t>(layout.mesh.ranks()));
-  saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    train_step(rig, 1);
-    testing::plant(rig, weight, 5, std::numeric_limits<float>::quiet_NaN());
-    const auto before = own_slices(rig.state);
-    testing::give_batches(rig, 2);
-    StepRun run = rig.prepared(2);
-    rig.train_executor.run(run);
-    require(!run.result.finite, "every rank decides alike");
-    found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
-    require(!run.result.finite, "nor is it finite when it is run again");
-    require(own_slices(rig.state) == before, "no state has changed");
-    testing::plant(rig, weight, 5, 0.1F);
-    train_step(rig, 3);
-    require(own_slices(rig.state) != before, "the step after it trains");
-  });
+  state_saved_on(
+      layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+        train_step(fixture, 1);
+        testing::overwrite_weight(fixture, weight, 5, std::numeric_limits<float>::quiet_NaN());
+        const auto before = own_slices(fixture.state);
+        testing::set_batches(fixture, 2);
+        StepRun run = fixture.prepared(2);
+        fixture.train_executor.run(run);
+        require(!run.result.finite, "every rank decides alike");
+        found[static_cast<size_t>(rendezvous.rank())] =
+            fixture.train_executor.find_nonfinite(run).text;
+        require(!run.result.finite, "nor is it finite when it is run again");
+        require(own_slices(fixture.state) == before, "no state has changed");
+        testing::overwrite_weight(fixture, weight, 5, 0.1F);
+        train_step(fixture, 3);
+        require(own_slices(fixture.state) != before, "the step after it trains");
+      });
   return found;
 }
 
 TEST_CASE(
-    "a step that is not finite changes nothing on any stage, and the stage that found it names the "
-    "layer") {
+    "a step with a value that is not finite changes nothing on any stage, and the stage that found "
+    "the value names the layer") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   const std::string weight = "model.layers.2.mlp.up_proj.weight";
@@ -279,16 +282,16 @@ TEST_CASE(
 }
 
 /// Removes a token from the rank's batches, except from one micro-batch; -1: from all of them.
-void leave_token_in(RankRig& rig, int32_t token, int micro_batch) {
-  for (Batch& batch : rig.batches)
+void keep_token_only_in(RankFixture& fixture, int32_t token, int micro_batch) {
+  for (Batch& batch : fixture.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token + 1;
-  if (micro_batch >= 0) rig.batches[static_cast<size_t>(micro_batch)].tokens[3] = token;
+  if (micro_batch >= 0) fixture.batches[static_cast<size_t>(micro_batch)].tokens[3] = token;
 }
 
 TEST_CASE(
-    "the micro-batch that first reads what is not finite is named by the stage that reads it, in "
-    "bf16 too") {
+    "the micro-batch that first reads a value that is not finite is named by the stage that reads "
+    "it, also in bf16") {
   set_kernel_threads(1);
   constexpr int32_t kToken = 7;
   constexpr int kPoisonedData = 1;
@@ -305,18 +308,22 @@ TEST_CASE(
         {.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
     INFO(layout.text());
     std::vector<std::string> found(4);
-    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      train_step(rig, 1);
-      testing::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
-      testing::give_batches(rig, 2);
-      leave_token_in(
-          rig, kToken,
-          sample_place(rig.plan.options.state).index == kPoisonedData ? kPoisonedMicroBatch : -1);
-      StepRun run = rig.prepared(2);
-      rig.train_executor.run(run);
-      require(!run.result.finite, "every rank decides alike");
-      found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
-    });
+    state_saved_on(
+        layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
+          train_step(fixture, 1);
+          testing::overwrite_weight(fixture, weight, kToken * model.hidden,
+                                    std::numeric_limits<float>::quiet_NaN());
+          testing::set_batches(fixture, 2);
+          keep_token_only_in(fixture, kToken,
+                             sample_place(fixture.plan.options.state).index == kPoisonedData
+                                 ? kPoisonedMicroBatch
+                                 : -1);
+          StepRun run = fixture.prepared(2);
+          fixture.train_executor.run(run);
+          require(!run.result.finite, "every rank decides alike");
+          found[static_cast<size_t>(rendezvous.rank())] =
+              fixture.train_executor.find_nonfinite(run).text;
+        });
     // Ranks 0 and 1 have the first stage, ranks 2 and 3 the second; only ranks 1 and 3 have the
     // token.
     CHECK(found[0] == "");
@@ -330,17 +337,17 @@ TEST_CASE(
 // Two copies of one matrix.
 
 /// Returns the embedding's parameters and moments that a rank holds, by kind and position.
-std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
+std::map<std::string, std::vector<std::byte>> tied_state(const RankFixture& fixture) {
   std::map<std::string, std::vector<std::byte>> all;
-  const ProgramPlan& train = rig.plan.train;
+  const ProgramPlan& train = fixture.plan.train;
   for (const StatePiece& piece : train.pieces)
     for (const Slice& slice :
-         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+         slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.name != "model.embed_tokens.weight") continue;
       const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).format.dtype);
-      const std::byte* at =
-          rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
+      const std::byte* at = fixture.memory.at(train.program, piece.range) +
+                            (slice.position_in_unit - piece.begin) * size;
       all[cat(piece.state, " ", tensor.local.offset[0], " ", slice.offset)] = {
           at, at + slice.extent * size};
     }
@@ -350,7 +357,7 @@ std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
 TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once in the norm") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
-  const auto trained = testing::train_on(testing::run_of_stage(0), model, {}, 4);
+  const auto trained = testing::train_on_mesh(testing::config_of_stage(0), model, {}, 4);
   for (const RunLayout& layout :
        {RunLayout{{.stages = 2}, 0},
         RunLayout{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
@@ -362,19 +369,20 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
     std::map<std::string, std::vector<std::byte>> held;
     std::map<std::string, std::set<int>> holders;
     std::vector<double> norms;
-    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      for (int64_t step = 1; step <= 4; ++step) {
-        const double norm = train_step(rig, step).result.gradient_norm;
-        const std::lock_guard lock(mutex);
-        if (rendezvous.rank() == 0) norms.push_back(norm);
-        for (const auto& [name, bytes] : tied_state(rig)) {
-          const auto [known, is_new] = held.emplace(cat(step, " ", name), bytes);
-          require(is_new || known->second == bytes,
-                  cat("both stages hold the same ", name).c_str());
-          holders[name].insert(rig.plan.options.state.pipeline_stage);
-        }
-      }
-    });
+    state_saved_on(layout.config(), model, layout.mesh,
+                   [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                     for (int64_t step = 1; step <= 4; ++step) {
+                       const double norm = train_step(fixture, step).result.gradient_norm;
+                       const std::lock_guard lock(mutex);
+                       if (rendezvous.rank() == 0) norms.push_back(norm);
+                       for (const auto& [name, bytes] : tied_state(fixture)) {
+                         const auto [known, is_new] = held.emplace(cat(step, " ", name), bytes);
+                         require(is_new || known->second == bytes,
+                                 cat("both stages hold the same ", name).c_str());
+                         holders[name].insert(fixture.plan.options.state.pipeline_stage);
+                       }
+                     }
+                   });
     REQUIRE_FALSE(holders.empty());
     for (const auto& [name, stages] : holders) {
       INFO(name);

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "program/step_builder.h"
-#include "rig.h"
+#include "rank_fixture.h"
 #include "training/backward_scale.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 using testing::SingleRank;
 
 constexpr int kReducingRanks = 4;
@@ -38,7 +38,7 @@ float rounded(float value, int bits, int least, float most) {
                                 : near;
 }
 
-float as(ConfigDtype wire, float value) {
+float rounded_to(ConfigDtype wire, float value) {
   if (wire == ConfigDtype::kFp16) return rounded(value, 11, -24, 65504.0F);
   if (wire == ConfigDtype::kBf16) return rounded(value, 8, -133, std::numeric_limits<float>::max());
   return value;
@@ -79,7 +79,7 @@ std::vector<Setting> settings() {
 }
 
 Config run_with(const Setting& setting, ConfigDtype wire) {
-  Config config = testing::run_of_stage(0);
+  Config config = testing::config_of_stage(0);
   config.parallel.data = kReducingRanks;
   config.optimizer.type = OptimizerType::kSgd;
   config.optimizer.momentum = 0;
@@ -92,14 +92,14 @@ Config run_with(const Setting& setting, ConfigDtype wire) {
 
 /// Returns all parameters, or all gradients, of a rank. Nothing else in the step reuses the memory
 /// of the gradients, so they can be read after the step.
-Floats values_of(const RankRig& rig, Category category) {
-  const Program& program = rig.plan.train.program;
+Floats values_of(const RankFixture& fixture, Category category) {
+  const Program& program = fixture.plan.train.program;
   Floats values;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (program.buffers[b].category != category) continue;
     const int64_t bytes = program.buffers[b].bytes;
     const auto* from = reinterpret_cast<const float*>(
-        rig.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
+        fixture.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
     values.insert(values.end(), from, from + bytes / 4);
   }
   return values;
@@ -112,21 +112,21 @@ struct Result {
 };
 
 /// Trains one step on the batches of rank `rank`; if several ranks train, each takes its own.
-Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
-  rig.rank = rank;
-  rig.batches.resize(2);
+Result step(RankFixture& fixture, const Config& config, double loss_scale, int rank) {
+  fixture.rank = rank;
+  fixture.batches.resize(2);
   for (size_t slot = 0; slot < 2; ++slot)
-    rig.batches[slot] =
-        testing::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
-  StepRun run = rig.prepared(1);
+    fixture.batches[slot] = testing::random_batch(fixture.plan.train.model.batch,
+                                                  10 * static_cast<uint64_t>(rank) + slot);
+  StepRun run = fixture.prepared(1);
   const BackwardScale scale = backward_scale(config, loss_scale, kTokens);
   run.scalars.token_loss_factor = scale.token_loss_factor;
   run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;
-  result.weights_before = values_of(rig, Category::kParameters);
-  rig.train_executor.run(run);
-  result.gradients = values_of(rig, Category::kGradients);
-  result.weights_after = values_of(rig, Category::kParameters);
+  result.weights_before = values_of(fixture, Category::kParameters);
+  fixture.train_executor.run(run);
+  result.gradients = values_of(fixture, Category::kGradients);
+  result.weights_after = values_of(fixture, Category::kParameters);
   result.norm = run.result.gradient_norm;
   result.finite = run.result.finite;
   return result;
@@ -138,11 +138,11 @@ const std::vector<Floats>& gradients_of_ranks() {
     std::vector<Floats> made;
     for (int rank = 0; rank < kReducingRanks; ++rank) {
       SingleRank single_rank;
-      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), testing::small_model(),
-                  *single_rank.group);
-      Config config = rig.config;
+      RankFixture fixture(run_with(settings()[0], ConfigDtype::kModel), testing::small_model(),
+                          *single_rank.group);
+      Config config = fixture.config;
       config.parallel.data = kReducingRanks;
-      made.push_back(step(rig, config, kReducingRanks, rank).gradients);
+      made.push_back(step(fixture, config, kReducingRanks, rank).gradients);
     }
     return made;
   }();
@@ -154,8 +154,8 @@ Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_sc
   Result first;
   testing::require_no_failures(
       testing::errors_on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
-        RankRig rig(config, testing::small_model(), group);
-        const Result own = step(rig, config, loss_scale, rendezvous.rank());
+        RankFixture fixture(config, testing::small_model(), group);
+        const Result own = step(fixture, config, loss_scale, rendezvous.rank());
         if (rendezvous.rank() == 0) first = own;
       }));
   return first;
@@ -169,8 +169,8 @@ Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
   for (size_t e = 0; e < out.size(); ++e) {
     float sum = 0;
     for (const Floats& own : ranks)
-      sum += as(wire, static_cast<float>(double{own[e]} * loss_scale / setting.before));
-    out[e] = as(wire, sum);
+      sum += rounded_to(wire, static_cast<float>(double{own[e]} * loss_scale / setting.before));
+    out[e] = rounded_to(wire, sum);
   }
   return out;
 }

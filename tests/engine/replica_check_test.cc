@@ -6,21 +6,21 @@
 #include "cluster/failure_summary.h"
 #include "mesh_runs.h"
 #include "partition/flat_layout.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
-ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
+ReplicaCheck check_of(const RankFixture& fixture, Rendezvous& rendezvous) {
   return {
-      rig.plan, rig.memory,
+      fixture.plan, fixture.memory,
       [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
-      [&rig](std::span<double> numbers) {
-        rig.groups.host_world
+      [&fixture](std::span<double> numbers) {
+        fixture.groups.host_world
             ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
                          ReduceOp::kSum, {"replicas"})
             .wait();
@@ -31,24 +31,24 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
 /// after `spoil` was called on each rank.
 std::vector<std::string> check_messages(
     const Config& plain, const testing::TrainingMesh& mesh,
-    const std::function<void(int, RankRig&)>& corrupt, bool compares = true,
+    const std::function<void(int, RankFixture&)>& corrupt, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
         [](int, const std::function<void()>& check) { return testing::message_of(check); }) {
-  Config config = testing::meshed(plain, mesh);
+  Config config = testing::config_on_mesh(plain, mesh);
   config.parallel.virtual_stages = 1;
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   std::vector<std::string> messages(static_cast<size_t>(mesh.ranks()));
-  testing::on_mesh(testing::options_of(mesh, config, model),
-                   [&](Rendezvous& rendezvous, const RankGroups& groups) {
-                     RankRig rig(config, model, groups);
-                     const ReplicaCheck check = check_of(rig, rendezvous);
-                     require(check.compares() == compares, "what ranks hold alike");
-                     testing::train_step(rig, 1);
-                     check.check(1);
-                     corrupt(rendezvous.rank(), rig);
-                     messages[static_cast<size_t>(rendezvous.rank())] =
-                         read(rendezvous.rank(), [&] { check.check(2); });
-                   });
+  testing::run_on_mesh(testing::options_of(mesh, config, model),
+                       [&](Rendezvous& rendezvous, const RankGroups& groups) {
+                         RankFixture fixture(config, model, groups);
+                         const ReplicaCheck check = check_of(fixture, rendezvous);
+                         require(check.compares() == compares, "what ranks hold alike");
+                         testing::train_step(fixture, 1);
+                         check.check(1);
+                         corrupt(rendezvous.rank(), fixture);
+                         messages[static_cast<size_t>(rendezvous.rank())] =
+                             read(rendezvous.rank(), [&] { check.check(2); });
+                       });
   return messages;
 }
 
@@ -73,8 +73,8 @@ constexpr const char* kRemedy =
 
 const char* const kMatrix = "model.layers.1.mlp.down_proj.weight";
 
-void plant_on(int rank, int here, RankRig& rig) {
-  if (rank == here) testing::plant(rig, kMatrix, 5, 0.25F);
+void overwrite_on_rank(int rank, int here, RankFixture& fixture) {
+  if (rank == here) testing::overwrite_weight(fixture, kMatrix, 5, 0.25F);
 }
 
 TEST_CASE("the one rank of three that differs is named, on all ranks") {
@@ -84,22 +84,24 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
-    REQUIRE(check_messages(testing::run_of_stage(stage), {.shards = 3}, [](int rank, RankRig& rig) {
-              plant_on(1, rank, rig);
-            }) == std::vector<std::string>(3, wanted));
+    REQUIRE(check_messages(testing::config_of_stage(stage), {.shards = 3},
+                           [](int rank, RankFixture& fixture) {
+                             overwrite_on_rank(1, rank, fixture);
+                           }) == std::vector<std::string>(3, wanted));
   }
-  REQUIRE(check_messages(testing::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
-            plant_on(1, rank, rig);
-          }) == std::vector<std::string>(3, wanted));
+  REQUIRE(check_messages(testing::config_of_stage(3), {.replicas = 3},
+                         [](int rank, RankFixture& fixture) {
+                           overwrite_on_rank(1, rank, fixture);
+                         }) == std::vector<std::string>(3, wanted));
 }
 
 TEST_CASE(
     "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
     "whose they are") {
-  const auto corrupt = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
-  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
+  const auto corrupt = [](int rank, RankFixture& fixture) { overwrite_on_rank(1, rank, fixture); };
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
@@ -108,30 +110,31 @@ TEST_CASE("both ranks of two that differ are named") {
                                  " (parameters) after step 2, which must be equal: a memory or CPU "
                                  "error on one of them changed them",
                                  kRemedy);
-  REQUIRE(check_messages(testing::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
-            plant_on(1, rank, rig);
-          }) == std::vector<std::string>(2, wanted));
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2},
+                         [](int rank, RankFixture& fixture) {
+                           overwrite_on_rank(1, rank, fixture);
+                         }) == std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
-      check_messages(testing::run_of_stage(3), {.shards = 2, .replicas = 2},
-                     [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
+      check_messages(testing::config_of_stage(3), {.shards = 2, .replicas = 2},
+                     [](int rank, RankFixture& fixture) { overwrite_on_rank(3, rank, fixture); });
   REQUIRE_THAT(sharded[0],
                Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
   const std::vector<std::string> staged = check_messages(
-      testing::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
-        if (rank == 3) testing::plant(rig, last, 5, 0.25F);
+      testing::config_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankFixture& fixture) {
+        if (rank == 3) testing::overwrite_weight(fixture, last, 5, 0.25F);
       });
   REQUIRE_THAT(staged[0],
                Catch::StartsWith(cat("ranks 2 and 3 do not hold the same bits of ", last)));
 }
 
 TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") {
-  const std::vector<std::string> norms =
-      check_messages(testing::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
-        if (rank == 1) testing::plant(rig, "model.norm.weight", 3, 0.25F);
+  const std::vector<std::string> norms = check_messages(
+      testing::config_of_stage(1), {.tensor = 2}, [](int rank, RankFixture& fixture) {
+        if (rank == 1) testing::overwrite_weight(fixture, "model.norm.weight", 3, 0.25F);
       });
   REQUIRE_THAT(norms[0],
                Catch::StartsWith(
@@ -140,38 +143,40 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
 
 TEST_CASE("nothing is compared if all state is sharded") {
   REQUIRE(check_messages(
-              testing::run_of_stage(3), {.shards = 2},
-              [](int rank, RankRig& rig) { plant_on(1, rank, rig); },
+              testing::config_of_stage(3), {.shards = 2},
+              [](int rank, RankFixture& fixture) { overwrite_on_rank(1, rank, fixture); },
               false) == std::vector<std::string>(2));
 }
 
 TEST_CASE(
     "any flipped bit of a state that other ranks hold is found, and no normal step is mistaken for "
     "one") {
-  const Config config = testing::meshed(testing::run_of_stage(0), {.shards = 3});
+  const Config config = testing::config_on_mesh(testing::config_of_stage(0), {.shards = 3});
   const ModelConfig model = testing::model_of_many_blocks();
-  testing::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(config, model, groups);
-    const ReplicaCheck check = check_of(rig, rendezvous);
+  testing::run_on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankFixture fixture(config, model, groups);
+    const ReplicaCheck check = check_of(fixture, rendezvous);
     std::mt19937 random(7);
     for (int64_t step = 1; step <= 40; ++step) {
-      if (step <= 5) testing::train_step(rig, step);
+      if (step <= 5) testing::train_step(fixture, step);
       check.check(step);
       const int culprit = static_cast<int>(random() % 3);
-      const StatePiece& piece = rig.plan.train.pieces[random() % rig.plan.train.pieces.size()];
+      const StatePiece& piece =
+          fixture.plan.train.pieces[random() % fixture.plan.train.pieces.size()];
       const std::vector<Slice> slices =
-          slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end);
+          slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end);
       const Slice& slice = slices[random() % slices.size()];
-      const int64_t size = dtype_bytes(rig.plan.train.program.at(piece.range.buffer).format.dtype);
+      const int64_t size =
+          dtype_bytes(fixture.plan.train.program.at(piece.range.buffer).format.dtype);
       const int64_t byte = (slice.position_in_unit - piece.begin) * size +
                            static_cast<int64_t>(random()) % (slice.extent * size);
       const auto bit = static_cast<std::byte>(1U << (random() % 8));
-      std::byte& there = rig.memory.at(rig.plan.train.program, piece.range)[byte];
+      std::byte& there = fixture.memory.at(fixture.plan.train.program, piece.range)[byte];
       if (rendezvous.rank() == culprit) there ^= bit;
       const std::string message = testing::message_of([&] { check.check(step); });
       require(message.starts_with(cat("rank ", culprit, " holds other bits than ranks ")),
               message.c_str());
-      require(message.find(rig.plan.train.model.tensor(slice.tensor).name) != std::string::npos,
+      require(message.find(fixture.plan.train.model.tensor(slice.tensor).name) != std::string::npos,
               message.c_str());
       if (rendezvous.rank() == culprit) there ^= bit;
     }

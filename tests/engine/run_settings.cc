@@ -1,7 +1,7 @@
 #include "run_settings.h"
 
 #include "optimizers/optimizers.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 namespace ftrun::testing {
 

@@ -6,7 +6,7 @@
 
 namespace ftrun::testing {
 
-/// Precision lists the precisions of a run: of its matrix products, or (kNarrow...) of the
+/// Precision lists the precisions of a run: of its matrix multiplications, or (kNarrow...) of the
 /// optimizer state that it keeps in bf16.
 enum Precision { kFp32, kFp16, kBf16, kNarrowMoments, kNarrowMasters, kPrecisions };
 void set_precision(Config& config, Precision precision);

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
 constexpr int kRanks = 3;
 constexpr int kSteps = 3;
@@ -22,21 +22,21 @@ using Outcome = testing::TrainingOutcome;
 Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks,
               PipelineSchedule schedule = PipelineSchedule::k1F1B) {
   Outcome outcome;
-  testing::WholeState whole;
-  Config meshed = config;
-  meshed.parallel.data_replicate = replicas;
+  testing::CombinedState whole;
+  Config config_on_mesh = config;
+  config_on_mesh.parallel.data_replicate = replicas;
   const auto rank = [&](Rendezvous&, const RankGroups& groups) {
-    RankRig rig(meshed, model, groups, nullptr, {.schedule = schedule});
-    testing::train_steps(rig, kSteps, outcome);
-    whole.add(rig.state.slices());
+    RankFixture fixture(config_on_mesh, model, groups, nullptr, {.schedule = schedule});
+    testing::train_steps(fixture, kSteps, outcome);
+    whole.add(fixture.state.slices());
   };
-  testing::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
+  testing::run_on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
   outcome.state = whole.take();
   return outcome;
 }
 
 Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
-  Config config = testing::run_of_stage(stage);
+  Config config = testing::config_of_stage(stage);
   config.gradient_accumulation_steps = accumulation;
   config.zero.param_persistence_threshold = small;
   return config;
@@ -147,7 +147,7 @@ void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int
   }
 }
 
-TEST_CASE("all stages, tiers and schedules train the same bits with one micro-batch per step") {
+TEST_CASE("all stages, tiers and schedules give the same bits with one micro-batch per step") {
   set_kernel_threads(1);
   // The three limits shard all tensors, all except norms (64 elements), and none.
   for (const int64_t small : {0, 64, 100'000})
@@ -166,7 +166,7 @@ TEST_CASE("with accumulation, stages 0 and 1 agree, as do 2 and 3, which first a
 }
 
 TEST_CASE(
-    "all stages, tiers and schedules train the same bits in 16 bits, with gradients and sums in 16 "
+    "all stages, tiers and schedules give the same bits in 16 bits, with gradients and sums in 16 "
     "or 32") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
@@ -200,7 +200,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "all stages and tiers train the same bits with adapters' magnitudes in fp32 and the rest in 16 "
+    "all stages and tiers give the same bits with adapters' magnitudes in fp32 and the rest in 16 "
     "bits") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
@@ -226,8 +226,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a tied matrix, other optimizers, and units that fit one block train the same bits "
-    "everywhere") {
+    "a tied matrix, other optimizers, and units that fit one block give the same bits at all "
+    "stages and tiers") {
   set_kernel_threads(1);
   const ModelConfig tied = testing::model_of_many_blocks(true);
   require_alike(
@@ -254,7 +254,8 @@ TEST_CASE(
       testing::small_model(true), half_of_variants);
 }
 
-TEST_CASE("coded states, of all tensors or of large ones, train the same bits everywhere") {
+TEST_CASE(
+    "coded states, of all tensors or of large ones, give the same bits at all stages and tiers") {
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {
@@ -296,7 +297,7 @@ TEST_CASE("coded states, of all tensors or of large ones, train the same bits ev
   CHECK_FALSE(outcome.state.contains("model.norm.weight.exp_avg_absmax"));
 }
 
-TEST_CASE("every partition of the model trains the same bits") {
+TEST_CASE("every partition of the model gives the same bits") {
   set_kernel_threads(1);
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel})
     require_alike(
@@ -304,7 +305,7 @@ TEST_CASE("every partition of the model trains the same bits") {
         testing::model_of_many_blocks(), half_of_variants);
 }
 
-TEST_CASE("one rank trains the same bits at every tier, and at stages with one order of sums") {
+TEST_CASE("one rank gets the same bits at every tier, and at stages with one order of sums") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const bool bf16 : {false, true})
@@ -328,7 +329,7 @@ TEST_CASE("one rank trains the same bits at every tier, and at stages with one o
     }
 }
 
-TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") {
+TEST_CASE("hybrid groups of 2 x 2 get the same bits at every stage and tier") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const bool bf16 : {false, true}) {
@@ -346,7 +347,7 @@ TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") 
   }
 }
 
-TEST_CASE("replicas of a single shard train the same bits at every tier, accumulated too") {
+TEST_CASE("replicas of a single shard get the same bits at every tier, also with accumulation") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   std::optional<Outcome> expected;
@@ -432,22 +433,22 @@ TEST_CASE("neither the order of passes nor separate weight gradients change a bi
     }
 }
 
-TEST_CASE("the validation loss does not depend on the stage or the tier either") {
+TEST_CASE("the validation loss depends neither on the stage nor on the tier") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   std::vector<double> losses;
   for (const int64_t stage : {0, 1, 2, 3})
     for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
       double loss = 0;
-      testing::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-        RankRig rig(config, model, groups);
-        rig.train(1);
+      testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+        RankFixture fixture(config, model, groups);
+        fixture.train(1);
         ForwardRun run;
-        run.micro_batches = {rig.batches.data(), 1};
-        rig.evaluate_executor.run_forward(run);
+        run.micro_batches = {fixture.batches.data(), 1};
+        fixture.evaluate_executor.run_forward(run);
         if (rendezvous.rank() == 0) loss = run.result.loss_sum;
         // Training continues as if there had been no evaluation.
-        require(rig.train(2).result.finite, "evaluation changes nothing");
+        require(fixture.train(2).result.finite, "evaluation changes nothing");
       });
       INFO("stage " << stage << ", " << name);
       losses.push_back(loss);

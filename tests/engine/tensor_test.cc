@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "mesh_runs.h"
 #include "optimizers/optimizers.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,11 +17,11 @@
 namespace ftrun {
 namespace {
 
-using testing::meshed;
+using testing::config_on_mesh;
 using testing::options_of;
-using testing::RankRig;
-using testing::require_same;
-using testing::train_on;
+using testing::RankFixture;
+using testing::require_within_bounds;
+using testing::train_on_mesh;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
@@ -29,11 +29,11 @@ TEST_CASE("tensor ranks train what one process trains, at every ZeRO stage") {
   set_kernel_threads(1);
   const ModelConfig model = testing::small_model();
   for (const int64_t stage : {0, 1, 2, 3}) {
-    const Config config = testing::run_of_stage(stage);
-    const TrainingOutcome expected = train_on(config, model, {}, 3);
+    const Config config = testing::config_of_stage(stage);
+    const TrainingOutcome expected = train_on_mesh(config, model, {}, 3);
     for (const TrainingMesh& mesh : {TrainingMesh{2}, TrainingMesh{4}, TrainingMesh{2, 2}}) {
       INFO("stage " << stage << ", " << mesh.text());
-      require_same(train_on(config, model, mesh, 3), expected);
+      require_within_bounds(train_on_mesh(config, model, mesh, 3), expected);
     }
   }
 }
@@ -42,8 +42,8 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
   set_kernel_threads(1);
   const ModelConfig model = testing::small_model();
   for (const int64_t stage : {0, 1, 2, 3}) {
-    const Config config = testing::run_of_stage(stage);
-    const TrainingOutcome expected = train_on(config, model, {}, 20);
+    const Config config = testing::config_of_stage(stage);
+    const TrainingOutcome expected = train_on_mesh(config, model, {}, 20);
     for (const int tensor : {1, 2, 4})
       for (const int shards : {1, 2, 3})
         for (const int replicas : {1, 2}) {
@@ -51,7 +51,7 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
           const bool same = stage == 0 && replicas > 1;  // stage 0 does not shard
           if (same || mesh.data() * tensor > 8 || mesh.data() * tensor == 1) continue;
           INFO("stage " << stage << ", " << mesh.text());
-          require_same(train_on(config, model, mesh, 20), expected);
+          require_within_bounds(train_on_mesh(config, model, mesh, 20), expected);
         }
   }
 }
@@ -61,14 +61,14 @@ TEST_CASE("rows that ranks cannot divide evenly are padded, and train what one p
   const ModelConfig model = testing::model_of_many_blocks();
   for (const bool drops : {false, true})
     for (const int64_t rows : {1, 3}) {
-      Config config = testing::run_of_stage(2);
+      Config config = testing::config_of_stage(2);
       if (drops) config = testing::with_dropout(config);
       config.data.sequence_length = 7;
       config.train_micro_batch_size_per_gpu = rows;
-      const TrainingOutcome expected = train_on(config, model, {}, 3);
+      const TrainingOutcome expected = train_on_mesh(config, model, {}, 3);
       for (const TrainingMesh& mesh : {TrainingMesh{2}, TrainingMesh{4}, TrainingMesh{2, 2}}) {
         INFO("rows " << rows << ", dropout " << drops << ", " << mesh.text());
-        require_same(train_on(config, model, mesh, 3), expected);
+        require_within_bounds(train_on_mesh(config, model, mesh, 3), expected);
       }
     }
 }
@@ -142,20 +142,20 @@ TEST_CASE("every family is split correctly, whatever is recomputed, kept or offl
        whole_norms,
        {2, 2}},
       {"norms without weights, tied",
-       model_with(testing::without_norm_weights, true),
+       model_with(testing::remove_norm_weights, true),
        [](Config& c) {
          c.zero.stage = 3;
          c.recompute.policy = RecomputeLevel::kSelective;
        },
        {2, 2, 2}},
-      {"norms without weights, whole", model_with(testing::without_norm_weights), whole_norms, {4}},
+      {"norms without weights, whole", model_with(testing::remove_norm_weights), whole_norms, {4}},
   };
   for (const Family& family : families) {
     INFO(family.name << ", " << family.mesh.text());
-    Config config = testing::run_of_stage(0);
+    Config config = testing::config_of_stage(0);
     family.change(config);
-    require_same(train_on(config, family.model, family.mesh, 3),
-                 train_on(config, family.model, {}, 3));
+    require_within_bounds(train_on_mesh(config, family.model, family.mesh, 3),
+                          train_on_mesh(config, family.model, {}, 3));
   }
 }
 
@@ -163,15 +163,15 @@ TEST_CASE("on a fixed mesh, buckets, overlap, tiers and reuse change no bit") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 2, 3}) {
-    Config plain = testing::run_of_stage(stage);
+    Config plain = testing::config_of_stage(stage);
     plain.zero.overlap_comm = false;
     const TrainingMesh mesh = stage == 0 ? TrainingMesh{2, 3} : TrainingMesh{2, 2, 2};
-    const TrainingOutcome expected = train_on(plain, model, mesh, 3);
-    for (const auto& [name, change] : testing::neutral_changes(stage)) {
+    const TrainingOutcome expected = train_on_mesh(plain, model, mesh, 3);
+    for (const auto& [name, change] : testing::bit_preserving_changes(stage)) {
       INFO("stage " << stage << ", " << name);
       Config config = plain;
       change(config);
-      testing::require_equal(train_on(config, model, mesh, 3), expected);
+      testing::require_identical(train_on_mesh(config, model, mesh, 3), expected);
     }
   }
 }
@@ -180,7 +180,8 @@ TEST_CASE("an export collects a split model's tensors whole") {
   set_kernel_threads(1);
   const ModelConfig model = testing::model_of_many_blocks();
   for (const int64_t stage : {0, 3}) {
-    const auto collected = testing::collected_on(testing::run_of_stage(stage), model, {4, 2});
+    const auto collected =
+        testing::tensors_collected_on(testing::config_of_stage(stage), model, {4, 2});
     REQUIRE_FALSE(collected.empty());
     for (const auto& [tensor, values] : collected)
       for (size_t i = 0; i < values.size(); ++i)
@@ -199,35 +200,36 @@ TEST_CASE(
                                        {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
   const ModelConfig model = testing::model_of_many_blocks();
   for (const RunLayout& writer : layouts) {
-    const testing::Scratch scratch;
-    const auto saved = testing::saved_on(
-        testing::run_of_stage(writer.stage), model, writer.mesh,
-        [&](Rendezvous& rendezvous, RankRig& rig) {
-          testing::train_step(rig, 1);
-          testing::train_step(rig, 2);
+    const testing::ScratchFolder scratch;
+    const auto saved = testing::state_saved_on(
+        testing::config_of_stage(writer.stage), model, writer.mesh,
+        [&](Rendezvous& rendezvous, RankFixture& fixture) {
+          testing::train_step(fixture, 1);
+          testing::train_step(fixture, 2);
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              posix_files(), {scratch.path}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
-      return testing::saved_on(testing::run_of_stage(layout.stage), model, layout.mesh,
-                               [&](Rendezvous&, RankRig& rig) {
-                                 Checkpoint checkpoint(scratch.path + "/step-00000000");
-                                 rig.load(checkpoint);
-                                 if (trains) testing::train_step(rig, 3);
-                               });
+      return testing::state_saved_on(testing::config_of_stage(layout.stage), model, layout.mesh,
+                                     [&](Rendezvous&, RankFixture& fixture) {
+                                       Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                       fixture.load(checkpoint);
+                                       if (trains) testing::train_step(fixture, 3);
+                                     });
     };
     for (const RunLayout& reader : layouts) {
       INFO(writer.mesh.text() << " -> " << reader.mesh.text());
       REQUIRE(resumed(reader, false) == saved);
     }
     INFO(writer.mesh.text());
-    const auto straight = testing::saved_on(testing::run_of_stage(writer.stage), model, writer.mesh,
-                                            [&](Rendezvous&, RankRig& rig) {
-                                              for (const int64_t number : {1, 2, 3})
-                                                testing::train_step(rig, number);
-                                            });
+    const auto straight =
+        testing::state_saved_on(testing::config_of_stage(writer.stage), model, writer.mesh,
+                                [&](Rendezvous&, RankFixture& fixture) {
+                                  for (const int64_t number : {1, 2, 3})
+                                    testing::train_step(fixture, number);
+                                });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
   }
@@ -271,7 +273,7 @@ TEST_CASE(
                                        {{1, 3}, 3, OffloadDevice::kCpu}};
   const ModelConfig model = model_with([](ModelConfig& m) { m.qkv_bias = true; });
   const auto config_of = [](const RunLayout& layout) {
-    Config config = testing::run_of_stage(layout.stage);
+    Config config = testing::config_of_stage(layout.stage);
     config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
     config.optimizer.type = OptimizerType::kAdamW8bit;
     config.optimizer.min_8bit_size = 1000;
@@ -281,44 +283,45 @@ TEST_CASE(
     }
     return config;
   };
-  const TrainingOutcome expected = train_on(config_of(layouts[0]), model, {}, 2);
+  const TrainingOutcome expected = train_on_mesh(config_of(layouts[0]), model, {}, 2);
   for (const RunLayout& writer : layouts) {
     INFO(writer.mesh.text() << ", stage " << writer.stage);
-    const testing::Scratch scratch;
+    const testing::ScratchFolder scratch;
     TrainingOutcome outcome;
-    outcome.state = testing::saved_on(
-        config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    outcome.state = testing::state_saved_on(
+        config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
           for (const int64_t number : {1, 2}) {
-            const StepRun run = testing::train_step(rig, number);
+            const StepRun run = testing::train_step(fixture, number);
             if (rendezvous.rank() > 0) continue;
             outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
             outcome.norms.push_back(run.result.gradient_norm);
           }
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, rig.state.slices(),
+              posix_files(), {scratch.path}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
-    require_same(outcome, expected);
+    require_within_bounds(outcome, expected);
     for (const char* tensor :
          {"self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"})
       require_scales_of_blocks(outcome.state, cat("model.layers.1.", tensor, ".weight"));
     const auto resumed = [&](const RunLayout& layout, bool trains) {
-      return testing::saved_on(config_of(layout), model, layout.mesh,
-                               [&](Rendezvous&, RankRig& rig) {
-                                 Checkpoint checkpoint(scratch.path + "/step-00000000");
-                                 rig.load(checkpoint);
-                                 if (trains) testing::train_step(rig, 3);
-                               });
+      return testing::state_saved_on(config_of(layout), model, layout.mesh,
+                                     [&](Rendezvous&, RankFixture& fixture) {
+                                       Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                       fixture.load(checkpoint);
+                                       if (trains) testing::train_step(fixture, 3);
+                                     });
     };
     for (const RunLayout& reader : layouts) {
       INFO(" -> " << reader.mesh.text() << ", stage " << reader.stage);
       REQUIRE(resumed(reader, false) == outcome.state);
     }
-    const auto straight =
-        testing::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-          for (const int64_t number : {1, 2, 3}) testing::train_step(rig, number);
-        });
+    const auto straight = testing::state_saved_on(config_of(writer), model, writer.mesh,
+                                                  [&](Rendezvous&, RankFixture& fixture) {
+                                                    for (const int64_t number : {1, 2, 3})
+                                                      testing::train_step(fixture, number);
+                                                  });
     REQUIRE(straight != outcome.state);
     REQUIRE(resumed(writer, true) == straight);
   }
@@ -326,17 +329,17 @@ TEST_CASE(
 
 /// Returns the parameters and moments that this rank holds of tensors that other tensor-parallel
 /// ranks hold as well, keyed by tensor, offset and kind.
-std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
+std::map<std::string, std::vector<std::byte>> shared_state(const RankFixture& fixture) {
   std::map<std::string, std::vector<std::byte>> all;
-  const ProgramPlan& train = rig.plan.train;
+  const ProgramPlan& train = fixture.plan.train;
   for (const StatePiece& piece : train.pieces)
     for (const Slice& slice :
-         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+         slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.copies == 1) continue;
       const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).format.dtype);
-      const std::byte* at =
-          rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
+      const std::byte* at = fixture.memory.at(train.program, piece.range) +
+                            (slice.position_in_unit - piece.begin) * size;
       all[cat(tensor.name, " ", tensor.local.offset[0], " ", piece.state, " ", slice.offset)] = {
           at, at + slice.extent * size};
     }
@@ -352,26 +355,28 @@ TEST_CASE("tensors that several tensor-parallel ranks hold stay the same on all 
       for (const int64_t stage : {1, 3}) {
         INFO("stage " << stage << (sequence ? "" : ", whole norms")
                       << (rounded ? ", rounded" : ""));
-        Config config = testing::run_of_stage(stage);
+        Config config = testing::config_of_stage(stage);
         config.parallel.sequence = sequence;
         config.bf16.enabled = config.bf16.bf16_optimizer_states =
             config.bf16.bf16_master_weights_and_grads = rounded;
         const TrainingMesh mesh{4, 2};
-        config = meshed(config, mesh);
+        config = config_on_mesh(config, mesh);
         std::mutex mutex;
         std::map<std::string, std::vector<std::byte>> held;
         int64_t compared = 0;
-        testing::on_mesh(options_of(mesh, config, model), [&](Rendezvous&, const RankGroups& open) {
-          RankRig rig(config, model, open);
-          for (const int64_t step : {1, 2, 3}) testing::train_step(rig, step);
-          const std::lock_guard lock(mutex);
-          for (const auto& [name, bytes] : shared_state(rig)) {
-            const auto [known, is_new] = held.emplace(name, bytes);
-            require(is_new || known->second == bytes,
-                    cat("all ranks hold the same ", name).c_str());
-            compared += is_new ? 0 : 1;
-          }
-        });
+        testing::run_on_mesh(options_of(mesh, config, model),
+                             [&](Rendezvous&, const RankGroups& open) {
+                               RankFixture fixture(config, model, open);
+                               for (const int64_t step : {1, 2, 3})
+                                 testing::train_step(fixture, step);
+                               const std::lock_guard lock(mutex);
+                               for (const auto& [name, bytes] : shared_state(fixture)) {
+                                 const auto [known, is_new] = held.emplace(name, bytes);
+                                 require(is_new || known->second == bytes,
+                                         cat("all ranks hold the same ", name).c_str());
+                                 compared += is_new ? 0 : 1;
+                               }
+                             });
         REQUIRE(compared > 40);
       }
 }

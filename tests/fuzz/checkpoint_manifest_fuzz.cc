@@ -7,13 +7,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(ftrun::fuzz::text_of(data, size));
-  ftrun::fuzz::judge([&] { ftrun::rank_record_from(text, "record"); });
-  ftrun::fuzz::judge([&] { ftrun::manifest_from(text, "checkpoint.json"); });
+  ftrun::fuzz::parse_or_abort([&] { ftrun::rank_record_from(text, "record"); });
+  ftrun::fuzz::parse_or_abort([&] { ftrun::manifest_from(text, "checkpoint.json"); });
   constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
   constexpr size_t kDigits = 16;
   if (!text.starts_with(kOpening) || size < kOpening.size() + kDigits) return 0;
   const std::string rest = text.substr(kOpening.size() + kDigits);
-  return ftrun::fuzz::judge([&] {
+  return ftrun::fuzz::parse_or_abort([&] {
     const std::string signed_text =
         ftrun::cat(kOpening, ftrun::hex64(ftrun::xxh3(rest.data(), rest.size())), rest);
     const ftrun::CheckpointManifest manifest = ftrun::manifest_from(signed_text, "checkpoint.json");

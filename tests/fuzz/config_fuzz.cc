@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  return ftrun::fuzz::judge([&] {
+  return ftrun::fuzz::parse_or_abort([&] {
     const char* name = data[0] == '{' ? "c.json" : "c.yaml";
     const ftrun::LoadResult loaded =
         ftrun::load_config_text(name, std::string(ftrun::fuzz::text_of(data, size)));

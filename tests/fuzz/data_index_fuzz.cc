@@ -8,7 +8,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ftrun::fuzz::ScratchFolder folder;
   static const std::string tokens = folder.write("x.bin", std::string(286, '\1'));
   folder.write("x.idx", ftrun::fuzz::text_of(data, size));
-  return ftrun::fuzz::judge([&] {
+  return ftrun::fuzz::parse_or_abort([&] {
     const auto file = ftrun::open_megatron(folder.file("x"));
     for (int64_t d = 0; d <= file->documents(); ++d)
       ftrun::require(file->document_start(d) >= 0 && file->document_start(d) <= file->tokens(),

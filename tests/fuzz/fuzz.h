@@ -25,7 +25,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
 /// Runs `parse`, which may only succeed or throw an Error. Another exception, or an Error that says
 /// that ftrun has a defect, is a finding.
 template <typename Parse>
-int judge(Parse parse) {
+int parse_or_abort(Parse parse) {
   try {
     parse();
   } catch (const Error& error) {

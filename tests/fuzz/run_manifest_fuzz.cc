@@ -4,5 +4,5 @@
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ftrun::fuzz::ScratchFolder folder;
   const std::string path = folder.write("run.json", ftrun::fuzz::text_of(data, size));
-  return ftrun::fuzz::judge([&] { ftrun::manifest_text(ftrun::read_manifest(path)); });
+  return ftrun::fuzz::parse_or_abort([&] { ftrun::manifest_text(ftrun::read_manifest(path)); });
 }

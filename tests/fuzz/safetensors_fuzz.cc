@@ -43,13 +43,13 @@ void read_quantized(const ftrun::SafetensorsHeader& header, std::span<const std:
 /// Reads the matrices as one quantization's codes; a file that is refused may be valid for another.
 void try_quantized(const ftrun::SafetensorsHeader& header, std::span<const std::byte> file,
                    const std::string& quantization) {
-  ftrun::fuzz::judge([&] { read_quantized(header, file, quantization); });
+  ftrun::fuzz::parse_or_abort([&] { read_quantized(header, file, quantization); });
 }
 
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  return ftrun::fuzz::judge([&] {
+  return ftrun::fuzz::parse_or_abort([&] {
     const auto file = std::as_bytes(std::span(data, size));
     const ftrun::SafetensorsHeader header = ftrun::parse_safetensors(file, "f.safetensors");
     for (const ftrun::StoredTensor& tensor : header.tensors) {

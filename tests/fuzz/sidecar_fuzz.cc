@@ -4,7 +4,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ftrun::fuzz::ScratchFolder folder;
   folder.write("x.json", ftrun::fuzz::text_of(data, size));
-  return ftrun::fuzz::judge([&] {
+  return ftrun::fuzz::parse_or_abort([&] {
     if (const auto sidecar = ftrun::read_sidecar(folder.file("x.bin")))
       ftrun::sidecar_text(*sidecar);
     ftrun::read_flat_file_info(folder.file("x.bin"));

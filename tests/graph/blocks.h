@@ -82,7 +82,7 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
 
 /// Makes a linear layer with low-rank adapters of two of its three parts, and with magnitudes and a
 /// bias, as in a decoder; for one of `ranks` tensor-parallel ranks.
-inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
+inline LayerGraph magnitude_graph(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -113,7 +113,7 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
 
 /// Makes two linear layers of one operand, the second with low-rank adapters of two of its three
 /// parts.
-inline LayerGraph adapted(const BlockShape& s, bool train = true) {
+inline LayerGraph adapter_graph(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size,
                 kv = s.kv_heads * s.head_size;
   GraphBuilder g("adapted", s.tokens(), s.sequence_length, s.dtypes);
@@ -141,7 +141,7 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
 }
 
 /// Makes norms over all query heads and over all key heads, which pass gradients on.
-inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
+inline LayerGraph whole_norm_graph(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   const WholeQkNormAttrs attrs{{s.query_heads, s.kv_heads, s.head_size, 1e-6}};
   GraphBuilder g("whole_norms", s.tokens(), s.sequence_length, s.dtypes);
@@ -154,7 +154,7 @@ inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
 }
 
 /// Makes layer norms of query and key heads with separate weights, which pass gradients on.
-inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
+inline LayerGraph head_norm_graph(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   GraphBuilder g("head_norms", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -166,7 +166,7 @@ inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
 }
 
 /// Makes a scaled residual.
-inline LayerGraph scaled(const BlockShape& s, bool train = true) {
+inline LayerGraph scale_graph(const BlockShape& s, bool train = true) {
   GraphBuilder g("scaled", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
@@ -174,8 +174,8 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a soft cap between two products.
-inline LayerGraph capped(const BlockShape& s, bool train = true) {
+/// Makes a soft cap between two linear layers.
+inline LayerGraph softcap_graph(const BlockShape& s, bool train = true) {
   GraphBuilder g("capped", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
@@ -186,8 +186,8 @@ inline LayerGraph capped(const BlockShape& s, bool train = true) {
 
 /// Makes a pre-norm block of a plain MLP. With s.biases the layer norm has a weight, and with a
 /// further option a bias too.
-inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
-                            Activation kind = Activation::kGelu) {
+inline LayerGraph plain_mlp_graph(const BlockShape& s, bool train = true,
+                                  Activation kind = Activation::kGelu) {
   GraphBuilder g("plain", s.tokens(), s.sequence_length, s.dtypes);
   const auto bias = [&](const char* name, int64_t size) {
     return s.biases ? g.param(name, {size}) : -1;
@@ -214,7 +214,7 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
 
 /// Makes the gated MLP of one of two tensor-parallel ranks; with `sequence`, they divide the tokens
 /// of the hidden states.
-inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
+inline LayerGraph split_mlp_graph(const BlockShape& s, bool sequence, bool train = true) {
   GraphBuilder g("split", s.tokens(), s.sequence_length, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const auto all_tokens = [&](ValueId id) {
@@ -237,8 +237,8 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
 }
 
 /// Makes the head of the second of two tensor-parallel ranks.
-inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = true,
-                             int64_t chunk_tokens = 3) {
+inline LayerGraph split_head_graph(const BlockShape& s, bool sequence, bool train = true,
+                                   int64_t chunk_tokens = 3) {
   GraphBuilder g("split_head", s.tokens(), s.sequence_length, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
@@ -253,7 +253,7 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
 }
 
 /// Makes a block of one of `ranks` ranks along the context axis, which exchange and shift tokens.
-inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t ranks = 2) {
+inline LayerGraph exchange_graph(const BlockShape& s, bool train = true, int64_t ranks = 2) {
   GraphBuilder g("exchanged", s.tokens(), s.sequence_length, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));

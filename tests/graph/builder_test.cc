@@ -23,7 +23,7 @@ std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
   return bug_text([&] { use(g, x); });
 }
 
-TEST_CASE("tokens fill whole rows") {
+TEST_CASE("the tokens of a graph must fill whole rows") {
   CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "the tokens fill whole rows");
   CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "the tokens fill whole rows");
   CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "the tokens fill whole rows");
@@ -151,7 +151,7 @@ TEST_CASE("attention uses the rows of the graph, whatever its attributes say") {
   CHECK(g.forward[3].attrs.get<AttentionAttrs>().sequence_length == 4);
 }
 
-TEST_CASE("a scalar has one element and an empty dimension none") {
+TEST_CASE("a shape without dimensions has one element, one with an empty dimension has none") {
   CHECK(element_count({}) == 1);
   CHECK(element_count({3, 0, 5}) == 0);
   CHECK(element_count({3, 4, 5}) == 60);

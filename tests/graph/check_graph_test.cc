@@ -49,7 +49,9 @@ TEST_CASE("backward cannot read a temporary of forward") {
         "exists");
 }
 
-TEST_CASE("weight gradients that run after all input gradients find no temporary of theirs") {
+TEST_CASE(
+    "weight gradients that run after all input gradients cannot read temporaries of input "
+    "gradients") {
   LayerGraph g = block({});
   const std::string text =
       "block: linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]";
@@ -117,13 +119,13 @@ TEST_CASE("shapes that do not fit their kind are named with the shapes it needs"
   g = block({});
   g.values[static_cast<size_t>(named(g, "gated.out"))].dims = {8, 23};
   CHECK(fault(g) ==
-        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,G -> N,F: gated.out "
+        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,2F -> N,F: gated.out "
         "does not have shape N,F");
   g = block({});
   g.values[static_cast<size_t>(named(g, "attention.lse"))].dims = {8, 4};
   CHECK(fault(g) ==
         "block: attention rope.out:[8,32] starts:[8] -> attention.out:[8,16] attention.lse:[8,4] "
-        "needs N,Q N -> N,A H,N: attention.lse does not have shape H,N");
+        "needs N,(H+2K)d N -> N,Hd H,N: attention.lse does not have shape H,N");
   g = block({});
   g.values[static_cast<size_t>(named(g, "sum"))].dims = {16, 8};
   CHECK(fault(g) ==
@@ -139,8 +141,8 @@ TEST_CASE("operands that are missing or too many are counted") {
   g = block({});
   g.forward[7].in.push_back(named(g, "x"));
   CHECK(fault(g) ==
-        "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,G -> N,F: x is "
-        "one too many");
+        "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,2F -> N,F: x "
+        "is one too many");
 }
 
 /// Returns an operation of every kind, each with a graph that contains it.
@@ -149,9 +151,10 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({.biases = true}),
-        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
-        whole_norms({}), head_norms({}), split_head({.biases = true}, true), split_mlp({}, false),
-        plain_mlp({.biases = true}), exchanged({})}) {
+        adapter_graph({.dropout = 0.5}), magnitude_graph({.biases = true}), scale_graph({}),
+        softcap_graph({}), whole_norm_graph({}), head_norm_graph({}),
+        split_head_graph({.biases = true}, true), split_mlp_graph({}, false),
+        plain_mlp_graph({.biases = true}), exchange_graph({})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
@@ -269,7 +272,7 @@ TEST_CASE("an all-gather's blocks are adjacent or apart, and have no other layou
 }
 
 TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {
-  LayerGraph g = split_head({}, true);
+  LayerGraph g = split_head_graph({}, true);
   CHECK(fault(g) == "nothing");
   // Change the second chunk's loss so that it does not add to the first one's.
   const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(), [](const Op& op) {
@@ -277,7 +280,7 @@ TEST_CASE("an operation may change a value that it reads, unless the value is gi
   });
   second->in.resize(6);
   CHECK_THAT(fault(g), Catch::EndsWith("writes loss a second time"));
-  g = split_head({}, true);
+  g = split_head_graph({}, true);
   g.forward.back().in[6] = g.forward.back().out[0] = named(g, "labels");
   CHECK_THAT(fault(g), Catch::EndsWith("writes labels a second time"));
 }

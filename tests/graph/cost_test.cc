@@ -27,7 +27,7 @@ const Op& first_of(const LayerGraph& g, OpKind kind) {
 }
 
 TEST_CASE(
-    "a matrix product counts two operations for each token and weight, forward and for each "
+    "a matrix multiplication counts two operations for each token and weight, forward and for each "
     "gradient") {
   const LayerGraph g = block({});
   CHECK(flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);  // x[8,16] qkv[32,16]
@@ -36,7 +36,8 @@ TEST_CASE(
   CHECK(flops(g, first_of(g, OpKind::kLinearWgrad)) == 2.0 * 8 * 16 * 24);
 }
 
-TEST_CASE("the head counts its matrix product once for the loss and twice more for gradients") {
+TEST_CASE(
+    "the head counts its matrix multiplication once for the loss and twice more for gradients") {
   const LayerGraph train = head({});
   const LayerGraph evaluate = head({}, false);
   // The losses add one operation for each logit.
@@ -58,8 +59,8 @@ TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of on
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t u = 0; u < tokens; ++u) pairs += blocks.contains({t / 64, u / 64}) ? 1 : 0;
       INFO(tokens << " tokens, window " << window);
-      // There are 3 rows and 4 heads of size 4; forward has the products of scores and values,
-      // backward has five products.
+      // There are 3 rows and 4 heads of size 4; forward has the multiplications for scores and
+      // results, backward has five.
       const Pass forward = work(g, first_of(g, OpKind::kAttention)).total();
       CHECK(forward.flops == 2 * 2.0 * 3 * pairs * 16);
       CHECK(forward.transcendentals == 3 * pairs * 4);
@@ -108,7 +109,7 @@ double head_bytes_by_chunks(int64_t chunk, bool gradients) {
   for (int64_t first = 0; first < 8; first += chunk) {
     const double rows = static_cast<double>(std::min<int64_t>(chunk, 8 - first));
     const double x = rows * 16, logits = rows * 32, w = 32 * 16;
-    bytes += x + w + logits;   // the product
+    bytes += x + w + logits;   // the multiplication
     bytes += logits + logits;  // the losses, in place
     if (!gradients) continue;
     bytes += logits + x + w;     // the weight's gradient, written
@@ -139,7 +140,7 @@ TEST_CASE("a bias of the head adds an operation per logit, and its gradient a pa
   CHECK(flops(biased, first_of(biased, kind)) == flops(plain, first_of(plain, kind)) + 2 * 8 * 32);
   CHECK(traffic_bytes(biased, first_of(biased, kind)) ==
         traffic_bytes(plain, first_of(plain, kind)) + 4 * (8 * 32 + 32));
-  // On a GPU the product adds to rows of the bias, which are written first.
+  // On a GPU the multiplication adds to rows of the bias, which are written first.
   LayerGraph gpu = head({.biases = true}, false), gpu_plain = head({}, false);
   gpu.dtypes.kernels = gpu_plain.dtypes.kernels = Kernels::kGpu;
   CHECK(traffic_bytes(gpu, first_of(gpu, kind)) ==
@@ -194,8 +195,8 @@ TEST_CASE("operations that need scratch declare exactly what they need as a valu
 }
 
 TEST_CASE(
-    "attention, the head and sums over tokens have scratch; matrix products and pointwise kinds "
-    "have none") {
+    "attention, the head and sums over tokens have scratch; matrix multiplications and pointwise "
+    "kinds have none") {
   const LayerGraph g = block({.biases = true, .qk_norm = true});
   for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad, OpKind::kRmsNormWgrad,
                             OpKind::kQkNormWgrad, OpKind::kBiasWgrad})
@@ -222,7 +223,7 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
 
 /// Returns whether ranges that begin at the given offsets (or -1: absent) and have the given sizes
 /// are aligned, disjoint and within `bytes`.
-bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
+bool ranges_fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   std::erase_if(ranges, [](const auto& range) { return range.first < 0; });
   std::sort(ranges.begin(), ranges.end());
   int64_t end = 0;
@@ -245,17 +246,17 @@ TEST_CASE(
       CHECK(f.blocks == blocks);
       CHECK(f.batch_rows == rows);
       const int64_t tile = kAttentionBlock * f.padded_head * element;
-      CHECK(fit({{f.lowest, n * 4},
-                 {f.first_block, rows * blocks * 4},
-                 {f.keys, rows * kv * blocks * tile},
-                 {f.values, rows * kv * blocks * tile}},
-                f.bytes));
+      CHECK(ranges_fit({{f.lowest, n * 4},
+                        {f.first_block, rows * blocks * 4},
+                        {f.keys, rows * kv * blocks * tile},
+                        {f.values, rows * kv * blocks * tile}},
+                       f.bytes));
       const AttentionWorkspace b = attention_workspace(n, attrs, element, true);
-      CHECK(fit({{b.lowest, n * 4},
-                 {b.first_block, rows * blocks * 4},
-                 {b.delta, heads * n * element},
-                 {b.dq, b.classes * rows * heads * blocks * tile}},
-                b.bytes));
+      CHECK(ranges_fit({{b.lowest, n * 4},
+                        {b.first_block, rows * blocks * 4},
+                        {b.delta, heads * n * element},
+                        {b.dq, b.classes * rows * heads * blocks * tile}},
+                       b.bytes));
       CHECK(b.classes >= 1);
       CHECK(b.classes <= std::max<int64_t>(1, blocks));
     }
@@ -268,11 +269,11 @@ TEST_CASE(
     for (const int64_t chunk : {1, 96, 256}) {
       const CrossEntropyWorkspace w = cross_entropy_workspace(tokens, 17, 133, {true, chunk}, 4);
       CHECK(w.chunk == std::min(chunk, tokens));
-      CHECK(fit({{w.counted, tokens * 4},
-                 {w.losses, w.chunk * 8},
-                 {w.rows, w.chunk * 17 * 4},
-                 {w.logits, w.chunk * 133 * 4}},
-                w.bytes));
+      CHECK(ranges_fit({{w.counted, tokens * 4},
+                        {w.losses, w.chunk * 8},
+                        {w.rows, w.chunk * 17 * 4},
+                        {w.logits, w.chunk * 133 * 4}},
+                       w.bytes));
     }
   }
 }
@@ -289,12 +290,12 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
     CHECK(w.wide_chunk == std::max<int64_t>(kept / 2, 1));
     const int64_t row_bytes = std::max<int64_t>(kept * 2, 4);
     CHECK(w.panel_rows == 133);
-    CHECK(fit({{w.counted, 100 * 4},
-               {w.losses, kept * 8},
-               {w.rows, row_bytes * 17},
-               {w.logits, row_bytes * 133},
-               {w.panel, 133 * 17 * 4}},
-              w.bytes));
+    CHECK(ranges_fit({{w.counted, 100 * 4},
+                      {w.losses, kept * 8},
+                      {w.rows, row_bytes * 17},
+                      {w.logits, row_bytes * 133},
+                      {w.panel, 133 * 17 * 4}},
+                     w.bytes));
     // The logits of a kernel without panels begin at the same offset.
     CHECK(cross_entropy_workspace(100, 17, 133, {true, chunk}, 2, 2).logits == w.logits);
   }
@@ -313,8 +314,8 @@ LayerGraph gpu_block(int64_t tokens) {
 }
 
 TEST_CASE(
-    "on GPUs matrix products, embedding and attention's forward and backward have no scratch of "
-    "the CPU's") {
+    "on GPUs matrix multiplications, embedding and attention's forward and backward have no "
+    "scratch of the CPU's") {
   for (const int64_t tokens : {int64_t{1}, int64_t{63}, int64_t{64}, int64_t{300}}) {
     const LayerGraph g = gpu_block(tokens);
     const Op& forward = first_of(g, OpKind::kAttention);
@@ -332,12 +333,12 @@ TEST_CASE(
       }
       return all;
     };
-    CHECK(fit(parts(f), f.bytes));
+    CHECK(ranges_fit(parts(f), f.bytes));
     CHECK(f.delta == -1);
     const GpuAttentionWorkspace b = gpu_attention_workspace(n, attrs, true);
     std::vector<std::pair<int64_t, int64_t>> backward_parts = parts(b);
     backward_parts.emplace_back(b.delta, attrs.query_heads * n * 4);
-    CHECK(fit(backward_parts, b.bytes));
+    CHECK(ranges_fit(backward_parts, b.bytes));
     CHECK(workspace_bytes(g, forward) == f.bytes);
     CHECK(workspace_bytes(g, backward) == b.bytes);
     CHECK(g.at(backward.workspace).bytes() == b.bytes);
@@ -376,13 +377,13 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
     CHECK(w.chunk == 96);
     // Rows of 133 logits begin at multiples of 64 elements.
     CHECK(w.row == 192);
-    CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
+    CHECK(ranges_fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
     CHECK(w.correct == -1);
     const GpuHeadWorkspace evaluated = gpu_head_workspace(1000, 133, {false, 96}, element);
-    CHECK(fit({{evaluated.losses, 96 * 8},
-               {evaluated.correct, 96 * 4},
-               {evaluated.logits, 96 * 192 * element}},
-              evaluated.bytes));
+    CHECK(ranges_fit({{evaluated.losses, 96 * 8},
+                      {evaluated.correct, 96 * 4},
+                      {evaluated.logits, 96 * 192 * element}},
+                     evaluated.bytes));
   }
   CHECK(gpu_head_workspace(1000, 128, {true, 96}, 2).row == 128);
   CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);
@@ -392,19 +393,20 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
   CHECK(gpu_head_chunk(4'000'000, 4) == 512);
 }
 
-TEST_CASE("matrix products of 16-bit numbers have fp32 panels of bounded size, others none") {
-  const ProductWorkspace none = product_workspace(5000, 5000, 5000, 4, 4);
+TEST_CASE(
+    "matrix multiplications of 16-bit numbers have fp32 panels of bounded size, others none") {
+  const MatmulWorkspace none = matmul_workspace(5000, 5000, 5000, 4, 4);
   CHECK(none.bytes == 0);
-  const ProductWorkspace all = product_workspace(5000, 5000, 5000, 2, 2);
-  CHECK(fit({{all.a, all.rows * all.depth * 4},
-             {all.b, all.depth * all.columns * 4},
-             {all.c, all.rows * all.columns * 4}},
-            all.bytes));
+  const MatmulWorkspace all = matmul_workspace(5000, 5000, 5000, 2, 2);
+  CHECK(ranges_fit({{all.a, all.rows * all.depth * 4},
+                    {all.b, all.depth * all.columns * 4},
+                    {all.c, all.rows * all.columns * 4}},
+                   all.bytes));
   CHECK(all.bytes <= 16 << 20);
-  const ProductWorkspace small = product_workspace(3, 5, 7, 2, 4);
+  const MatmulWorkspace small = matmul_workspace(3, 5, 7, 2, 4);
   CHECK((small.rows == 3 && small.columns == 5 && small.depth == 7 && small.c == -1));
-  CHECK(product_workspace(3, 5, 7, 4, 2).a == -1);
-  CHECK(product_workspace(3, 5, 7, 4, 2).bytes == 64);
+  CHECK(matmul_workspace(3, 5, 7, 4, 2).a == -1);
+  CHECK(matmul_workspace(3, 5, 7, 4, 2).bytes == 64);
 
   GraphBuilder b("layer", 8, 4, {DType::kBF16, DType::kF32});
   const ValueId x = b.input(Port::kHidden, DType::kBF16, {8, 16}, "x");

@@ -19,7 +19,8 @@ namespace {
 using namespace testing;
 
 TEST_CASE(
-    "a Llama block runs forward with one joined matrix product for q, k, v and one for gate, up") {
+    "a Llama block runs forward with one joined matrix multiplication for q, k, v and one for "
+    "gate, up") {
   const LayerGraph g = block({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
@@ -35,7 +36,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a layer norm's kernel adds the residual's gradient if the norm has a weight") {
-  const LayerGraph g = plain_mlp({.biases = true});
+  const LayerGraph g = plain_mlp_graph({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out:[8,16] n.mean:[8] n.rstd:[8]\n"
         "linear n.out:[8,16] up:[24,16] up.b:[24] -> up.out:[8,24]\n"
@@ -56,7 +57,7 @@ TEST_CASE("a layer norm's kernel adds the residual's gradient if the norm has a 
         "layer_norm_dgrad d_n.out:[8,16] x:[8,16] n.mean:[8] n.rstd:[8] n:[16] d_sum:[8,16] -> "
         "d_x:[8,16]\n");
   CHECK(saved_text(g) == "n.mean 32\nn.rstd 32\nup.out 768\n");
-  const LayerGraph bare = plain_mlp({});
+  const LayerGraph bare = plain_mlp_graph({});
   CHECK(list_text(bare, bare.backward)
             .ends_with("layer_norm_dgrad d_x.norm.out:[8,16] x:[8,16] x.norm.mean:[8] "
                        "x.norm.rstd:[8] -> d_x:[8,16]\n"
@@ -91,9 +92,9 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and recomputes 
 }
 
 TEST_CASE(
-    "an adapter's dropout is repeated in backward, and applied to the gradient before the product "
-    "adds its own") {
-  const LayerGraph g = adapted({.dropout = 0.5});
+    "an adapter's dropout is repeated in backward, and applied to the gradient before the "
+    "multiplication adds its own") {
+  const LayerGraph g = adapter_graph({.dropout = 0.5});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
@@ -121,9 +122,9 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "magnitudes keep what they scale and the lengths, which have no gradient, and the scaled "
-    "results are made again") {
-  const LayerGraph g = with_magnitudes({.biases = true});
+    "magnitudes save what they scale and the row lengths, which have no gradient; the scaled "
+    "results are recomputed") {
+  const LayerGraph g = magnitude_graph({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
         "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
@@ -158,8 +159,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the ranks sum the gradient of a product's operand once, whatever dropout and magnitudes make "
-    "of it") {
+    "the ranks sum the gradient of a linear layer's operand once, whatever dropout and magnitudes "
+    "make of it") {
   const auto count = [](const LayerGraph& g, const std::string& line) {
     const std::string text = list_text(g, g.backward);
     int found = 0;
@@ -169,10 +170,10 @@ TEST_CASE(
   for (const double dropout : {0.0, 0.5})
     for (const int64_t ranks : {1, 2}) {
       CAPTURE(dropout, ranks);
-      const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
+      const LayerGraph g = magnitude_graph({.biases = true, .dropout = dropout}, true, ranks);
       CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
-      // The sum is complete after the terms of all products, and before the norm's gradients read
-      // it.
+      // The sum is complete after the terms of all linear layers, and before the norm's gradients
+      // read it.
       const auto find = [&](OpKind kind) {
         return std::find_if(g.backward.begin(), g.backward.end(),
                             [&](const Op& op) { return op.kind == kind; });
@@ -182,8 +183,8 @@ TEST_CASE(
               return op.kind == OpKind::kLinearDgrad;
             }) == (dropout > 0 ? 4 : 3));
       if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
-      // Each parameter has exactly one gradient operation: the product with dropped elements does
-      // not add to the weight's.
+      // Each parameter has exactly one gradient operation: the multiplication with dropped elements
+      // does not add to the weight's.
       for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]",
                                    "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
         CHECK(count(g, gradient) == 1);
@@ -268,7 +269,8 @@ TEST_CASE("an embedding's only gradient is its table's") {
 }
 
 TEST_CASE(
-    "a head computes its matrix's gradient in forward and starts backward from what that left") {
+    "a head computes the gradients of its matrix and of its input in forward, and backward starts "
+    "from the latter") {
   const LayerGraph g = head({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
@@ -343,7 +345,7 @@ TEST_CASE("a gradient that only a norm reads does not wait for weight gradients"
     CHECK(deferred ==
           std::set<std::string>{"gated.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
   }
-  // A head's product has computed its gradient in forward.
+  // The head has computed its gradient in forward.
   CHECK(head({}).weight_grad.empty());
   CHECK(plan_deferred(head({})).bytes == 0);
 }

@@ -116,7 +116,7 @@ double operations(const LayerGraph& g, const std::vector<Op>& list) {
   return sum;
 }
 
-bool is_again(const LayerGraph& g, const Op& op) {
+bool is_recomputed(const LayerGraph& g, const Op& op) {
   const std::string& name = g.at(op.out[0]).name;
   return name.size() > 6 && name.compare(name.size() - 6, 6, ".again") == 0;
 }
@@ -233,14 +233,14 @@ TEST_CASE("saved values are read, and recomputed values are read soon after") {
         CHECK(std::any_of(g.backward.begin(), g.backward.end(),
                           [&](const Op& op) { return reads(op, id); }));
       for (size_t i = 0; i < g.backward.size(); ++i) {
-        if (!is_again(g, g.backward[i])) continue;
+        if (!is_recomputed(g, g.backward[i])) continue;
         // The first reader comes before any gradient that does not read the value.
         size_t next = i + 1;
         const auto read_by = [&](const Op& op) {
           return std::any_of(g.backward[i].out.begin(), g.backward[i].out.end(),
                              [&](ValueId id) { return reads(op, id); });
         };
-        while (is_again(g, g.backward[next]) && !read_by(g.backward[next])) ++next;
+        while (is_recomputed(g, g.backward[next]) && !read_by(g.backward[next])) ++next;
         CHECK(read_by(g.backward[next]));
       }
     }
@@ -286,13 +286,14 @@ TEST_CASE("full recompute saves nothing and repeats all but what backward never 
       "d_x:[8,16]\n");
 }
 
-TEST_CASE("products and attention are repeated at most once, the down projection never") {
+TEST_CASE(
+    "matrix multiplications and attention are repeated at most once, the down projection never") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
       const LayerGraph& g = recomputed_block(shape, policy);
       std::multiset<std::string> again;
       for (const Op& op : g.backward)
-        if (is_again(g, op) && !is_cheap(op.kind)) again.insert(g.at(op.out[0]).name);
+        if (is_recomputed(g, op) && !is_cheap(op.kind)) again.insert(g.at(op.out[0]).name);
       CHECK(again.size() == std::set<std::string>(again.begin(), again.end()).size());
       CHECK(again.count("down.out.again") == 0);
     }
@@ -317,7 +318,7 @@ BlockBytes block_bytes_of(const BlockShape& shape, const RecomputePolicy& policy
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};
 }
 
-TEST_CASE("a layer of SmolLM2-135M keeps this much besides its input, in fp32") {
+TEST_CASE("a layer of SmolLM2-135M keeps the expected bytes besides its input, in fp32") {
   // The numbers per token: rotated q, k, v 960; attention 576; lse 9; sum 576; two rstd; gate and
   // up 3072.
   const int64_t token = 4;
@@ -373,9 +374,9 @@ TEST_CASE("recomputed operations add to the cost of the list, and to nothing els
       const LayerGraph& g = recomputed_block(shape, policy);
       double again = 0;
       double plain_again = 0;
-      for (const Op& op : g.backward) again += is_again(g, op) ? flops(g, op) : 0.0;
+      for (const Op& op : g.backward) again += is_recomputed(g, op) ? flops(g, op) : 0.0;
       for (const Op& op : plain.backward)
-        plain_again += is_again(plain, op) ? flops(plain, op) : 0.0;
+        plain_again += is_recomputed(plain, op) ? flops(plain, op) : 0.0;
       CHECK(operations(g, g.backward) - again ==
             Approx(operations(plain, plain.backward) - plain_again).epsilon(1e-12));
       CHECK(operations(g, g.forward) == operations(plain, plain.forward));

@@ -48,9 +48,10 @@ TEST_CASE(
     "beside it") {
   for (const BlockShape& shape : kShapes)
     for (const bool sequence : {true, false})
-      for (const LayerGraph& g : {split_mlp(shape, sequence), split_mlp(shape, sequence, false),
-                                  split_head(shape, sequence), split_head(shape, sequence, false),
-                                  split_head(shape, sequence, true, 512), exchanged(shape)}) {
+      for (const LayerGraph& g :
+           {split_mlp_graph(shape, sequence), split_mlp_graph(shape, sequence, false),
+            split_head_graph(shape, sequence), split_head_graph(shape, sequence, false),
+            split_head_graph(shape, sequence, true, 512), exchange_graph(shape)}) {
         INFO(g.name << ", " << sequence);
         CHECK(scratch_fault(g, g.forward) == "");
         CHECK(scratch_fault(g, g.backward) == "");
@@ -64,8 +65,8 @@ TEST_CASE(
 std::vector<LayerGraph> all_layers(const BlockShape& shape) {
   std::vector<LayerGraph> graphs{block(shape), head(shape), embedding(shape)};
   for (const bool sequence : {true, false}) {
-    graphs.push_back(split_mlp(shape, sequence));
-    graphs.push_back(split_head(shape, sequence));
+    graphs.push_back(split_mlp_graph(shape, sequence));
+    graphs.push_back(split_head_graph(shape, sequence));
   }
   return graphs;
 }
@@ -164,7 +165,7 @@ TEST_CASE("an operation of the interleaved list does not run in place if its res
 
 /// Returns a graph with a = x w; y = sum of a over two ranks; b = a' w3, where a' is x, or with
 /// `again` a; output y w2 + b.
-LayerGraph beside(bool again) {
+LayerGraph all_reduce_graph(bool again) {
   GraphBuilder g("beside", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
   const ValueId a = ops::linear(g, x, g.param("a", {16, 16}));
@@ -177,13 +178,13 @@ LayerGraph beside(bool again) {
 TEST_CASE(
     "an all-reduce runs in place unless its input is read again; nothing else uses its memory "
     "before it is read") {
-  LayerGraph g = beside(false);
+  LayerGraph g = all_reduce_graph(false);
   CHECK(scratch_fault(g, g.forward) == "");
   ScratchPlan plan = plan_scratch(g, g.forward);
   CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] ==
         plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
   CHECK(plan.bytes == 3 * 4 * 16 * 4);  // a with its sum, b, and the product of the sum
-  g = beside(true);
+  g = all_reduce_graph(true);
   CHECK(scratch_fault(g, g.forward) == "");
   plan = plan_scratch(g, g.forward);
   CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] !=
@@ -192,8 +193,8 @@ TEST_CASE(
 
 TEST_CASE("logits of two chunks are in memory at once, however many there are") {
   const BlockShape shape{.rows = 16, .hidden = 2, .vocabulary = 4096};
-  const LayerGraph two = split_head(shape, true, true, 32),
-                   eight = split_head(shape, true, true, 8);
+  const LayerGraph two = split_head_graph(shape, true, true, 32),
+                   eight = split_head_graph(shape, true, true, 8);
   const int64_t logits = 2048 * 4;
   CHECK(plan_scratch(two, two.forward).bytes > 2 * 32 * logits);
   CHECK(plan_scratch(eight, eight.forward).bytes > 2 * 8 * logits);
@@ -270,7 +271,7 @@ TEST_CASE("rotation, its gradient and addition run in place when nothing reads t
 }
 
 /// Returns a graph with x, then a = x w; b = a + a; c = b + a with `again`, else c = b; out = c w2.
-LayerGraph additions(bool again) {
+LayerGraph addition_graph(bool again) {
   GraphBuilder g("additions", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
   const ValueId a = ops::linear(g, x, g.param("a", {16, 16}));
@@ -281,10 +282,10 @@ LayerGraph additions(bool again) {
 }
 
 TEST_CASE("an input that is read again is not overwritten; a chain of additions runs in place") {
-  const LayerGraph chain = additions(false);
+  const LayerGraph chain = addition_graph(false);
   CHECK(scratch_fault(chain, chain.forward).empty());
   CHECK(plan_scratch(chain, chain.forward).bytes == 4 * 16 * 4);
-  const LayerGraph kept = additions(true);
+  const LayerGraph kept = addition_graph(true);
   CHECK(scratch_fault(kept, kept.forward).empty());
   CHECK(plan_scratch(kept, kept.forward).bytes == 2 * 4 * 16 * 4);
 }

@@ -17,8 +17,9 @@ namespace {
 
 using namespace testing;
 
-TEST_CASE("with sequence parallelism norms have a block of the tokens, products have all of them") {
-  const LayerGraph g = split_mlp({.biases = true}, true);
+TEST_CASE(
+    "with sequence parallelism norms have a block of the tokens, linear layers have all of them") {
+  const LayerGraph g = split_mlp_graph({.biases = true}, true);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
         "all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
@@ -55,7 +56,7 @@ TEST_CASE("with sequence parallelism norms have a block of the tokens, products 
 TEST_CASE(
     "without sequence parallelism results are all-reduced, and in backward the gradients of what "
     "all ranks have") {
-  const LayerGraph g = split_mlp({}, false);
+  const LayerGraph g = split_mlp_graph({}, false);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
         "linear n.out:[8,16] gu:[24,16] -> gu.out:[8,24]\n"
@@ -78,7 +79,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the next one") {
-  const LayerGraph g = split_head({}, true);
+  const LayerGraph g = split_head_graph({}, true);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
         "all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
@@ -111,11 +112,11 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
         "rms_norm_wgrad d_n.out:[4,16] x:[4,16] n.rstd:[4] -> d_n:[16]\n"
         "rms_norm_dgrad d_n.out:[4,16] x:[4,16] n.rstd:[4] n:[16] -> d_x:[4,16]\n");
   CHECK(saved_text(g) == "n.rstd 16\nd_n.out.gathered 512\n");
-  const LayerGraph whole = split_head({}, false);
+  const LayerGraph whole = split_head_graph({}, false);
   CHECK(list_text(whole, whole.backward)
             .starts_with("all_reduce d_n.out:[8,16] -> "
                          "d_n.out.summed:[8,16]\nrms_norm_wgrad d_n.out.summed:[8,16]"));
-  const LayerGraph evaluate = split_head({}, true, false);
+  const LayerGraph evaluate = split_head_graph({}, true, false);
   CHECK(op_text(evaluate, evaluate.forward.back()) ==
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.2:[2,16] "
         "statistics.2.gathered:[4,2] label_logit.2:[2] loss:[2] -> loss:[2]");
@@ -123,7 +124,7 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
 
 TEST_CASE(
     "the bias of a split head is read with the logits, and its gradient is that of all chunks") {
-  const LayerGraph g = split_head({.biases = true}, false);
+  const LayerGraph g = split_head_graph({.biases = true}, false);
   CHECK(op_text(g, g.forward[1]) ==
         "vocabulary_logits n.out:[8,16] w:[16,16] labels:[8] b:[16] -> logits.0:[3,16] "
         "statistics.0:[3,2] label_logit.0:[3]");
@@ -136,26 +137,26 @@ TEST_CASE(
 TEST_CASE(
     "logits and statistics of a 16-bit head are fp32, for as many tokens as fit the bytes of "
     "16-bit logits") {
-  const LayerGraph g = split_head({.dtypes = {DType::kBF16, DType::kF32}}, true, true, 6);
+  const LayerGraph g = split_head_graph({.dtypes = {DType::kBF16, DType::kF32}}, true, true, 6);
   for (const char* name : {"logits.0", "statistics.0", "label_logit.0", "statistics.0.gathered"})
     CHECK(g.at(named(g, name)).dtype == DType::kF32);
   CHECK(g.at(named(g, "logits.0")).dims == Dims{3, 16});
   CHECK(g.at(named(g, "d_n.out.gathered")).dtype == DType::kBF16);
 }
 
-TEST_CASE("the operations of a split head count the matrix products of their chunk") {
-  const LayerGraph g = split_head({}, true), evaluate = split_head({}, true, false);
+TEST_CASE("the operations of a split head count the matrix multiplications of their chunk") {
+  const LayerGraph g = split_head_graph({}, true), evaluate = split_head_graph({}, true, false);
   CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(evaluate, evaluate.forward[6]) == 3);
   // A bias is added to each logit, and its gradient sums over each logit.
-  const LayerGraph biased = split_head({.biases = true}, true);
+  const LayerGraph biased = split_head_graph({.biases = true}, true);
   for (const size_t op : {size_t{2}, size_t{6}})
     CHECK(flops(biased, biased.forward[op]) == flops(g, g.forward[op]) + 3 * 16);
 }
 
 TEST_CASE("the gradient of data moved among ranks is moved back, over the same axis") {
-  const LayerGraph g = exchanged({}, true, 4);
+  const LayerGraph g = exchange_graph({}, true, 4);
   const auto collectives = [](const std::vector<Op>& list) {
     std::vector<std::pair<OpKind, CollectiveAttrs>> found;
     for (const Op& op : list)
@@ -189,7 +190,7 @@ TEST_CASE(
     return kinds;
   };
   using Kinds = std::vector<OpKind>;
-  const LayerGraph g = split_mlp({}, true);
+  const LayerGraph g = split_mlp_graph({}, true);
   CHECK(collectives(g.input_grad) == Kinds{OpKind::kAllGather, OpKind::kReduceScatter});
   CHECK(collectives(g.weight_grad) == Kinds{OpKind::kAllGather});
   // An embedding has only the gradient of its table.
@@ -210,8 +211,8 @@ TEST_CASE("all weight gradients of split layers may be deferred until after the 
   for (const RecomputePolicy policy :
        {RecomputePolicy{}, {RecomputeLevel::kSelective, 0.4}, {RecomputeLevel::kFull}})
     for (const bool sequence : {true, false})
-      for (LayerGraph g :
-           {split_mlp({.biases = true, .recompute = policy}, sequence), split_head({}, sequence)}) {
+      for (LayerGraph g : {split_mlp_graph({.biases = true, .recompute = policy}, sequence),
+                           split_head_graph({}, sequence)}) {
         g.backward = g.input_grad;
         g.backward.insert(g.backward.end(), g.weight_grad.begin(), g.weight_grad.end());
         CHECK(bug_text([&] { check_graph(g); }) == "nothing");

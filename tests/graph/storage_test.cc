@@ -12,15 +12,16 @@ int64_t aligned(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-bool alive(const StorageRequest& r, int64_t at) {
+bool is_alive_at(const StorageRequest& r, int64_t at) {
   return r.bytes > 0 && r.first <= at && at <= r.last;
 }
 
 /// Returns whether no two requests that are alive at time `at` share a byte.
-bool apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout, int64_t at) {
+bool are_apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout,
+               int64_t at) {
   std::vector<char> taken(static_cast<size_t>(layout.bytes), 0);
   for (size_t i = 0; i < requests.size(); ++i) {
-    if (!alive(requests[i], at)) continue;
+    if (!is_alive_at(requests[i], at)) continue;
     for (int64_t b = 0; b < requests[i].bytes; ++b)
       if (++taken.at(static_cast<size_t>(layout.offset[i] + b)) > 1) return false;
   }
@@ -51,7 +52,7 @@ TEST_CASE("no two requests that live at the same time share a byte, and all are 
       REQUIRE(layout.offset[i] % alignment == 0);
       REQUIRE(layout.offset[i] + requests[i].bytes <= layout.bytes);
     }
-    for (int64_t at = 0; at < 64; ++at) REQUIRE(apart(requests, layout, at));
+    for (int64_t at = 0; at < 64; ++at) REQUIRE(are_apart(requests, layout, at));
   }
 }
 
@@ -64,7 +65,7 @@ TEST_CASE(
     int64_t fullest = 0;
     for (int64_t at = 0; at < 64; ++at) {
       int64_t live = 0;
-      for (const StorageRequest& r : requests) live += alive(r, at) ? r.bytes : 0;
+      for (const StorageRequest& r : requests) live += is_alive_at(r, at) ? r.bytes : 0;
       fullest = std::max(fullest, live);
     }
     int64_t all = 0;
@@ -84,7 +85,8 @@ TEST_CASE("most arenas are as small as the peak") {
     int64_t fullest = 0;
     for (int64_t at = 0; at < 64; ++at) {
       int64_t live = 0;
-      for (const StorageRequest& r : requests) live += alive(r, at) ? aligned(r.bytes, 64) : 0;
+      for (const StorageRequest& r : requests)
+        live += is_alive_at(r, at) ? aligned(r.bytes, 64) : 0;
       fullest = std::max(fullest, live);
     }
     smallest += pack_storage(requests, 64).bytes == fullest ? 1 : 0;
@@ -167,7 +169,7 @@ int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<i
   for (int64_t at = -1; at < 64; ++at) {
     int64_t live = 0;
     for (size_t i = 0; i < requests.size(); ++i)
-      live += moved[i] < 0 && alive(requests[i], at) ? aligned(requests[i].bytes, 64) : 0;
+      live += moved[i] < 0 && is_alive_at(requests[i], at) ? aligned(requests[i].bytes, 64) : 0;
     fullest = std::max(fullest, live);
   }
   return fullest;
@@ -201,7 +203,7 @@ TEST_CASE(
       all.push_back(guests[i]);
       both.offset.push_back(gap[i]);
     }
-    for (int64_t at = 0; at < 64; ++at) REQUIRE(apart(all, both, at));
+    for (int64_t at = 0; at < 64; ++at) REQUIRE(are_apart(all, both, at));
   }
   CHECK(filled > 200);
   CHECK(enough_was > 50);

@@ -56,7 +56,7 @@ def quiet_ways_out():
         for word in ("WARN(", "SUCCEED("):
             if re.search(rf"\b{re.escape(word)}", text):
                 yield (f"{path}: {word[:-1]} lets a test pass that did not run: make it an entry "
-                       "(tests/needs.h)")
+                       "(tests/requirements.h)")
         for case in CASE.findall(text):
             if re.search(r"^  (if .*)?return;", case, re.M):
                 yield f"{path}: a test case returns early: {case.splitlines()[0]}"

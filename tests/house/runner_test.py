@@ -84,12 +84,12 @@ for place in range(3):
     numbers = [1.0, 2.0, 3.0]
     numbers[place] = float("nan")
     try:
-        runner.near("loss", numbers, [1.0, 2.0, 3.0], 1e-3)
+        runner.require_near("loss", numbers, [1.0, 2.0, 3.0], 1e-3)
     except AssertionError as error:
         assert "loss: off by nan" in str(error), error
     else:
         raise AssertionError(f"NaN in place {place} is near a number")
-assert runner.near("loss", [1.0, 2.2], [1.0, 2.0], 0.11) > 0.09
+assert runner.require_near("loss", [1.0, 2.2], [1.0, 2.0], 0.11) > 0.09
 
 # A test whose wait reached its limit ends the processes that it started, which would disturb later
 # tests.

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/import.h"
 #include "config/effective_json.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -106,7 +106,8 @@ TEST_CASE("a resume may change the states' precision, and reports what that does
           "out/step-9: holds momentum in BF16; this run keeps it in F32, no value changes");
 }
 
-TEST_CASE("a resume reports that the library of matrix products changed, if the run recorded one") {
+TEST_CASE(
+    "a resume reports that the library of matrix multiplication changed, if the run recorded one") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.products = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};
   REQUIRE(admit_resume("run.json", before, now, {}).empty());

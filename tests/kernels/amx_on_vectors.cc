@@ -60,7 +60,7 @@ class TilesInUse {
   }
 };
 
-#include "kernels/cpu/amx_products.inc"
+#include "kernels/cpu/amx_matmul.inc"
 }  // namespace
 constinit const VectorKernels<BFloat16> kBFloat16 = make_amx_table();
 }  // namespace ftrun::amx_on_vectors

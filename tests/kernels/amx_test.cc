@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "amx_on_vectors.h"
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 
@@ -49,9 +49,9 @@ struct Forward {
   std::vector<double> out, lse;
 };
 
-class TileRig {
+class AttentionTiles {
  public:
-  explicit TileRig(const Head& head)
+  explicit AttentionTiles(const Head& head)
       : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
     for (std::vector<BFloat16>* part : {&q_, &k_, &v_, &da_}) {
       // The elements between and after the rows are NaN.
@@ -74,7 +74,7 @@ class TileRig {
   Forward forward(const VectorKernels<BFloat16>& kernels, int64_t block) {
     std::vector<float> keys, values;
     for (int64_t key_block = 0; key_block < blocks(); ++key_block) {
-      const PackedOperands packed = pack(kernels, key_block);
+      const PackedOperands packed = packed_operands(kernels, key_block);
       keys.insert(keys.end(), packed.keys_transposed.all().begin(),
                   packed.keys_transposed.all().end());
       values.insert(values.end(), packed.values.all().begin(), packed.values.all().end());
@@ -112,7 +112,7 @@ class TileRig {
   /// Computes dq, dk and dv, each added to what is there already. Returns them one after the other.
   std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block,
                                int64_t key_block) {
-    PackedOperands key = pack(kernels, key_block);
+    PackedOperands key = packed_operands(kernels, key_block);
     const int64_t tile = kBlock * padded_;
     Guarded dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F),
         scratch(2 * tile + kBackwardScratch, NAN);
@@ -154,7 +154,7 @@ class TileRig {
   const BFloat16* at(const std::vector<BFloat16>& part, int64_t block) const {
     return part.data() + block * kBlock * stride_;
   }
-  PackedOperands pack(const VectorKernels<BFloat16>& kernels, int64_t block) const {
+  PackedOperands packed_operands(const VectorKernels<BFloat16>& kernels, int64_t block) const {
     const Guarded none(kBlock * padded_, NAN);
     PackedOperands p{none, none, none, none};
     kernels.pack_rows(at(k_, block), stride_, rows(block), head_.size, padded_, p.keys.data());
@@ -197,22 +197,22 @@ void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double s
                                 {128, 113, 127}, {256, 90, 127}};
   for (const Head& head : heads) {
     CAPTURE(head.size, head.tokens, head.window);
-    TileRig rig(head);
-    for (int64_t block = 0; block < rig.blocks(); ++block) {
-      const Forward found = rig.forward(kernels, block),
-                    expected = rig.forward(avx512_bf16::kBFloat16, block);
+    AttentionTiles tiles(head);
+    for (int64_t block = 0; block < tiles.blocks(); ++block) {
+      const Forward found = tiles.forward(kernels, block),
+                    expected = tiles.forward(avx512_bf16::kBFloat16, block);
       require_near(found.lse, expected.lse, 1e-6, 1e-6);
       // A different last bit of a sum may round to the neighboring bf16 number.
       require_near(found.out, expected.out, unit_roundoff(DType::kBF16), slack);
     }
-    for (int64_t query = 0; query < rig.blocks(); ++query)
+    for (int64_t query = 0; query < tiles.blocks(); ++query)
       for (int64_t key = 0; key <= query; ++key)
-        require_near(rig.backward(kernels, query, key),
-                     rig.backward(avx512_bf16::kBFloat16, query, key), 0, slack);
+        require_near(tiles.backward(kernels, query, key),
+                     tiles.backward(avx512_bf16::kBFloat16, query, key), 0, slack);
   }
 }
 
-TEST_CASE("attention on matrix units, done by vectors, agrees with attention by pairs",
+TEST_CASE("attention on matrix units, emulated by vectors, agrees with attention by pairs of bf16",
           "[.needs-avx512_bf16]") {
   require_attention_of_pairs(amx_on_vectors::kBFloat16, 1e-6);
 }

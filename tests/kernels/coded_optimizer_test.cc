@@ -3,10 +3,10 @@
 #include <cstring>
 #include <span>
 
+#include "operation_runner.h"
 #include "optimizers/code_map.h"
 #include "optimizers/optimizer_config.h"
 #include "optimizers/optimizers.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -105,9 +105,7 @@ Floats gradients_at(int step, size_t count) {
   return g;
 }
 
-TEST_CASE(
-    "the maps of codes are sorted, have 0 and 1, and agree with bitsandbytes in samples of "
-    "them") {
+TEST_CASE("the maps of codes are sorted, contain 0 and 1, and agree with bitsandbytes in samples") {
   for (const CodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
     for (int code = 1; code < kCodes; ++code) {
       CAPTURE(code);
@@ -132,10 +130,10 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
   run_once_per_entry([&] {
     for (const size_t count : {1u, 255u, 256u, 257u, 4096u, 70'001u}) {
       CAPTURE(count);
-      Floats p = floats(static_cast<int64_t>(count), 1), expected_p = p;
+      Floats p = random_floats(static_cast<int64_t>(count), 1), expected_p = p;
       CodedState state(count);
       for (int step = 1; step <= 5; ++step) {
-        Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
+        Floats g = random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         // Small numbers are next to large ones, and one block is all zeros.
         for (size_t i = 0; i < count; ++i) {
           if (i % 3 == 0) g[i] *= 1e-6F;
@@ -162,7 +160,7 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
   });
 }
 
-TEST_CASE("every share has the nearest code") {
+TEST_CASE("every share of a block's scale gets the nearest code") {
   const OptimizerConfig config = coded_optimizer();
   // A step with beta1 = 0 and a learning rate of 0 stores the gradients as they are; the gradient
   // of 1 makes the scale 1.
@@ -187,7 +185,8 @@ TEST_CASE("every share has the nearest code") {
 }
 
 TEST_CASE(
-    "a vector of bitsandbytes' AdamW8bit: codes, scales and parameters after 1, 10 and 20 steps") {
+    "codes, scales and parameters equal those of bitsandbytes' AdamW8bit after 1, 10 and 20 "
+    "steps") {
   constexpr size_t kCount = 4096;
   run_once_per_entry([] {
     for (const double decay : {0.0, 0.01}) {
@@ -236,9 +235,9 @@ TEST_CASE("steps on codes are the same bits for any number of threads and any cu
   CodedState states[2]{CodedState(kCount), CodedState(kCount)};
   for (const int run : {0, 1}) {
     set_kernel_threads(run == 0 ? 1 : 3);
-    Floats p = floats(kCount, 1);
+    Floats p = random_floats(kCount, 1);
     for (int step = 1; step <= 3; ++step) {
-      const Floats g = floats(kCount, 100 + static_cast<uint64_t>(step));
+      const Floats g = random_floats(kCount, 100 + static_cast<uint64_t>(step));
       FlatUpdate whole = states[run].update(p, g);
       if (run == 0) {
         optimizer_update(whole, config, scalars_of(step, 1e-3F));
@@ -280,7 +279,7 @@ TEST_CASE(
       CAPTURE(shape.rows, shape.columns, shape.parts);
       const auto count = static_cast<size_t>(shape.rows * shape.columns);
       const int64_t width = shape.columns / shape.parts;
-      Floats p = floats(static_cast<int64_t>(count), 1);
+      Floats p = random_floats(static_cast<int64_t>(count), 1);
       CodedState whole(count);
       struct Part {
         Floats parameters;
@@ -302,7 +301,8 @@ TEST_CASE(
       Floats old_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
       for (int step = 1; step <= 4; ++step) {
         const StepScalars s = scalars_of(step, 1e-2F);
-        const Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
+        const Floats g =
+            random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         optimizer_update(whole.update(p, g), config, s);
         Floats new_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
         for (const bool measures : {true, false})
@@ -343,12 +343,13 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a 16-bit gradient, a rounded parameter and its copy work with codes as with numbers") {
+TEST_CASE(
+    "a 16-bit gradient, a rounded parameter and its copy work with coded states as with others") {
   const OptimizerConfig config = coded_optimizer(0.1);
   constexpr size_t kCount = 1003;
   run_once_per_entry([&] {
-    const Floats wide = floats(kCount, 1);
-    Floats g = floats(kCount, 2);
+    const Floats wide = random_floats(kCount, 1);
+    Floats g = random_floats(kCount, 2);
     std::vector<uint16_t> p(kCount), narrow_g(kCount), copy(kCount), expected_p(kCount),
         expected_copy(kCount);
     convert(wide.data(), DType::kF32, p.data(), DType::kBF16, kCount);

@@ -28,7 +28,7 @@ TEST_CASE("asking for a GPU that does not exist says so and what to do") {
   }
 }
 
-TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
+TEST_CASE("a dtype that the CPU kernels do not support is refused by name") {
   LayerGraph graph;
   graph.values = {{"x", DType::kI64, {2, 2}}, {"y", DType::kI64, {2, 2}}};
   const Op op{OpKind::kAdd, {0, 0}, {1}, NoAttrs{}};

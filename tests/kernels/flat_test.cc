@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "kernels/copy.h"
+#include "operation_runner.h"
 #include "optimizers/optimizer_config.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 

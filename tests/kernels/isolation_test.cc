@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "places.h"
+#include "source_paths.h"
 
 namespace ftrun::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 
@@ -89,9 +89,9 @@ Lockstep::Memory::Memory(int64_t bytes) : owner_(static_cast<size_t>(bytes) + 64
 }
 
 Lockstep::Lockstep(std::vector<ModelDescription> ranks)
-    : ranks_(std::move(ranks)), places_(ranks_.size()) {
+    : ranks_(std::move(ranks)), memory_(ranks_.size()) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    places_[rank].resize(ranks_[rank].layers.size());
+    memory_[rank].resize(ranks_[rank].layers.size());
     for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer) {
       allocate(rank, layer);
       fill_parameters(rank, layer, [](const TensorInfo& tensor) { return parameter(tensor).data; });
@@ -112,16 +112,16 @@ const LayerGraph& Lockstep::graph(size_t rank, size_t layer) const {
 
 void Lockstep::allocate(size_t rank, size_t layer) {
   const LayerGraph& g = graph(rank, layer);
-  Place& place = places_[rank][layer];
-  place.storage.assign(g.values.size(), nullptr);
+  LayerMemory& memory = memory_[rank][layer];
+  memory.storage.assign(g.values.size(), nullptr);
   const ScratchPlan saved = plan_saved(g);
-  place.saved = Memory(saved.bytes);
+  memory.saved = Memory(saved.bytes);
   for (size_t i = 0; i < g.values.size(); ++i) {
     const auto id = static_cast<ValueId>(i);
     if (saved.offset[i] >= 0) {
-      place.storage[i] = place.saved.at(saved.offset[i]);
+      memory.storage[i] = memory.saved.at(saved.offset[i]);
     } else if (!lives_in_list(g.values[i])) {
-      place.storage[i] = place.own.emplace(id, Memory(g.values[i].bytes())).first->second.at(0);
+      memory.storage[i] = memory.own.emplace(id, Memory(g.values[i].bytes())).first->second.at(0);
     }
   }
 }
@@ -138,7 +138,7 @@ void Lockstep::fill_parameters(size_t rank, size_t layer, const ReadParameter& r
       visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i)
           store(g.at(param.value).dtype,
-                places_[rank][layer].storage[static_cast<size_t>(param.value)], at++,
+                memory_[rank][layer].storage[static_cast<size_t>(param.value)], at++,
                 whole[static_cast<size_t>(i)]);
       });
     }
@@ -151,7 +151,7 @@ void Lockstep::set_ints(size_t layer, Port port, const std::vector<int32_t>& num
     const ValueId id = graph(rank, layer).find(ValueRole::kInput, port);
     if (id < 0) continue;
     REQUIRE(graph(rank, layer).at(id).dims == Dims{static_cast<int64_t>(numbers.size())});
-    std::memcpy(places_[rank][layer].storage[static_cast<size_t>(id)], numbers.data(),
+    std::memcpy(memory_[rank][layer].storage[static_cast<size_t>(id)], numbers.data(),
                 numbers.size() * 4);
   }
 }
@@ -170,8 +170,8 @@ void Lockstep::copy_to_layer(size_t from, ValueRole from_role, size_t to, ValueR
                   b = graph(rank, to).find(to_role, port);
     if (a < 0 || b < 0) continue;
     REQUIRE(graph(rank, from).at(a).dims == graph(rank, to).at(b).dims);
-    std::memcpy(places_[rank][to].storage[static_cast<size_t>(b)],
-                places_[rank][from].storage[static_cast<size_t>(a)],
+    std::memcpy(memory_[rank][to].storage[static_cast<size_t>(b)],
+                memory_[rank][from].storage[static_cast<size_t>(a)],
                 static_cast<size_t>(graph(rank, from).at(a).bytes()));
   }
 }
@@ -188,7 +188,7 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
       for (size_t rank = 0; rank < ranks_.size(); ++rank) {
         const ValueId loss = graph(rank, layer).find(ValueRole::kOutput, Port::kLoss);
         if (!accumulate)
-          std::memset(places_[rank][layer].storage[static_cast<size_t>(loss)], 0, 16);
+          std::memset(memory_[rank][layer].storage[static_cast<size_t>(loss)], 0, 16);
       }
     }
     run(layer, ListKind::kForward, accumulate);
@@ -201,7 +201,7 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
       run(layer, ListKind::kBackward, accumulate);
       continue;
     }
-    place_deferred(layer);
+    assign_deferred(layer);
     run(layer, ListKind::kInputGrad, accumulate);
     run(layer, ListKind::kWeightGrad, accumulate);
   }
@@ -221,16 +221,16 @@ const std::vector<Op>& Lockstep::list_of(size_t rank, size_t layer, ListKind whi
   }
 }
 
-void Lockstep::place_planned(Place& place, const ScratchPlan& plan, Memory& memory) {
+void Lockstep::assign_planned(LayerMemory& layer, const ScratchPlan& plan, Memory& memory) {
   memory = Memory(plan.bytes);
   for (size_t i = 0; i < plan.offset.size(); ++i)
-    if (plan.offset[i] >= 0) place.storage[i] = memory.at(plan.offset[i]);
+    if (plan.offset[i] >= 0) layer.storage[i] = memory.at(plan.offset[i]);
 }
 
-void Lockstep::place_deferred(size_t layer) {
+void Lockstep::assign_deferred(size_t layer) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    Place& place = places_[rank][layer];
-    place_planned(place, plan_deferred(graph(rank, layer)), place.deferred);
+    LayerMemory& memory = memory_[rank][layer];
+    assign_planned(memory, plan_deferred(graph(rank, layer)), memory.deferred);
   }
 }
 
@@ -238,8 +238,8 @@ void Lockstep::run(size_t layer, ListKind which, bool accumulate) {
   std::vector<std::vector<Op>> lists;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     lists.push_back(list_of(rank, layer, which));
-    Place& place = places_[rank][layer];
-    place_planned(place, plan_scratch(graph(rank, layer), lists.back()), place.scratch);
+    LayerMemory& memory = memory_[rank][layer];
+    assign_planned(memory, plan_scratch(graph(rank, layer), lists.back()), memory.scratch);
   }
   if (lists[0].empty()) return;
   // The collectives that have begun and not ended, as positions in the lists, which are the same on
@@ -261,7 +261,7 @@ void Lockstep::run(size_t layer, ListKind which, bool accumulate) {
       if (!is_collective(op.kind)) {
         INFO("rank " << rank << ": " << op_text(graph(rank, layer), op));
         run_op(
-            graph(rank, layer), op, places_[rank][layer].storage,
+            graph(rank, layer), op, memory_[rank][layer].storage,
             {.accumulate = accumulate, .scalars = &scalars, .layer = static_cast<int64_t>(layer)});
       }
     }
@@ -274,7 +274,7 @@ void Lockstep::run(size_t layer, ListKind which, bool accumulate) {
 
 void Lockstep::begin_collective(size_t layer, const Op& op) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto& storage = places_[rank][layer].storage;
+    const auto& storage = memory_[rank][layer].storage;
     void* const out = storage[static_cast<size_t>(op.out[0])];
     if (out != storage[static_cast<size_t>(op.in[0])])
       std::memset(out, 0xFF, static_cast<size_t>(graph(rank, layer).at(op.out[0]).bytes()));
@@ -290,7 +290,7 @@ void Lockstep::end_collective(size_t layer, const std::vector<Op>& ops) {
   for (size_t rank = 0; rank < degree; ++rank) in.push_back(read(rank, layer, ops[rank].in[0]));
   const auto count = static_cast<size_t>(element_count(graph(0, layer).at(op.out[0]).dims));
   for (size_t rank = 0; rank < degree; ++rank) {
-    void* const out = places_[rank][layer].storage[static_cast<size_t>(ops[rank].out[0])];
+    void* const out = memory_[rank][layer].storage[static_cast<size_t>(ops[rank].out[0])];
     for (size_t i = 0; i < count; ++i) {
       double number = 0.0;
       if (op.kind == OpKind::kAllGather) {
@@ -306,7 +306,7 @@ void Lockstep::end_collective(size_t layer, const std::vector<Op>& ops) {
 
 std::vector<double> Lockstep::read(size_t rank, size_t layer, ValueId id) const {
   const Value& value = graph(rank, layer).at(id);
-  const void* const from = places_[rank][layer].storage[static_cast<size_t>(id)];
+  const void* const from = memory_[rank][layer].storage[static_cast<size_t>(id)];
   std::vector<double> numbers(static_cast<size_t>(element_count(value.dims)));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = load(value.dtype, from, i);
   return numbers;

@@ -63,8 +63,8 @@ class Lockstep {
     std::vector<std::byte> owner_;
     std::byte* begin_ = nullptr;
   };
-  /// Place holds the memory of one layer on one rank.
-  struct Place {
+  /// LayerMemory holds the memory of one layer on one rank.
+  struct LayerMemory {
     std::map<ValueId, Memory> own;
     Memory saved, scratch, deferred;
     std::vector<void*> storage;
@@ -79,8 +79,8 @@ class Lockstep {
   void copy_to_layer(size_t from, ValueRole from_role, size_t to, ValueRole to_role, Port port);
   enum class ListKind { kForward, kBackward, kInputGrad, kWeightGrad };
   const std::vector<Op>& list_of(size_t rank, size_t layer, ListKind which) const;
-  static void place_planned(Place& place, const ScratchPlan& plan, Memory& memory);
-  void place_deferred(size_t layer);
+  static void assign_planned(LayerMemory& layer, const ScratchPlan& plan, Memory& memory);
+  void assign_deferred(size_t layer);
   void run(size_t layer, ListKind which, bool accumulate);
   void begin_collective(size_t layer, const Op& op);
   void end_collective(size_t layer, const std::vector<Op>& ops);
@@ -90,7 +90,7 @@ class Lockstep {
 
   std::vector<ModelDescription> ranks_;
   /// Indexed by [rank][layer].
-  std::vector<std::vector<Place>> places_;
+  std::vector<std::vector<LayerMemory>> memory_;
 };
 
 }  // namespace ftrun::testing

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "operation_runner.h"
 #include "optimizers/optimizer_config.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -62,9 +62,9 @@ TEST_CASE(
       for (const DType gradient : {DType::kBF16, DType::kF16})
         for (const DType copy : {DType::kBF16, DType::kF16}) {
           CAPTURE(adam, dtype_name(gradient), dtype_name(copy));
-          const Halves g = halves(floats(kMixedCount, 1), gradient);
+          const Halves g = halves(random_floats(kMixedCount, 1), gradient);
           const Floats wide = widened(g, gradient);
-          Floats p = floats(kMixedCount, 2), m(kMixedCount, 0.25F), v(kMixedCount, 0.5F);
+          Floats p = random_floats(kMixedCount, 2), m(kMixedCount, 0.25F), v(kMixedCount, 0.5F);
           Floats p2 = p, m2 = m, v2 = v;
           Halves c(kMixedCount);
           step(adam,
@@ -92,11 +92,11 @@ TEST_CASE(
 
 TEST_CASE("20 steps on bf16 gradients give torch.optim's results for the same gradients") {
   run_once_per_entry([] {
-    OptimizerCase c{floats(kMixedCount, 1), {}, 3e-3, 0.1};
+    OptimizerCase c{random_floats(kMixedCount, 1), {}, 3e-3, 0.1};
     std::vector<Halves> gradients;
     for (int i = 0; i < 20; ++i) {
       gradients.push_back(
-          halves(floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
+          halves(random_floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
       Floats half = widened(gradients.back(), DType::kBF16);
       for (float& x : half) x *= 0.5F;  // the factor that the step applies to gradients
       c.gradients.push_back(half);
@@ -119,8 +119,8 @@ TEST_CASE("20 steps on bf16 gradients give torch.optim's results for the same gr
 TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
   run_once_per_entry([] {
     for (const size_t shift : {0, 1, 5}) {
-      Floats p = floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
-      const Floats g = floats(kMixedCount, 1);
+      Floats p = random_floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
+      const Floats g = random_floats(kMixedCount, 1);
       optimizer_update({.parameters = p.data(),
                         .gradients = g.data(),
                         .copy = copy.data() + shift,
@@ -138,10 +138,10 @@ TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
 /// Parameters and state of one optimizer, all in bf16.
 struct State {
   explicit State(int64_t count)
-      : p(halves(floats(count, 2), DType::kBF16)),
-        m(halves(floats(count, 3), DType::kBF16)),
+      : p(halves(random_floats(count, 2), DType::kBF16)),
+        m(halves(random_floats(count, 3), DType::kBF16)),
         v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
-        g(halves(floats(count, 4), DType::kBF16)) {}
+        g(halves(random_floats(count, 4), DType::kBF16)) {}
 
   /// Updates elements [begin, end); their indices in the model begin at first_index + begin.
   void update(bool adam, int64_t begin, int64_t end, int64_t first_index,
@@ -290,7 +290,7 @@ TEST_CASE("many steps that are each too small for bf16 move parameters by their 
   REQUIRE(sum / kMany == Approx(1.0 - 100 * 0x1p-12).margin(5e-4));
 }
 
-TEST_CASE("NaN and infinity stay what they are in bf16 state") {
+TEST_CASE("NaN and infinity stay NaN and infinity in bf16 state") {
   run_once_per_entry([] {
     Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
@@ -309,7 +309,7 @@ TEST_CASE("NaN and infinity stay what they are in bf16 state") {
   });
 }
 
-TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
+TEST_CASE("a bf16 copy of bf16 parameters equals the parameters") {
   State state(kMixedCount);
   Halves copy(kMixedCount);
   step(true,

@@ -5,6 +5,7 @@
 #include "graph/builder.h"
 #include "graph/scratch.h"
 #include "kernels/cpu/vector_kernels.h"
+#include "operation_runner.h"
 #include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/attention/attention.h"
@@ -12,7 +13,6 @@
 #include "ops/linear/linear.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 

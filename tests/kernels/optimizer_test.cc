@@ -2,8 +2,8 @@
 #include <cstring>
 #include <limits>
 
+#include "operation_runner.h"
 #include "optimizers/optimizer_config.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -15,9 +15,9 @@ constexpr int64_t kCount = 1003;
 using Floats = std::vector<float>;
 
 OptimizerCase optimizer_case(double decay) {
-  OptimizerCase c{floats(kCount, 1), {}, 3e-3, decay};
+  OptimizerCase c{random_floats(kCount, 1), {}, 3e-3, decay};
   for (int step = 0; step < kSteps; ++step)
-    c.gradients.push_back(floats(kCount, 100 + static_cast<uint64_t>(step)));
+    c.gradients.push_back(random_floats(kCount, 100 + static_cast<uint64_t>(step)));
   return c;
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
   });
 }
 
-TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
+TEST_CASE("Lion does not change a parameter without gradient and moment") {
   run_once_per_entry([] {
     Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
     StepScalars s;
@@ -172,7 +172,7 @@ TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   run_once_per_entry([] {
     for (const int64_t count :
          {int64_t{0}, int64_t{1}, int64_t{31}, kNormGroup, 3 * kNormGroup + 77}) {
-      const std::vector<float> g = floats(count, 7);
+      const std::vector<float> g = random_floats(count, 7);
       double expected = 0.0;
       for (const float x : g) expected += static_cast<double>(x) * static_cast<double>(x);
       REQUIRE(sum_of_squares(g.data(), DType::kF32, count) == Approx(expected).epsilon(1e-13));
@@ -208,7 +208,7 @@ TEST_CASE("the sum of squares adds within blocks first, then quarters and groups
     for (const int64_t count : {int64_t{1}, int64_t{7}, kNormBlock, kNormBlock + 3, kNormGroup - 1,
                                 kNormGroup, 3 * kNormGroup + 1500}) {
       CAPTURE(count);
-      const std::vector<float> g = floats(count, 19);
+      const std::vector<float> g = random_floats(count, 19);
       const double sum = sum_of_squares(g.data(), DType::kF32, count);
       const double expected = sum_of_blocks(g);
       REQUIRE(std::memcmp(&sum, &expected, sizeof sum) == 0);
@@ -217,7 +217,7 @@ TEST_CASE("the sum of squares adds within blocks first, then quarters and groups
 }
 
 TEST_CASE("the sum of squares has the same bits on every CPU and for any number of threads") {
-  const std::vector<float> g = floats(300 * kNormGroup + 5, 11);
+  const std::vector<float> g = random_floats(300 * kNormGroup + 5, 11);
   std::vector<double> sums;
   run_once_per_entry([&] {
     for (const int threads : {1, 2, 3}) {
@@ -233,7 +233,7 @@ TEST_CASE("NaN and infinity anywhere make the sum of squares non-finite") {
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
-        std::vector<float> g = floats(8200, 3);
+        std::vector<float> g = random_floats(8200, 3);
         g[at] = bad;
         REQUIRE_FALSE(std::isfinite(sum_of_squares(g.data(), DType::kF32, 8200)));
       }

@@ -30,7 +30,7 @@ struct OracleCase {
   Array gradient;
   Array second_gradient;
   double loss_scale = 1.0;
-  /// Rounds the gradient of the logits of kLinearCrossEntropy to bf16 before its products.
+  /// Rounds the gradient of the logits of kLinearCrossEntropy to bf16 before it is multiplied.
   bool bf16_logits_gradient = false;
 };
 

@@ -9,7 +9,7 @@
 
 #include "graph/blocks.h"
 #include "graph/scratch.h"
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,7 +5,7 @@
 #include "axes/tensor/split.h"
 #include "lockstep.h"
 #include "model/decoder.h"
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 
@@ -33,9 +33,10 @@ Adapter adapter_of(const Case& c) {
   adapter.dropout = c.dropout;
   adapter.blocks.resize(2);
   for (size_t p = 0; p < kProjections; ++p)
-    adapter.blocks[0].of[p] = {static_cast<int64_t>(p) + 2, 0.5 + 0.25 * static_cast<double>(p)};
-  adapter.blocks[1].of[static_cast<size_t>(Projection::kV)] = {3, 2.0};
-  adapter.blocks[1].of[static_cast<size_t>(Projection::kDown)] = {1, 1.0};
+    adapter.blocks[0].by_projection[p] = {static_cast<int64_t>(p) + 2,
+                                          0.5 + 0.25 * static_cast<double>(p)};
+  adapter.blocks[1].by_projection[static_cast<size_t>(Projection::kV)] = {3, 2.0};
+  adapter.blocks[1].by_projection[static_cast<size_t>(Projection::kDown)] = {1, 1.0};
   return adapter;
 }
 
@@ -75,7 +76,7 @@ const std::vector<Case>& cases() {
 
 constexpr BatchShape kBatch{2, 12};
 
-struct Choice {
+struct BuildOptions {
   Mode mode = Mode::kTrain;
   BatchShape batch = kBatch;
   RecomputePolicy recompute = {};
@@ -83,12 +84,12 @@ struct Choice {
 };
 
 // Calls the decoder's own builder, because a config cannot ask for fp64, which these tests use.
-Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence) {
+Lockstep lockstep(const Case& c, const BuildOptions& options, int degree, bool sequence) {
   const ModelConfig config = config_of(c);
   std::vector<ModelDescription> ranks;
   for (int rank = 0; rank < degree; ++rank)
-    ranks.push_back(build_decoder(config, choice.batch, choice.mode, choice.dtypes,
-                                  {choice.recompute}, {degree, rank, sequence}, adapter_of(c)));
+    ranks.push_back(build_decoder(config, options.batch, options.mode, options.dtypes,
+                                  {options.recompute}, {degree, rank, sequence}, adapter_of(c)));
   Lockstep made(std::move(ranks));
   made.scalars.token_loss_factor = 0.125F;
   made.scalars.dropout_key = dropout_key(3, 1);
@@ -101,7 +102,7 @@ double largest(const std::vector<double>& numbers) {
   return maximum;
 }
 
-void require_equal(const NamedNumbers& actual, const NamedNumbers& expected, double tolerance) {
+void require_near(const NamedNumbers& actual, const NamedNumbers& expected, double tolerance) {
   REQUIRE(actual.size() == expected.size());
   for (const auto& [name, numbers] : expected) {
     INFO(name);
@@ -137,7 +138,7 @@ TEST_CASE("tensor-parallel ranks compute the whole model's loss and gradients") 
         CAPTURE(c.name, degree, sequence);
         Lockstep split = lockstep(c, {}, degree, sequence);
         split.step(batch);
-        require_equal(split.results(), expected, kTolerance);
+        require_near(split.results(), expected, kTolerance);
         ++compared;
       }
   }
@@ -163,7 +164,7 @@ TEST_CASE(
                   deferred);
           Lockstep split = lockstep(cases()[which], {.recompute = policy}, 2, sequence);
           split.step(batch, false, deferred);
-          require_equal(split.results(), expected, kTolerance);
+          require_near(split.results(), expected, kTolerance);
         }
   }
 }
@@ -186,12 +187,12 @@ TEST_CASE(
       Lockstep split = lockstep(cases()[which], {.batch = shape}, 4, sequence);
       split.step(second);
       split.step(first, true);
-      require_equal(split.results(), whole.results(), kTolerance);
+      require_near(split.results(), whole.results(), kTolerance);
     }
   }
 }
 
-TEST_CASE("tensor-parallel ranks evaluate to the whole model's loss and make its logits") {
+TEST_CASE("tensor-parallel ranks evaluate the whole model's loss and compute its logits") {
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits})
     for (const Case& c : cases()) {
       const ModelConfig config = config_of(c);
@@ -204,7 +205,7 @@ TEST_CASE("tensor-parallel ranks evaluate to the whole model's loss and make its
           CAPTURE(c.name, degree, sequence, static_cast<int>(mode));
           Lockstep split = lockstep(c, {.mode = mode}, degree, sequence);
           split.step(batch);
-          require_equal(split.results(), whole.results(), kTolerance);
+          require_near(split.results(), whole.results(), kTolerance);
         }
     }
 }

@@ -11,7 +11,7 @@
 #include "machine/quantity.h"
 #include "machine/shipped_files.h"
 #include "model/families.h"
-#include "places.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 
@@ -354,7 +354,7 @@ TEST_CASE(
   CHECK(lists == Approx(all));
   const ModelDescription half = build_model(config, {2, 8}, Mode::kTrain, {.compute = DType::kF16});
   CHECK_THROWS_WITH(ideal_seconds(rates, half.graphs[0], half.graphs[0].forward[0]),
-                    Catch::Contains("no rate of matrix products in fp16"));
+                    Catch::Contains("no rate of matrix multiplication in fp16"));
 }
 
 }  // namespace

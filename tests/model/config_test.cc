@@ -328,7 +328,7 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
                   "output_norms\n") != std::string::npos);
 }
 
-TEST_CASE("a config reads as text") {
+TEST_CASE("a model's config is described in a text") {
   REQUIRE(config_text(config("llama3.v5")) ==
           "family llama\n"
           "vocabulary 128256\n"
@@ -630,7 +630,7 @@ TEST_CASE("dimensions that do not fit together are refused") {
         "in use");
 }
 
-TEST_CASE("unsupported features are named") {
+TEST_CASE("unsupported features of a model are refused by name") {
   const std::string llama = "smollm2_135m.v4";
   const std::vector<RefusedConfig> cases{
       {{{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 4.0}}}},
@@ -757,7 +757,7 @@ TEST_CASE("texts that are not a config are refused") {
         "4: config.json: 5242880 bytes; a model's configuration has at most 4194304");
 }
 
-TEST_CASE("hostile texts end in a message") {
+TEST_CASE("hostile texts in place of a config are refused with a message") {
   const std::string deep(1 << 20, '[');
   CHECK(refusal(deep).rfind("4: config.json: not valid JSON: ", 0) == 0);
   const std::string closed = std::string(1 << 19, '[') + std::string(1 << 19, ']');
@@ -768,7 +768,7 @@ TEST_CASE("hostile texts end in a message") {
   CHECK(refusal("{\"" + std::string(1 << 20, 'k')).size() < 300);
 }
 
-TEST_CASE("any damage to a config is read or refused, never worse") {
+TEST_CASE("a damaged config is either read or refused, and never crashes the reader") {
   const std::string text =
       read_file(testing::config_path(GENERATE("llama3.v5", "llama_mscale.v4")));
   const std::string alphabet = "\"{}[],:0-9eE.tn\\ \x01\xff";

@@ -130,7 +130,7 @@ TEST_CASE("equal blocks share one graph, blocks with another window have their o
   CHECK(build("qwen2_window.v4", Mode::kTrain, {1, 128}).graphs.size() == 4);
 }
 
-TEST_CASE("a llama block is this list") {
+TEST_CASE("the forward operations of a Llama block are the expected list") {
   REQUIRE(
       forward_text(build("smollm2_135m.v4").graphs[1]) ==
       "rms_norm x:[128,576] input_norm.weight:[576] -> "
@@ -139,35 +139,35 @@ TEST_CASE("a llama block is this list") {
       "rope qkv.weight.out:[128,960] rope:[128,64] -> rope.out:[128,960]\n"
       "attention rope.out:[128,960] starts:[128] -> attention.out:[128,576] attention.lse:[9,128]\n"
       "linear attention.out:[128,576] o.weight:[576,576] -> o.weight.out:[128,576]\n"
-      "add_rms_norm x:[128,576] o.weight.out:[128,576] post_norm.weight:[576] -> "
-      "post_norm.weight.sum:[128,576] post_norm.weight.out:[128,576] post_norm.weight.rstd:[128]\n"
-      "linear post_norm.weight.out:[128,576] gate_up.weight:[3072,576] -> "
+      "add_rms_norm x:[128,576] o.weight.out:[128,576] mlp_norm.weight:[576] -> "
+      "mlp_norm.weight.sum:[128,576] mlp_norm.weight.out:[128,576] mlp_norm.weight.rstd:[128]\n"
+      "linear mlp_norm.weight.out:[128,576] gate_up.weight:[3072,576] -> "
       "gate_up.weight.out:[128,3072]\n"
       "gated_activation gate_up.weight.out:[128,3072] -> gated.out:[128,1536]\n"
       "linear gated.out:[128,1536] down.weight:[576,1536] -> down.weight.out:[128,576]\n"
-      "add post_norm.weight.sum:[128,576] down.weight.out:[128,576] -> sum:[128,576]\n");
+      "add mlp_norm.weight.sum:[128,576] down.weight.out:[128,576] -> sum:[128,576]\n");
 }
 
-TEST_CASE("a qwen3 block is this list") {
-  REQUIRE(forward_text(build("qwen3.v4").graphs[1]) ==
-          "rms_norm x:[128,1024] input_norm.weight:[1024] -> "
-          "input_norm.weight.out:[128,1024] input_norm.weight.rstd:[128]\n"
-          "linear input_norm.weight.out:[128,1024] qkv.weight:[4096,1024] -> "
-          "qkv.weight.out:[128,4096]\n"
-          "qk_norm qkv.weight.out:[128,4096] q_norm.weight:[128] k_norm.weight:[128] -> "
-          "qk_norm.out:[128,4096] qk_norm.rstd:[128,24]\n"
-          "rope qk_norm.out:[128,4096] rope:[128,128] -> rope.out:[128,4096]\n"
-          "attention rope.out:[128,4096] starts:[128] -> attention.out:[128,2048] "
-          "attention.lse:[16,128]\n"
-          "linear attention.out:[128,2048] o.weight:[1024,2048] -> o.weight.out:[128,1024]\n"
-          "add_rms_norm x:[128,1024] o.weight.out:[128,1024] post_norm.weight:[1024] -> "
-          "post_norm.weight.sum:[128,1024] post_norm.weight.out:[128,1024] "
-          "post_norm.weight.rstd:[128]\n"
-          "linear post_norm.weight.out:[128,1024] gate_up.weight:[6144,1024] -> "
-          "gate_up.weight.out:[128,6144]\n"
-          "gated_activation gate_up.weight.out:[128,6144] -> gated.out:[128,3072]\n"
-          "linear gated.out:[128,3072] down.weight:[1024,3072] -> down.weight.out:[128,1024]\n"
-          "add post_norm.weight.sum:[128,1024] down.weight.out:[128,1024] -> sum:[128,1024]\n");
+TEST_CASE("the forward operations of a Qwen3 block are the expected list") {
+  REQUIRE(
+      forward_text(build("qwen3.v4").graphs[1]) ==
+      "rms_norm x:[128,1024] input_norm.weight:[1024] -> input_norm.weight.out:[128,1024] "
+      "input_norm.weight.rstd:[128]\n"
+      "linear input_norm.weight.out:[128,1024] qkv.weight:[4096,1024] -> "
+      "qkv.weight.out:[128,4096]\n"
+      "qk_norm qkv.weight.out:[128,4096] q_norm.weight:[128] k_norm.weight:[128] -> "
+      "qk_norm.out:[128,4096] qk_norm.rstd:[128,24]\n"
+      "rope qk_norm.out:[128,4096] rope:[128,128] -> rope.out:[128,4096]\n"
+      "attention rope.out:[128,4096] starts:[128] -> attention.out:[128,2048] "
+      "attention.lse:[16,128]\n"
+      "linear attention.out:[128,2048] o.weight:[1024,2048] -> o.weight.out:[128,1024]\n"
+      "add_rms_norm x:[128,1024] o.weight.out:[128,1024] mlp_norm.weight:[1024] -> "
+      "mlp_norm.weight.sum:[128,1024] mlp_norm.weight.out:[128,1024] mlp_norm.weight.rstd:[128]\n"
+      "linear mlp_norm.weight.out:[128,1024] gate_up.weight:[6144,1024] -> "
+      "gate_up.weight.out:[128,6144]\n"
+      "gated_activation gate_up.weight.out:[128,6144] -> gated.out:[128,3072]\n"
+      "linear gated.out:[128,3072] down.weight:[1024,3072] -> down.weight.out:[128,1024]\n"
+      "add mlp_norm.weight.sum:[128,1024] down.weight.out:[128,1024] -> sum:[128,1024]\n");
 }
 
 TEST_CASE("biases are operands of their linear layers") {
@@ -206,7 +206,7 @@ TEST_CASE("every parameter of a graph is bound to tensors whose rows together fo
   }
 }
 
-TEST_CASE("query, key and value are one matrix product, gate and up another") {
+TEST_CASE("query, key and value are one matrix multiplication, gate and up another") {
   const ModelDescription model = build("smollm2_135m.v4");
   const auto names = [&](const GraphParam& param) {
     std::string text;
@@ -231,7 +231,7 @@ TEST_CASE("a tied head names the embedding's tensor") {
   CHECK(untied.tensor(untied.layers.back().params[1].tensors[0]).name == "lm_head.weight");
 }
 
-TEST_CASE("modes differ in the head and in the backward lists") {
+TEST_CASE("training, evaluation and logits differ in the head and in the backward lists") {
   const ModelDescription train = build("smollm2_135m.v4", Mode::kTrain);
   const ModelDescription evaluate = build("smollm2_135m.v4", Mode::kEvaluate);
   const ModelDescription logits = build("smollm2_135m.v4", Mode::kLogits);

@@ -57,7 +57,7 @@ TEST_CASE("special tokens are left out unless asked for") {
   CHECK(decode(kByteLevel, {0, 6, 7}, false) == "Hello<|end|><tool>");
 }
 
-TEST_CASE("unknown ids give nothing, and incomplete characters a replacement character") {
+TEST_CASE("unknown token ids give no text, and incomplete characters a replacement character") {
   CHECK(decode(kByteLevel, {-1, 99, 2147483647}).empty());
   CHECK(decode(kByteLevel, {3}) == "\xEF\xBF\xBD");
   CHECK(decode(kByteLevel, {4, 0}) == "\xEF\xBF\xBDHello");
@@ -98,7 +98,7 @@ TEST_CASE("files that are not a BPE tokenizer are refused") {
         "4: tokenizer.json: holds a number that does not fit into 64 bits" + remedy);
 }
 
-TEST_CASE("any damage to a tokenizer is read or refused, never worse") {
+TEST_CASE("a damaged tokenizer is either read or refused, and never crashes the reader") {
   for (const std::string& text : {kByteLevel, kSentencePiece}) {
     for (size_t at = 0; at < text.size(); ++at) {
       for (char c : std::string("\"{}[]:1-\x80")) {

@@ -12,53 +12,60 @@ namespace {
 
 using Useless = std::vector<UselessExclusion>;
 
-Useless useless(const LoraOptions& options) {
+Useless exclusions_without_effect(const LoraOptions& options) {
   return find_useless_exclusions(testing::config("smollm2_135m.v4"), options, nullptr);
 }
 
 TEST_CASE("an exclusion that takes an adapter from a module has an effect") {
-  CHECK(useless({.target_modules = {"q_proj"}, .exclude_modules = {"layers.3.self_attn.q_proj"}})
+  CHECK(exclusions_without_effect(
+            {.target_modules = {"q_proj"}, .exclude_modules = {"layers.3.self_attn.q_proj"}})
             .empty());
-  CHECK(useless({.target_modules = {"all-linear"}, .exclude_pattern = ".*mlp.*"}).empty());
-  CHECK(useless({.exclude_modules = {"v_proj"}}).empty());
+  CHECK(exclusions_without_effect({.target_modules = {"all-linear"}, .exclude_pattern = ".*mlp.*"})
+            .empty());
+  CHECK(exclusions_without_effect({.exclude_modules = {"v_proj"}}).empty());
   // This expression would select the head if the head were not excluded.
   const LoraOptions head{.target_pattern = ".*q_proj|lm_head", .exclude_pattern = "lm_head"};
-  CHECK(useless(head).empty());
+  CHECK(exclusions_without_effect(head).empty());
   CHECK(make_adapter(testing::config("smollm2_135m.v4"), head).blocks.size() == 30);
 }
 
 TEST_CASE("an exclusion of modules without adapters has no effect") {
-  CHECK(useless({.target_modules = {"q_proj"}, .exclude_modules = {"lm_head", "down_proj"}}) ==
+  CHECK(exclusions_without_effect(
+            {.target_modules = {"q_proj"}, .exclude_modules = {"lm_head", "down_proj"}}) ==
         Useless{{"lm_head", UselessKind::kNoAdapter, "lm_head"},
                 {"down_proj", UselessKind::kNoAdapter, "model.layers.0.mlp.down_proj"}});
-  CHECK(useless({.target_modules = {"q_proj"}, .exclude_pattern = ".*layernorm"}) ==
-        Useless{{".*layernorm", UselessKind::kNoAdapter, "model.layers.0.input_layernorm"}});
+  CHECK(
+      exclusions_without_effect({.target_modules = {"q_proj"}, .exclude_pattern = ".*layernorm"}) ==
+      Useless{{".*layernorm", UselessKind::kNoAdapter, "model.layers.0.input_layernorm"}});
   // The first entry names modules of layers without adapters, the other a module that trains as a
   // whole.
-  CHECK(useless({.target_modules = {"q_proj"},
-                 .exclude_modules = {"layers.2.self_attn.q_proj"},
-                 .layers = {1}})
+  CHECK(exclusions_without_effect({.target_modules = {"q_proj"},
+                                   .exclude_modules = {"layers.2.self_attn.q_proj"},
+                                   .layers = {1}})
             .size() == 1);
-  CHECK(useless({.target_modules = {"all-linear"},
-                 .exclude_modules = {"up_proj"},
-                 .saved_modules = {"up_proj"}})
+  CHECK(exclusions_without_effect({.target_modules = {"all-linear"},
+                                   .exclude_modules = {"up_proj"},
+                                   .saved_modules = {"up_proj"}})
             .size() == 1);
 }
 
 TEST_CASE("an exclusion of a module that contains others has no effect") {
-  CHECK(useless({.target_modules = {"all-linear"}, .exclude_modules = {"mlp", "layers.29"}}) ==
+  CHECK(exclusions_without_effect(
+            {.target_modules = {"all-linear"}, .exclude_modules = {"mlp", "layers.29"}}) ==
         Useless{{"mlp", UselessKind::kHoldsOthers, "model.layers.0.mlp"},
                 {"layers.29", UselessKind::kHoldsOthers, "model.layers.29"}});
 }
 
 TEST_CASE("an exclusion that names nothing gets the nearest end of a path as a suggestion") {
-  CHECK(useless({.exclude_modules = {"q_porj", "layers.1.self_atn.k_proj", "xyz"}}) ==
+  CHECK(exclusions_without_effect(
+            {.exclude_modules = {"q_porj", "layers.1.self_atn.k_proj", "xyz"}}) ==
         Useless{{"q_porj", UselessKind::kUnknown, "q_proj"},
                 {"layers.1.self_atn.k_proj", UselessKind::kUnknown, "layers.1.self_attn.k_proj"},
                 {"xyz", UselessKind::kUnknown, ""}});
-  CHECK(useless({.exclude_pattern = "lm_hea"}) ==
+  CHECK(exclusions_without_effect({.exclude_pattern = "lm_hea"}) ==
         Useless{{"lm_hea", UselessKind::kUnknown, "lm_head"}});
-  CHECK(useless({.exclude_pattern = "lm_head("}).empty());  // make_adapter() refuses this
+  CHECK(exclusions_without_effect({.exclude_pattern = "lm_head("})
+            .empty());  // make_adapter() refuses this
 }
 
 TEST_CASE("exclusions of a multimodal model are compared with its other parts, if these are read") {

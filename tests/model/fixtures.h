@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "model/families.h"
 #include "model/model_config.h"
-#include "places.h"
+#include "source_paths.h"
 
 namespace ftrun::testing {
 

@@ -63,7 +63,7 @@ size_t weight_gradients(const LayerGraph& graph) {
 constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4",
                                          "qwen3.v4"};
 
-TEST_CASE("with nothing frozen the lists stay as they are") {
+TEST_CASE("if nothing is frozen the lists of operations stay as they are") {
   for (const char* name : kFrozenModels) {
     const ModelDescription model = model_of(name);
     CHECK(text_of(freeze(model, [](const TensorInfo&) { return true; })) == text_of(model));
@@ -139,8 +139,8 @@ TEST_CASE(
       const LayerGraph& block = model.graph_of(model.layers[2]);
       CHECK(weight_gradients(block) > 0);
       CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // the embedding
-      // Results of norms are not recomputed any more, because only the weight gradients of products
-      // read them.
+      // Results of norms are not recomputed any more, because only the weight gradients of linear
+      // layers read them.
       CHECK(frozen.graph_of(frozen.layers[2]).backward.size() <
             block.backward.size() - weight_gradients(block));
     }
@@ -173,7 +173,8 @@ TEST_CASE(
         CHECK(plan_saved(graph).bytes == 0);
         CHECK(graph.forward.size() == model.graph_of(model.layers[l]).forward.size());
       }
-      // The block with the matrix has only what the matrix needs: nothing before its product.
+      // The block with the matrix has only what the matrix needs: nothing before its
+      // multiplication.
       const LayerGraph& first = frozen.graph_of(frozen.layers[2]);
       CHECK(first.find(ValueRole::kInputGrad, Port::kHidden) < 0);
       CHECK(has(first.backward, OpKind::kLinearWgrad));
@@ -185,7 +186,8 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("with nothing that trains there is no backward, with the embedding all of it") {
+TEST_CASE(
+    "if nothing trains there is no backward, and if the embedding trains all layers have one") {
   const ModelDescription model = model_of("qwen2.v4");
   const ModelDescription none = freeze(model, [](const TensorInfo&) { return false; });
   CHECK(none.first_trained == static_cast<int32_t>(none.layers.size()));

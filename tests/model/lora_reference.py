@@ -150,7 +150,7 @@ def write_adapter(folder, fields, seed):
 
 
 SEED = 42  # train.seed's default
-# The products of a block; those with the same number share a mask.
+# The linear layers of a block; those with the same number share a mask.
 SITES = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 2, "up_proj": 2,
          "down_proj": 3}
 

@@ -41,7 +41,7 @@ TEST_CASE("an entry names modules of other parts by the end of their paths") {
   CHECK(choices({}).empty());
 }
 
-TEST_CASE("all-linear names matrices that are not embeddings, in every part") {
+TEST_CASE("all-linear matches matrices that are not embeddings, in every part") {
   CHECK(choices({.target_modules = {"all-linear"}}) ==
         std::vector<NonDecoderTarget>{
             {"all-linear", "multi_modal_projector", 1, "model.multi_modal_projector.linear_1"},

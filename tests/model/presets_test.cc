@@ -68,7 +68,8 @@ TEST_CASE("presets have the numbers of parameters that their models are publishe
   }
 }
 
-TEST_CASE("a model of any size has about that many parameters, and a shape that ranks can share") {
+TEST_CASE(
+    "a preset of any size has about that many parameters, and a shape that ranks can divide") {
   int64_t last = 0;
   for (const char* text : {"50M", "350m", "1B", "1.3B", "3B", "7B", "13B", "30B", "70B", "175B",
                            "405b", "1000B", "10000B"}) {
@@ -93,7 +94,7 @@ TEST_CASE("a model of any size has about that many parameters, and a shape that 
   }
 }
 
-TEST_CASE("a name that no model has and a number that is no size are refused with the known ones") {
+TEST_CASE("an unknown preset and a number that is no size are refused with the known presets") {
   const auto refusal = [](const auto& call) -> std::string {
     try {
       call();

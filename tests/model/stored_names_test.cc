@@ -31,7 +31,7 @@ ModelDescription model_of(bool tied) {
   return model;
 }
 
-TEST_CASE("the model's own names are kept", "[names]") {
+TEST_CASE("tensors that are stored under the model's own names keep them", "[names]") {
   const StoredNames names = find_stored_names(
       model_of(false), {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                         "model.norm.weight", "lm_head.weight"});
@@ -118,7 +118,7 @@ TEST_CASE("the model's own names are used if there are other sets of tensors as 
   CHECK(find_stored_names(model_of(false), stored).stored.empty());
 }
 
-TEST_CASE("tensors that are stored in place of the model's are named", "[names]") {
+TEST_CASE("tensors that are stored in place of the model's are named in the error", "[names]") {
   std::vector<std::string> twice;
   for (const char* prefix : {"student.model.", "teacher.model."})
     for (const char* name :

@@ -78,7 +78,9 @@ TEST_CASE("degree 1 is the model without a split, whether tokens are divided or 
     }
 }
 
-TEST_CASE("a block of one of three ranks with sequence parallelism is this list") {
+TEST_CASE(
+    "the operations of a block on one of three ranks with sequence parallelism are the expected "
+    "lists") {
   const ModelDescription model =
       split_model(small("smollm2_135m.v4"), {3, 1, true}, Mode::kTrain, {3, 64});
   CHECK(
@@ -93,62 +95,58 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
       "attention rope.out:[192,320] starts:[192] -> attention.out:[192,192] attention.lse:[3,192]\n"
       "linear attention.out:[192,192] o.weight:[576,192] -> o.weight.out:[192,576]\n"
       "reduce_scatter o.weight.out:[192,576] -> o.weight.out.scattered:[64,576]\n"
-      "add_rms_norm x:[64,576] o.weight.out.scattered:[64,576] post_norm.weight:[576] -> "
-      "post_norm.weight.sum:[64,576] post_norm.weight.out:[64,576] post_norm.weight.rstd:[64]\n"
-      "all_gather post_norm.weight.out:[64,576] -> post_norm.weight.out.gathered:[192,576]\n"
-      "linear post_norm.weight.out.gathered:[192,576] gate_up.weight:[1024,576] -> "
+      "add_rms_norm x:[64,576] o.weight.out.scattered:[64,576] mlp_norm.weight:[576] -> "
+      "mlp_norm.weight.sum:[64,576] mlp_norm.weight.out:[64,576] mlp_norm.weight.rstd:[64]\n"
+      "all_gather mlp_norm.weight.out:[64,576] -> mlp_norm.weight.out.gathered:[192,576]\n"
+      "linear mlp_norm.weight.out.gathered:[192,576] gate_up.weight:[1024,576] -> "
       "gate_up.weight.out:[192,1024]\n"
       "gated_activation gate_up.weight.out:[192,1024] -> gated.out:[192,512]\n"
       "linear gated.out:[192,512] down.weight:[576,512] -> down.weight.out:[192,576]\n"
       "reduce_scatter down.weight.out:[192,576] -> down.weight.out.scattered:[64,576]\n"
-      "add post_norm.weight.sum:[64,576] down.weight.out.scattered:[64,576] -> sum:[64,576]\n");
-  CHECK(list_text(model.graphs[1], model.graphs[1].backward) ==
-        "all_gather d_sum:[64,576] -> d_down.weight.out:[192,576]\n"
-        "gated_activation gate_up.weight.out:[192,1024] -> gated.out.again:[192,512]\n"
-        "linear_wgrad d_down.weight.out:[192,576] gated.out.again:[192,512] -> "
-        "d_down.weight:[576,512]\n"
-        "linear_dgrad d_down.weight.out:[192,576] down.weight:[576,512] -> d_gated.out:[192,512]\n"
-        "gated_activation_dgrad d_gated.out:[192,512] gate_up.weight.out:[192,1024] -> "
-        "d_gate_up.weight.out:[192,1024]\n"
-        "rms_norm post_norm.weight.sum:[64,576] post_norm.weight:[576] -> "
-        "post_norm.weight.out.again:[64,576] "
-        "post_norm.weight.rstd.again:[64]\n"
-        "all_gather post_norm.weight.out.again:[64,576] -> "
-        "post_norm.weight.out.gathered.again:[192,576]\n"
-        "linear_dgrad d_gate_up.weight.out:[192,1024] gate_up.weight:[1024,576] -> "
-        "d_post_norm.weight.out.gathered:[192,576]\n"
-        "reduce_scatter d_post_norm.weight.out.gathered:[192,576] -> "
-        "d_post_norm.weight.out:[64,576]\n"
-        "linear_wgrad d_gate_up.weight.out:[192,1024] "
-        "post_norm.weight.out.gathered.again:[192,576] -> "
-        "d_gate_up.weight:[1024,576]\n"
-        "rms_norm_wgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] "
-        "post_norm.weight.rstd:[64] -> "
-        "d_post_norm.weight:[576]\n"
-        "rms_norm_dgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] "
-        "post_norm.weight.rstd:[64] "
-        "post_norm.weight:[576] d_sum:[64,576] -> d_post_norm.weight.sum:[64,576]\n"
-        "all_gather d_post_norm.weight.sum:[64,576] -> d_o.weight.out:[192,576]\n"
-        "linear_wgrad d_o.weight.out:[192,576] attention.out:[192,192] -> d_o.weight:[576,192]\n"
-        "linear_dgrad d_o.weight.out:[192,576] o.weight:[576,192] -> d_attention.out:[192,192]\n"
-        "attention_dgrad d_attention.out:[192,192] rope.out:[192,320] attention.out:[192,192] "
-        "attention.lse:[3,192] "
-        "starts:[192] -> d_rope.out:[192,320]\n"
-        "rope_dgrad d_rope.out:[192,320] rope:[192,64] -> d_qkv.weight.out:[192,320]\n"
-        "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out.again:[64,576] "
-        "input_norm.weight.rstd.again:[64]\n"
-        "all_gather input_norm.weight.out.again:[64,576] -> "
-        "input_norm.weight.out.gathered.again:[192,576]\n"
-        "linear_dgrad d_qkv.weight.out:[192,320] qkv.weight:[320,576] -> "
-        "d_input_norm.weight.out.gathered:[192,576]\n"
-        "reduce_scatter d_input_norm.weight.out.gathered:[192,576] -> "
-        "d_input_norm.weight.out:[64,576]\n"
-        "linear_wgrad d_qkv.weight.out:[192,320] input_norm.weight.out.gathered.again:[192,576] -> "
-        "d_qkv.weight:[320,576]\n"
-        "rms_norm_wgrad d_input_norm.weight.out:[64,576] x:[64,576] input_norm.weight.rstd:[64] -> "
-        "d_input_norm.weight:[576]\n"
-        "rms_norm_dgrad d_input_norm.weight.out:[64,576] x:[64,576] input_norm.weight.rstd:[64] "
-        "input_norm.weight:[576] d_post_norm.weight.sum:[64,576] -> d_x:[64,576]\n");
+      "add mlp_norm.weight.sum:[64,576] down.weight.out.scattered:[64,576] -> sum:[64,576]\n");
+  CHECK(
+      list_text(model.graphs[1], model.graphs[1].backward) ==
+      "all_gather d_sum:[64,576] -> d_down.weight.out:[192,576]\n"
+      "gated_activation gate_up.weight.out:[192,1024] -> gated.out.again:[192,512]\n"
+      "linear_wgrad d_down.weight.out:[192,576] gated.out.again:[192,512] -> "
+      "d_down.weight:[576,512]\n"
+      "linear_dgrad d_down.weight.out:[192,576] down.weight:[576,512] -> d_gated.out:[192,512]\n"
+      "gated_activation_dgrad d_gated.out:[192,512] gate_up.weight.out:[192,1024] -> "
+      "d_gate_up.weight.out:[192,1024]\n"
+      "rms_norm mlp_norm.weight.sum:[64,576] mlp_norm.weight:[576] -> "
+      "mlp_norm.weight.out.again:[64,576] mlp_norm.weight.rstd.again:[64]\n"
+      "all_gather mlp_norm.weight.out.again:[64,576] -> "
+      "mlp_norm.weight.out.gathered.again:[192,576]\n"
+      "linear_dgrad d_gate_up.weight.out:[192,1024] gate_up.weight:[1024,576] -> "
+      "d_mlp_norm.weight.out.gathered:[192,576]\n"
+      "reduce_scatter d_mlp_norm.weight.out.gathered:[192,576] -> d_mlp_norm.weight.out:[64,576]\n"
+      "linear_wgrad d_gate_up.weight.out:[192,1024] mlp_norm.weight.out.gathered.again:[192,576] "
+      "-> d_gate_up.weight:[1024,576]\n"
+      "rms_norm_wgrad d_mlp_norm.weight.out:[64,576] mlp_norm.weight.sum:[64,576] "
+      "mlp_norm.weight.rstd:[64] -> d_mlp_norm.weight:[576]\n"
+      "rms_norm_dgrad d_mlp_norm.weight.out:[64,576] mlp_norm.weight.sum:[64,576] "
+      "mlp_norm.weight.rstd:[64] mlp_norm.weight:[576] d_sum:[64,576] -> "
+      "d_mlp_norm.weight.sum:[64,576]\n"
+      "all_gather d_mlp_norm.weight.sum:[64,576] -> d_o.weight.out:[192,576]\n"
+      "linear_wgrad d_o.weight.out:[192,576] attention.out:[192,192] -> d_o.weight:[576,192]\n"
+      "linear_dgrad d_o.weight.out:[192,576] o.weight:[576,192] -> d_attention.out:[192,192]\n"
+      "attention_dgrad d_attention.out:[192,192] rope.out:[192,320] attention.out:[192,192] "
+      "attention.lse:[3,192] starts:[192] -> d_rope.out:[192,320]\n"
+      "rope_dgrad d_rope.out:[192,320] rope:[192,64] -> d_qkv.weight.out:[192,320]\n"
+      "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out.again:[64,576] "
+      "input_norm.weight.rstd.again:[64]\n"
+      "all_gather input_norm.weight.out.again:[64,576] -> "
+      "input_norm.weight.out.gathered.again:[192,576]\n"
+      "linear_dgrad d_qkv.weight.out:[192,320] qkv.weight:[320,576] -> "
+      "d_input_norm.weight.out.gathered:[192,576]\n"
+      "reduce_scatter d_input_norm.weight.out.gathered:[192,576] -> "
+      "d_input_norm.weight.out:[64,576]\n"
+      "linear_wgrad d_qkv.weight.out:[192,320] input_norm.weight.out.gathered.again:[192,576] -> "
+      "d_qkv.weight:[320,576]\n"
+      "rms_norm_wgrad d_input_norm.weight.out:[64,576] x:[64,576] input_norm.weight.rstd:[64] -> "
+      "d_input_norm.weight:[576]\n"
+      "rms_norm_dgrad d_input_norm.weight.out:[64,576] x:[64,576] input_norm.weight.rstd:[64] "
+      "input_norm.weight:[576] d_mlp_norm.weight.sum:[64,576] -> d_x:[64,576]\n");
 }
 
 TEST_CASE("embedding and head are split by the vocabulary") {
@@ -431,8 +429,8 @@ TEST_CASE("a vocabulary that ranks cannot divide evenly is padded on the last on
 /// parameter's gradient that the operation computes, or its number if it computes none. Positions
 /// would not do: gradients of parameters may wait for a collective and come after others of their
 /// kind.
-std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph,
-                                                             const std::vector<Op>& list) {
+std::map<std::pair<OpKind, std::string>, const Op*> ops_by_result(const LayerGraph& graph,
+                                                                  const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
   std::map<std::pair<OpKind, std::string>, const Op*> ops;
   for (const Op& op : list) {
@@ -457,11 +455,11 @@ class SharedLetters {
       std::erase_if(operand, [](char c) { return c == '[' || c == ']'; });
       const Dims &dims = whole.at(all[i]).dims, &part = local.at(own[i]).dims;
       if (operand == "S") {
-        add('S', dims != part);
+        add(operand, dims != part);
         continue;
       }
-      const std::vector<std::string> letters = split(operand, ',');
-      for (size_t d = 0; d < dims.size(); ++d) add(letters.at(d)[0], dims[d] != part.at(d));
+      const std::vector<std::string> dimensions = split(operand, ',');
+      for (size_t d = 0; d < dims.size(); ++d) add(dimensions.at(d), dims[d] != part.at(d));
     }
   }
   /// Returns the divided letters. Requires that no letter is divided in one operand and whole in
@@ -472,13 +470,12 @@ class SharedLetters {
   }
 
  private:
-  void add(char letter, bool is_shared) {
-    const bool heads = std::string_view("QRAU").find(letter) != std::string_view::npos;
-    (is_shared ? shared_ : whole_)
-        .insert(heads           ? 'H'
-                : letter == 'G' ? 'F'
-                : letter == 'M' ? 'O'
-                                : letter);
+  /// Records whether a dimension is divided, under the letter along which ranks divide it.
+  void add(const std::string& dimension, bool is_shared) {
+    const char letter = dimension.find_first_of("HK") != std::string::npos ? 'H'
+                        : dimension == "2F"                                ? 'F'
+                                                                           : dimension[0];
+    (is_shared ? shared_ : whole_).insert(letter);
   }
 
   std::set<char> shared_, whole_;
@@ -503,8 +500,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
 }
 
 /// Returns whether the reader's result is a term of a sum over ranks too, where `id` is this rank's
-/// term of a product's result. It is for adapters, magnitudes and dropout; lengths of rows must be
-/// whole sums.
+/// term of a linear layer's result. It is for adapters, magnitudes and dropout; lengths of rows
+/// must be whole sums.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(),
@@ -529,8 +526,8 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
          (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
 }
 
-/// Requires that a term is read only by a sum over the ranks, either itself or as part of a
-/// product's result to which an adapter adds. Requires that a value which is not a term is never
+/// Requires that a term is read only by a sum over the ranks, either itself or as part of a linear
+/// layer's result to which an adapter adds. Requires that a value which is not a term is never
 /// summed.
 void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
   for (const Op& reader : graph.forward) {
@@ -568,8 +565,8 @@ void compare_layer(const ModelDescription& whole, const ModelDescription& local,
                    KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
   for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
-    const auto of_whole = numbered(pair.whole, pair.whole.*list),
-               of_rank = numbered(pair.local, pair.local.*list);
+    const auto of_whole = ops_by_result(pair.whole, pair.whole.*list),
+               of_rank = ops_by_result(pair.local, pair.local.*list);
     REQUIRE(of_whole.size() == of_rank.size());
     for (const auto& [key, op] : of_rank) {
       INFO(op_text(pair.local, *op));
@@ -602,7 +599,7 @@ TEST_CASE("a rank's operations are divided as the table of kinds says, and terms
   adapter.blocks.resize(static_cast<size_t>(c.layers));
   adapter.dropout = 0.5;
   for (const Projection p : {Projection::kQ, Projection::kV, Projection::kO})
-    adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
+    adapter.blocks[0].by_projection[static_cast<size_t>(p)] = {4, 2.0};
   const auto adapted = [&](const TensorSplit& split) {
     return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter);
   };

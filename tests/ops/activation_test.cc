@@ -1,8 +1,8 @@
 #include <cmath>
 
+#include "operation_runner.h"
 #include "ops/activation/activation.h"
 #include "ops/kinds.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -25,15 +25,15 @@ TEST_CASE("activations and their gradients agree with autograd, also in place") 
         for (double& v : c.inputs[0].data) v *= 6.0;
         c = stored(c, dtype);
         const OracleResult expected = oracle(c);
-        Rig rig(dtype);
-        const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient);
-        const ValueId y = rig.output(dims), dx = rig.output(dims);
-        rig.run(OpKind::kActivation, {x}, {y}, c.attrs);
-        rig.run(OpKind::kActivationDgrad, {dy, x}, {dx}, c.attrs);
-        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-        rig.run(OpKind::kActivationDgrad, {dy, x}, {x}, c.attrs);
-        REQUIRE(rig.bits(x) == rig.bits(dx));
+        OperationRunner runner(dtype);
+        const ValueId x = runner.input(c.inputs[0]), dy = runner.input(c.gradient);
+        const ValueId y = runner.output(dims), dx = runner.output(dims);
+        runner.run(OpKind::kActivation, {x}, {y}, c.attrs);
+        runner.run(OpKind::kActivationDgrad, {dy, x}, {dx}, c.attrs);
+        REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
+        runner.run(OpKind::kActivationDgrad, {dy, x}, {x}, c.attrs);
+        REQUIRE(runner.bits(x) == runner.bits(dx));
       }
   });
 }
@@ -49,10 +49,10 @@ TEST_CASE("activations give the values of an example computed by hand") {
   for (const auto& [kind, values] : expected)
     for (const DType dtype : {DType::kF64, DType::kF32}) {
       CAPTURE(static_cast<int>(kind), dtype_name(dtype));
-      Rig rig(dtype);
-      const ValueId in = rig.input(x), y = rig.output({1, 4});
-      rig.run(OpKind::kActivation, {in}, {y}, ActivationAttrs{kind});
-      const Array found = rig.read(y);
+      OperationRunner runner(dtype);
+      const ValueId in = runner.input(x), y = runner.output({1, 4});
+      runner.run(OpKind::kActivation, {in}, {y}, ActivationAttrs{kind});
+      const Array found = runner.read(y);
       for (size_t i = 0; i < 4; ++i)
         REQUIRE(std::abs(found.data[i] - values[i]) < (dtype == DType::kF64 ? 6e-9 : 3e-7));
     }
@@ -66,12 +66,12 @@ TEST_CASE(
   for (int i = -12000; i <= 12000; ++i) x.data.push_back(static_cast<float>(i * 1e-3));
   const Array ones{{1, 24001}, std::vector<double>(24001, 1.0)};
   for (const Activation kind : {Activation::kGelu, Activation::kGeluTanh}) {
-    Rig rig(DType::kF32);
-    const ValueId in = rig.input(x), one = rig.input(ones), y = rig.output(x.dims),
-                  slope = rig.output(x.dims);
-    rig.run(OpKind::kActivation, {in}, {y}, ActivationAttrs{kind});
-    rig.run(OpKind::kActivationDgrad, {one, in}, {slope}, ActivationAttrs{kind});
-    const Array value = rig.read(y), gradient = rig.read(slope);
+    OperationRunner runner(DType::kF32);
+    const ValueId in = runner.input(x), one = runner.input(ones), y = runner.output(x.dims),
+                  slope = runner.output(x.dims);
+    runner.run(OpKind::kActivation, {in}, {y}, ActivationAttrs{kind});
+    runner.run(OpKind::kActivationDgrad, {one, in}, {slope}, ActivationAttrs{kind});
+    const Array value = runner.read(y), gradient = runner.read(slope);
     double near = 0.0, far = 0.0, slopes = 0.0;
     for (size_t i = 0; i < x.data.size(); ++i) {
       const double v = x.data[i], inner = std::sqrt(8.0 / pi) * (v + 0.044715 * v * v * v);
@@ -107,15 +107,16 @@ TEST_CASE("gated activations and their gradients agree with autograd, also in pl
           for (double& v : c.inputs[0].data) v *= 8.0;
           c = stored(c, dtype);
           const OracleResult expected = oracle(c);
-          Rig rig(dtype);
-          const ValueId gu = rig.input(c.inputs[0]), ds = rig.input(c.gradient);
-          const ValueId s = rig.output({tokens, width}), dgu = rig.output({tokens, 2 * width});
-          rig.run(OpKind::kGatedActivation, {gu}, {s}, c.attrs);
-          rig.run(OpKind::kGatedActivationDgrad, {ds, gu}, {dgu}, c.attrs);
-          REQUIRE(relative_error(rig.read(s), expected.outputs[0]) < tolerance(dtype));
-          REQUIRE(relative_error(rig.read(dgu), expected.gradients[0]) < tolerance(dtype));
-          rig.run(OpKind::kGatedActivationDgrad, {ds, gu}, {gu}, c.attrs);
-          REQUIRE(rig.bits(gu) == rig.bits(dgu));
+          OperationRunner runner(dtype);
+          const ValueId gu = runner.input(c.inputs[0]), ds = runner.input(c.gradient);
+          const ValueId s = runner.output({tokens, width}),
+                        dgu = runner.output({tokens, 2 * width});
+          runner.run(OpKind::kGatedActivation, {gu}, {s}, c.attrs);
+          runner.run(OpKind::kGatedActivationDgrad, {ds, gu}, {dgu}, c.attrs);
+          REQUIRE(relative_error(runner.read(s), expected.outputs[0]) < tolerance(dtype));
+          REQUIRE(relative_error(runner.read(dgu), expected.gradients[0]) < tolerance(dtype));
+          runner.run(OpKind::kGatedActivationDgrad, {ds, gu}, {gu}, c.attrs);
+          REQUIRE(runner.bits(gu) == runner.bits(dgu));
         }
   });
 }
@@ -126,10 +127,10 @@ TEST_CASE("silu is within a few ulps from -80 to 80, correct for huge inputs, an
     for (int i = 0; i <= 16000; ++i) gu.data.push_back(static_cast<float>(-80.0 + i * 0.01));
     gu.data.resize(2 * 16001, 1.0);
     gu = rounded(gu, dtype);
-    Rig rig(dtype);
-    const ValueId in = rig.input(gu), s = rig.output({1, 16001});
-    rig.run(OpKind::kGatedActivation, {in}, {s});
-    const Array out = rig.read(s);
+    OperationRunner runner(dtype);
+    const ValueId in = runner.input(gu), s = runner.output({1, 16001});
+    runner.run(OpKind::kGatedActivation, {in}, {s});
+    const Array out = runner.read(s);
     // F16 has no normal numbers below 2^-14.
     const double least = dtype == DType::kF16 ? 0x1p-14 : 1e-30;
     double worst = 0.0;
@@ -139,7 +140,7 @@ TEST_CASE("silu is within a few ulps from -80 to 80, correct for huge inputs, an
     }
     REQUIRE(worst < (is_narrow(dtype) ? 1.001 : 8.0) * unit_roundoff(dtype));
 
-    Rig edges(dtype);
+    OperationRunner edges(dtype);
     const ValueId extreme =
         edges.input({{1, 8}, {-1000.0, 1000.0, NAN, -INFINITY, 1.0, 1.0, 1.0, 1.0}});
     const ValueId result = edges.output({1, 4});

@@ -1,5 +1,5 @@
+#include "operation_runner.h"
 #include "ops/kinds.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -16,12 +16,13 @@ TEST_CASE("add agrees with autograd, also in place") {
                                    random_array(dims, 3)},
                                   dtype);
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
-      const ValueId a = rig.input(c.inputs[0]), b = rig.input(c.inputs[1]), sum = rig.output(dims);
-      rig.run(OpKind::kAdd, {a, b}, {sum});
-      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < tolerance(dtype));
-      rig.run(OpKind::kAdd, {a, b}, {a});
-      REQUIRE(rig.bits(a) == rig.bits(sum));
+      OperationRunner runner(dtype);
+      const ValueId a = runner.input(c.inputs[0]), b = runner.input(c.inputs[1]),
+                    sum = runner.output(dims);
+      runner.run(OpKind::kAdd, {a, b}, {sum});
+      REQUIRE(relative_error(runner.read(sum), expected.outputs[0]) < tolerance(dtype));
+      runner.run(OpKind::kAdd, {a, b}, {a});
+      REQUIRE(runner.bits(a) == runner.bits(sum));
     }
   });
 }

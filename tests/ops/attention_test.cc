@@ -1,8 +1,8 @@
 #include <cmath>
 
+#include "operation_runner.h"
 #include "ops/attention/attention.h"
 #include "ops/kinds.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -67,28 +67,29 @@ OracleCase attention_oracle(const AttentionCase& c, double spread) {
 struct ForwardRun {
   ValueId qkv, starts, a, lse;
 };
-ForwardRun run_forward(Rig& rig, const AttentionCase& c, const OracleCase& o) {
-  const ForwardRun f{rig.input(o.inputs[0]), rig.ints(o.ints), rig.output(o.gradient.dims),
-                     rig.statistic({c.attrs.query_heads, o.inputs[0].dims[0]})};
-  rig.run(OpKind::kAttention, {f.qkv, f.starts}, {f.a, f.lse}, c.attrs);
+ForwardRun run_forward(OperationRunner& runner, const AttentionCase& c, const OracleCase& o) {
+  const ForwardRun f{runner.input(o.inputs[0]), runner.ints(o.ints), runner.output(o.gradient.dims),
+                     runner.statistic({c.attrs.query_heads, o.inputs[0].dims[0]})};
+  runner.run(OpKind::kAttention, {f.qkv, f.starts}, {f.a, f.lse}, c.attrs);
   return f;
 }
 
 void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype, double slack) {
   const OracleResult expected = oracle(o);
-  Rig rig(dtype);
-  const auto [qkv, starts, a, lse] = run_forward(rig, c, o);
-  const ValueId da = rig.input(o.gradient), dqkv = rig.output(o.inputs[0].dims);
-  rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
+  OperationRunner runner(dtype);
+  const auto [qkv, starts, a, lse] = run_forward(runner, c, o);
+  const ValueId da = runner.input(o.gradient), dqkv = runner.output(o.inputs[0].dims);
+  runner.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
   // Hardware that multiplies bf16 rounds weights and their gradients to bf16. Scores, and so lse,
   // are sums in fp32 of exact products.
   const double operands =
       dtype == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16 ? unit_roundoff(dtype) : 0.0;
-  REQUIRE(relative_error(rig.read(a), expected.outputs[0]) < slack * tolerance(dtype) + operands);
-  REQUIRE(relative_error(rig.read(lse), expected.outputs[1]) < slack * tolerance(dtype));
+  REQUIRE(relative_error(runner.read(a), expected.outputs[0]) <
+          slack * tolerance(dtype) + operands);
+  REQUIRE(relative_error(runner.read(lse), expected.outputs[1]) < slack * tolerance(dtype));
   // The gradient is computed from the stored a, so that a's rounding affects all input gradients.
   const double stored_a = is_narrow(dtype) ? unit_roundoff(dtype) : 0.0;
-  REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) <
+  REQUIRE(relative_error(runner.read(dqkv), expected.gradients[0]) <
           slack * tolerance(dtype) + stored_a + operands);
 }
 
@@ -102,7 +103,7 @@ TEST_CASE("attention with grouped heads, windows and packed documents agrees wit
   });
 }
 
-TEST_CASE("attention stays right when scores are far apart") {
+TEST_CASE("attention stays accurate when scores are far apart") {
   for_each_dtype([](DType dtype) {
     const AttentionCase c{shape(2, 1, 32, 140), 1, {0, 9}};
     CAPTURE(dtype_name(dtype));
@@ -113,7 +114,7 @@ TEST_CASE("attention stays right when scores are far apart") {
 }
 
 // Keys of 0 give weights exp(0) = 1, which bf16 holds exactly, before the division by their sum.
-TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 products") {
+TEST_CASE("attention weights that bf16 holds exactly lose no precision when bf16 is multiplied") {
   for_each_dtype([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       OracleCase o = stored(attention_oracle(c, 1.0), dtype);
@@ -122,10 +123,10 @@ TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 p
         const int64_t column = static_cast<int64_t>(i) % width - first;
         if (column >= 0 && column < c.attrs.kv_heads * c.attrs.head_size) o.inputs[0].data[i] = 0;
       }
-      Rig rig(dtype);
-      const ForwardRun f = run_forward(rig, c, o);
+      OperationRunner runner(dtype);
+      const ForwardRun f = run_forward(runner, c, o);
       CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.sequence_length);
-      REQUIRE(relative_error(rig.read(f.a), oracle(o).outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(f.a), oracle(o).outputs[0]) < tolerance(dtype));
     }
   });
 }
@@ -135,9 +136,9 @@ TEST_CASE("a NaN in a key reaches the tokens that attend to it but no earlier bl
     const AttentionCase c{shape(1, 1, 16, 192), 1, {0}};
     OracleCase o = attention_oracle(c, 1.0);
     o.inputs[0].data[150 * 48 + 16] = NAN;
-    Rig rig(dtype);
-    const ForwardRun f = run_forward(rig, c, o);
-    const Array out = rig.read(f.a), sums = rig.read(f.lse);
+    OperationRunner runner(dtype);
+    const ForwardRun f = run_forward(runner, c, o);
+    const Array out = runner.read(f.a), sums = runner.read(f.lse);
     REQUIRE(std::isfinite(sums.data[127]));
     REQUIRE(std::isfinite(out.data[127 * 16]));
     REQUIRE(std::isnan(sums.data[150]));

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "each_matmul_library.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/kinds.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -62,40 +62,40 @@ void require_loss(const Array& actual, const Array& expected, double before_sum,
 }
 
 TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bias and without") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : cases())
       for (const bool biased : {false, true})
         for (const bool accumulate : {false, true}) {
           CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, biased, accumulate);
-          const OracleCase o = as_head_computes(stored(oracle_case(c, biased), dtype), dtype);
+          const OracleCase o = with_rounding_of_head(stored(oracle_case(c, biased), dtype), dtype);
           const OracleResult expected = oracle(o);
-          Rig rig(dtype);
-          rig.scalars.token_loss_factor = 0.125F;
+          OperationRunner runner(dtype);
+          runner.scalars.token_loss_factor = 0.125F;
           std::vector<Array> before;
           for (size_t i = 1; i < o.inputs.size(); ++i)
             before.push_back(rounded(random_array(o.inputs[i].dims, 8 + i), dtype));
-          std::vector<ValueId> in{rig.input(o.inputs[0]), rig.input(o.inputs[1]),
-                                  rig.ints(c.labels)};
-          if (biased) in.push_back(rig.input(o.inputs[2]));
+          std::vector<ValueId> in{runner.input(o.inputs[0]), runner.input(o.inputs[1]),
+                                  runner.ints(c.labels)};
+          if (biased) in.push_back(runner.input(o.inputs[2]));
           const auto gradient = [&](size_t i) {
-            return accumulate ? rig.input(before[i]) : rig.output(o.inputs[1 + i].dims);
+            return accumulate ? runner.input(before[i]) : runner.output(o.inputs[1 + i].dims);
           };
           // The bias's gradient comes before the matrix's.
           const auto results = [&](bool with_matrix) {
-            std::vector<ValueId> out{rig.input({{2}, {10.0, 3.0}}, DType::kF64),
-                                     rig.output({c.tokens, c.hidden})};
+            std::vector<ValueId> out{runner.input({{2}, {10.0, 3.0}}, DType::kF64),
+                                     runner.output({c.tokens, c.hidden})};
             if (biased) out.push_back(gradient(1));
             if (with_matrix) out.push_back(gradient(0));
             return out;
           };
           const std::vector<ValueId> all = results(true), frozen = results(false);
-          rig.run(OpKind::kLinearCrossEntropy, in, all, o.attrs, accumulate);
+          runner.run(OpKind::kLinearCrossEntropy, in, all, o.attrs, accumulate);
           // For a frozen matrix, the other results stay the same.
-          rig.run(OpKind::kLinearCrossEntropy, in, frozen, o.attrs, accumulate);
+          runner.run(OpKind::kLinearCrossEntropy, in, frozen, o.attrs, accumulate);
           for (size_t i = 0; i < frozen.size(); ++i)
-            REQUIRE(rig.bits(frozen[i]) == rig.bits(all[i]));
-          require_loss(rig.read(all[0]), expected.outputs[0], 10.0, 3.0, tolerance(dtype));
-          REQUIRE(relative_error(rig.read(all[1]), expected.gradients[0]) < tolerance(dtype));
+            REQUIRE(runner.bits(frozen[i]) == runner.bits(all[i]));
+          require_loss(runner.read(all[0]), expected.outputs[0], 10.0, 3.0, tolerance(dtype));
+          REQUIRE(relative_error(runner.read(all[1]), expected.gradients[0]) < tolerance(dtype));
           // A 16-bit gradient is rounded once per chunk. Chunks have half the tokens because logits
           // are F32.
           const int64_t chunks = (2 * c.tokens + c.chunk - 1) / c.chunk;
@@ -103,8 +103,8 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
               is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
           const auto require_gradient = [&](ValueId found, size_t i) {
             const Array& made = expected.gradients[1 + i];
-            const Array wanted = accumulate ? plus(made, before[i]) : made;
-            REQUIRE(relative_error(rig.read(found), wanted) < tolerance(dtype) + roundings);
+            const Array wanted = accumulate ? array_sum(made, before[i]) : made;
+            REQUIRE(relative_error(runner.read(found), wanted) < tolerance(dtype) + roundings);
           };
           require_gradient(all.back(), 0);
           if (biased) require_gradient(all[2], 1);
@@ -151,17 +151,18 @@ OracleCase evaluated_case(const Case& c, bool biased) {
 TEST_CASE(
     "without gradients linear_cross_entropy gives the same loss and the tokens that are "
     "predicted") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : cases())
       for (const bool biased : {false, true}) {
         const OracleCase o = stored(evaluated_case(c, biased), dtype);
-        Rig rig(dtype);
-        std::vector<ValueId> in{rig.input(o.inputs[0]), rig.input(o.inputs[1]), rig.ints(o.ints)};
-        if (biased) in.push_back(rig.input(o.inputs[2]));
-        const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-        rig.run(OpKind::kLinearCrossEntropy, in, {loss},
-                CrossEntropyAttrs{false, c.chunk, c.softcap});
-        const Array found = rig.read(loss);
+        OperationRunner runner(dtype);
+        std::vector<ValueId> in{runner.input(o.inputs[0]), runner.input(o.inputs[1]),
+                                runner.ints(o.ints)};
+        if (biased) in.push_back(runner.input(o.inputs[2]));
+        const ValueId loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
+        runner.run(OpKind::kLinearCrossEntropy, in, {loss},
+                   CrossEntropyAttrs{false, c.chunk, c.softcap});
+        const Array found = runner.read(loss);
         CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, biased);
         REQUIRE(found.data[0] == Approx(oracle(o).outputs[0].data[0])
                                      .epsilon(tolerance(dtype))
@@ -173,7 +174,7 @@ TEST_CASE(
 
 /// Returns rows [first, first + count) of a matrix or vector; rows after its last one are filled
 /// with `padding`.
-Array some_rows(const Array& whole, int64_t first, int64_t count, double padding = 0.0) {
+Array row_range(const Array& whole, int64_t first, int64_t count, double padding = 0.0) {
   const int64_t last = std::min(first + count, whole.dims[0]);
   const int64_t width = whole.dims.size() > 1 ? whole.dims[1] : 1;
   std::vector<double> rows(whole.data.begin() + first * width, whole.data.begin() + last * width);
@@ -215,22 +216,22 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
                      {{c.vocabulary, c.hidden}, {}},
                      {{c.vocabulary}, {}},
                      {}};
-  std::vector<Rig> rigs;
+  std::vector<OperationRunner> runners;
   std::vector<ValueId> x, w, labels, bias, loss, dx, dw, db;
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    Rig& rig = rigs.emplace_back(dtype);
-    rig.scalars.token_loss_factor = 0.125F;
-    x.push_back(rig.input(o.inputs[0]));
-    w.push_back(rig.input(some_rows(o.inputs[1], rank * rows, rows)));
-    labels.push_back(rig.ints(c.labels));
-    loss.push_back(rig.input({{2}, {0.0, 0.0}}, DType::kF64));
-    dx.push_back(rig.output({c.tokens, c.hidden}));
-    dw.push_back(before == nullptr ? rig.output({rows, c.hidden})
-                                   : rig.input(some_rows(before->w, rank * rows, rows)));
+    OperationRunner& runner = runners.emplace_back(dtype);
+    runner.scalars.token_loss_factor = 0.125F;
+    x.push_back(runner.input(o.inputs[0]));
+    w.push_back(runner.input(row_range(o.inputs[1], rank * rows, rows)));
+    labels.push_back(runner.ints(c.labels));
+    loss.push_back(runner.input({{2}, {0.0, 0.0}}, DType::kF64));
+    dx.push_back(runner.output({c.tokens, c.hidden}));
+    dw.push_back(before == nullptr ? runner.output({rows, c.hidden})
+                                   : runner.input(row_range(before->w, rank * rows, rows)));
     if (!biased) continue;
-    bias.push_back(rig.input(some_rows(o.inputs[2], rank * rows, rows, 100.0)));
-    db.push_back(before == nullptr ? rig.output({rows})
-                                   : rig.input(some_rows(before->bias, rank * rows, rows)));
+    bias.push_back(runner.input(row_range(o.inputs[2], rank * rows, rows, 100.0)));
+    db.push_back(before == nullptr ? runner.output({rows})
+                                   : runner.input(row_range(before->bias, rank * rows, rows)));
   }
   for (int64_t first = 0; first < c.tokens; first += c.chunk) {
     const int64_t count = std::min(c.chunk, c.tokens - first);
@@ -241,39 +242,40 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
                              first,     c.softcap, padding > 0 ? c.vocabulary : 0};
     };
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      Rig& rig = rigs[static_cast<size_t>(rank)];
+      OperationRunner& runner = runners[static_cast<size_t>(rank)];
       const auto r = static_cast<size_t>(rank);
-      logits.push_back(rig.output({count, rows}, wide));
-      label_logit.push_back(rig.output({count}, wide));
-      const ValueId statistics = rig.output({count, 2}, wide);
+      logits.push_back(runner.output({count, rows}, wide));
+      label_logit.push_back(runner.output({count}, wide));
+      const ValueId statistics = runner.output({count, 2}, wide);
       std::vector<ValueId> in{x[r], w[r], labels[r]};
       if (biased) in.push_back(bias[r]);
-      rig.run(OpKind::kVocabularyLogits, in, {logits[r], statistics, label_logit[r]}, attrs(rank));
-      const Array own = rig.read(statistics);
+      runner.run(OpKind::kVocabularyLogits, in, {logits[r], statistics, label_logit[r]},
+                 attrs(rank));
+      const Array own = runner.read(statistics);
       gathered.data.insert(gathered.data.end(), own.data.begin(), own.data.end());
     }
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      Rig& rig = rigs[static_cast<size_t>(rank)];
+      OperationRunner& runner = runners[static_cast<size_t>(rank)];
       const auto r = static_cast<size_t>(rank);
-      std::vector<ValueId> in{x[r],          w[r], labels[r], logits[r], rig.input(gathered, wide),
-                              label_logit[r]},
+      std::vector<ValueId> in{
+          x[r], w[r], labels[r], logits[r], runner.input(gathered, wide), label_logit[r]},
           out{loss[r]};
       if (gradients) out = {loss[r], dx[r], dw[r]};
       if (gradients && biased) out.push_back(db[r]);
       if (first > 0) in.insert(in.end(), out.begin(), out.end());
       if (gradients) out.push_back(logits[r]);
-      rig.run(OpKind::kVocabularyCrossEntropy, in, out, attrs(rank), before != nullptr);
+      runner.run(OpKind::kVocabularyCrossEntropy, in, out, attrs(rank), before != nullptr);
     }
   }
-  for (size_t r = 0; r < rigs.size(); ++r) {
-    result.losses.push_back(rigs[r].read(loss[r]));
+  for (size_t r = 0; r < runners.size(); ++r) {
+    result.losses.push_back(runners[r].read(loss[r]));
     for (size_t i = 0; i < 2; ++i) result.loss.data[i] += result.losses[r].data[i];
     if (!gradients) continue;
-    const Array own_dx = rigs[r].read(dx[r]);
+    const Array own_dx = runners[r].read(dx[r]);
     for (size_t i = 0; i < own_dx.data.size(); ++i) result.dx.data[i] += own_dx.data[i];
     result.dx.dtype = own_dx.dtype;
-    append(result.dw, rigs[r].read(dw[r]));
-    if (biased) append(result.db, rigs[r].read(db[r]));
+    append(result.dw, runners[r].read(dw[r]));
+    if (biased) append(result.db, runners[r].read(db[r]));
   }
   // Padding rows have no gradient.
   for (int64_t i = 0; gradients && i < padding * c.hidden; ++i, result.dw.data.pop_back())
@@ -301,7 +303,7 @@ std::vector<Case> split_cases() {
 void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool biased) {
   for (const bool accumulate : {false, true}) {
     CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, ranks, biased, accumulate);
-    const OracleCase o = as_head_computes(stored(oracle_case(c, biased), dtype), dtype);
+    const OracleCase o = with_rounding_of_head(stored(oracle_case(c, biased), dtype), dtype);
     const OracleResult expected = oracle(o);
     const Parameters before{rounded(random_array({c.vocabulary, c.hidden}, 9), dtype),
                             rounded(random_array({c.vocabulary}, 10), dtype)};
@@ -317,7 +319,7 @@ void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool bia
         is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
     const auto require_gradient = [&](const Array& actual, size_t i, const Array& more) {
       const Array& made = expected.gradients[i];
-      REQUIRE(relative_error(actual, accumulate ? plus(made, more) : made) <
+      REQUIRE(relative_error(actual, accumulate ? array_sum(made, more) : made) <
               tolerance(dtype) + roundings);
     };
     require_gradient(found.dw, 1, before.w);
@@ -330,7 +332,7 @@ void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool bia
 
 TEST_CASE(
     "the loss of a vocabulary that is split over ranks and its gradients agree with autograd") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Case& c : split_cases())
       for (const int64_t ranks : {2, 3})
         for (const bool biased : {false, true}) require_split_gradients(c, dtype, ranks, biased);
@@ -348,36 +350,38 @@ TEST_CASE("each rank counts the tokens whose label is one of its own rows") {
 TEST_CASE("masked tokens get gradients of exactly 0") {
   const Case c = cases()[3];
   const OracleCase o = oracle_case(c);
-  Rig rig(DType::kF32);
-  const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
-  const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-  const ValueId dx = rig.output({c.tokens, c.hidden}), dw = rig.output({c.vocabulary, c.hidden});
-  rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw}, o.attrs);
-  const Array out = rig.read(dx);
+  OperationRunner runner(DType::kF32);
+  const ValueId x = runner.input(o.inputs[0]), w = runner.input(o.inputs[1]),
+                labels = runner.ints(c.labels);
+  const ValueId loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
+  const ValueId dx = runner.output({c.tokens, c.hidden}),
+                dw = runner.output({c.vocabulary, c.hidden});
+  runner.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw}, o.attrs);
+  const Array out = runner.read(dx);
   for (size_t n = 0; n < c.labels.size(); ++n)
     for (size_t i = 0; i < 24; ++i) REQUIRE((out.data[n * 24 + i] == 0.0) == (c.labels[n] < 0));
 }
 
 TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passed on") {
-  for_each_multiplier([](DType dtype) {
-    Rig rig(dtype);
+  for_each_library_and_dtype([](DType dtype) {
+    OperationRunner runner(dtype);
     // Logits are 0, 500 and -500; the losses are 0 and 1000.
-    const ValueId x = rig.input({{2, 1}, {1.0, 1.0}}),
-                  w = rig.input({{3, 1}, {0.0, 500.0, -500.0}});
-    const ValueId labels = rig.ints({1, 2}), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-    rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
-    REQUIRE(rig.read(loss).data[0] == 1000.0);
+    const ValueId x = runner.input({{2, 1}, {1.0, 1.0}}),
+                  w = runner.input({{3, 1}, {0.0, 500.0, -500.0}});
+    const ValueId labels = runner.ints({1, 2}), loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
+    runner.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
+    REQUIRE(runner.read(loss).data[0] == 1000.0);
 
-    const ValueId bad = rig.input({{2, 1}, {1.0, NAN}});
-    rig.run(OpKind::kLinearCrossEntropy, {bad, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
-    REQUIRE(std::isnan(rig.read(loss).data[0]));
+    const ValueId bad = runner.input({{2, 1}, {1.0, NAN}});
+    runner.run(OpKind::kLinearCrossEntropy, {bad, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
+    REQUIRE(std::isnan(runner.read(loss).data[0]));
   });
 }
 
 TEST_CASE(
     "logits of a split vocabulary far apart neither overflow nor lose the loss, and NaN is passed "
     "on") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     // Logits are 0 and 500 on one rank, -500 and 1 on the other.
     const Case c{2, 1, 4, 1, {1, 2}};
     OracleCase o{OpKind::kLinearCrossEntropy,
@@ -391,7 +395,7 @@ TEST_CASE(
 }
 
 TEST_CASE("several ranks count as many correct predictions as one rank does") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     for (Case c : split_cases())
       for (const int64_t ranks : {2, 3, 4}) {
         const OracleCase o = stored(evaluated_case(c, ranks % 2 == 1), dtype);
@@ -408,7 +412,7 @@ TEST_CASE("several ranks count as many correct predictions as one rank does") {
 
 TEST_CASE(
     "a token whose loss is not finite never counts as predicted, whatever the sign of a NaN") {
-  for_each_multiplier([](DType dtype) {
+  for_each_library_and_dtype([](DType dtype) {
     // Token 0 is predicted. The hidden value of token 1 is NaN, or makes an infinite logit at its
     // label.
     const Case c{2, 1, 4, 8, {1, 1}};
@@ -422,13 +426,13 @@ TEST_CASE(
                            c.labels};
         Array found;
         if (ranks == 1) {
-          Rig rig(dtype);
-          const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
-                        labels = rig.ints(o.ints);
-          const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-          rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
-                  CrossEntropyAttrs{false, c.chunk});
-          found = rig.read(loss);
+          OperationRunner runner(dtype);
+          const ValueId x = runner.input(o.inputs[0]), w = runner.input(o.inputs[1]),
+                        labels = runner.ints(o.ints);
+          const ValueId loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
+          runner.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+                     CrossEntropyAttrs{false, c.chunk});
+          found = runner.read(loss);
         } else {
           found = split_cross_entropy(c, o, dtype, ranks, nullptr, false).loss;
         }
@@ -445,23 +449,26 @@ TEST_CASE("the first of equal logits is the prediction") {
   o.inputs[1].data = {1, 3, 3, 2};
   REQUIRE(split_cross_entropy(c, o, DType::kF32, 2, nullptr, false).losses[0].data[1] == 1);
   REQUIRE(split_cross_entropy(c, o, DType::kF32, 2, nullptr, false).losses[1].data[1] == 0);
-  Rig rig(DType::kF32);
-  const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
-  const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-  rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, c.chunk});
-  REQUIRE(rig.read(loss).data[1] == 1);
+  OperationRunner runner(DType::kF32);
+  const ValueId x = runner.input(o.inputs[0]), w = runner.input(o.inputs[1]),
+                labels = runner.ints(c.labels);
+  const ValueId loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
+  runner.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+             CrossEntropyAttrs{false, c.chunk});
+  REQUIRE(runner.read(loss).data[1] == 1);
 }
 
 TEST_CASE(
-    "a label outside a split vocabulary is caught by every rank, one of another rank's rows is "
-    "none") {
+    "a label outside a split vocabulary is caught by every rank, but not one of another rank's "
+    "rows") {
   for (const int64_t rank : {0, 1}) {
-    Rig rig(DType::kF32);
-    const ValueId x = rig.input(random_array({2, 4}, 1)), w = rig.input(random_array({5, 4}, 2));
+    OperationRunner runner(DType::kF32);
+    const ValueId x = runner.input(random_array({2, 4}, 1)),
+                  w = runner.input(random_array({5, 4}, 2));
     const auto run = [&](const std::vector<int32_t>& labels) {
-      rig.run(OpKind::kVocabularyLogits, {x, w, rig.ints(labels)},
-              {rig.output({2, 5}), rig.output({2, 2}), rig.output({2})},
-              VocabularyAttrs{false, 2, rank, 0});
+      runner.run(OpKind::kVocabularyLogits, {x, w, runner.ints(labels)},
+                 {runner.output({2, 5}), runner.output({2, 2}), runner.output({2})},
+                 VocabularyAttrs{false, 2, rank, 0});
     };
     run({0, 9});
     REQUIRE_THROWS_WITH(
@@ -471,11 +478,12 @@ TEST_CASE(
 }
 
 TEST_CASE("a label outside the vocabulary is caught before memory is touched") {
-  Rig rig(DType::kF32);
-  const ValueId x = rig.input(random_array({2, 4}, 1)), w = rig.input(random_array({5, 4}, 2));
-  const ValueId labels = rig.ints({0, 5}), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+  OperationRunner runner(DType::kF32);
+  const ValueId x = runner.input(random_array({2, 4}, 1)),
+                w = runner.input(random_array({5, 4}, 2));
+  const ValueId labels = runner.ints({0, 5}), loss = runner.input({{2}, {0.0, 0.0}}, DType::kF64);
   try {
-    rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
+    runner.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
     FAIL("no error");
   } catch (const Error& e) {
     REQUIRE(e.code() == ExitCode::kBug);

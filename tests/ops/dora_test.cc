@@ -1,10 +1,10 @@
 #include <cmath>
 
+#include "each_matmul_library.h"
 #include "ops/dora/dora.h"
 #include "ops/dropout/dropout.h"
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -37,12 +37,12 @@ OracleCase lengths_case(const LengthsCase& s) {
   return c;
 }
 
-Array measured(Rig& rig, const OracleCase& c, ValueId weight) {
+Array squared_row_lengths(OperationRunner& runner, const OracleCase& c, ValueId weight) {
   std::vector<ValueId> in{weight};
-  for (size_t i = 1; i < c.inputs.size(); ++i) in.push_back(rig.input(c.inputs[i]));
-  const ValueId squares = rig.statistic({c.gradient.dims[0]});
-  rig.run(OpKind::kDoraSquaredLengths, in, {squares}, c.attrs);
-  return rig.read(squares);
+  for (size_t i = 1; i < c.inputs.size(); ++i) in.push_back(runner.input(c.inputs[i]));
+  const ValueId squares = runner.statistic({c.gradient.dims[0]});
+  runner.run(OpKind::kDoraSquaredLengths, in, {squares}, c.attrs);
+  return runner.read(squares);
 }
 
 /// Returns the tolerance of row lengths, which are not rounded to 16 bits on the way.
@@ -50,8 +50,8 @@ double lengths_tolerance(DType dtype) {
   return tolerance(dtype == DType::kF64 ? dtype : DType::kF32);
 }
 
-TEST_CASE("row lengths of a matrix and its adapters agree with those of their sum", "[products]") {
-  for_each_multiplier([](DType dtype) {
+TEST_CASE("row lengths of a matrix and its adapters agree with those of their sum", "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     // The last case has more than one panel of rows.
     for (const LengthsCase& s :
          {LengthsCase{1, 1, {{0, 1, 1, 1.0}}}, LengthsCase{20, 7, {{4, 9, 3, 2.0}}},
@@ -59,24 +59,24 @@ TEST_CASE("row lengths of a matrix and its adapters agree with those of their su
           LengthsCase{150, 8200, {{0, 130, 2, 1.7}, {130, 12, 1, 0.3}, {142, 8, 20, 1.0}}}}) {
       CAPTURE(dtype_name(dtype), s.outputs, s.inputs, s.parts.size());
       const OracleCase c = stored(lengths_case(s), dtype);
-      Rig rig(dtype);
-      REQUIRE(relative_error(measured(rig, c, rig.input(c.inputs[0])), oracle(c).outputs[0]) <
-              lengths_tolerance(dtype));
+      OperationRunner runner(dtype);
+      REQUIRE(relative_error(squared_row_lengths(runner, c, runner.input(c.inputs[0])),
+                             oracle(c).outputs[0]) < lengths_tolerance(dtype));
     }
   });
 }
 
 TEST_CASE("row lengths of a quantized matrix with adapters are those of the decoded numbers",
-          "[products]") {
-  for_each_multiplier([](DType dtype) {
+          "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     for (const PackedFormat& format :
          {PackedFormat{PackedKind::kNf4, 64, true}, PackedFormat{PackedKind::kInt8}}) {
       CAPTURE(dtype_name(dtype), static_cast<int>(format.kind));
       OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
-      Rig rig(dtype);
-      const ValueId weight = rig.packed(c.inputs[0], format);
-      c.inputs[0] = rounded(pack(c.inputs[0], format).numbers, dtype);
-      REQUIRE(relative_error(measured(rig, c, weight), oracle(c).outputs[0]) <
+      OperationRunner runner(dtype);
+      const ValueId weight = runner.packed(c.inputs[0], format);
+      c.inputs[0] = rounded(packed_array(c.inputs[0], format).numbers, dtype);
+      REQUIRE(relative_error(squared_row_lengths(runner, c, weight), oracle(c).outputs[0]) <
               lengths_tolerance(dtype));
     }
   });
@@ -117,35 +117,36 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
       const OracleCase c = scale_case(s, dtype);
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
+      OperationRunner runner(dtype);
       const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
-      const ValueId z = rig.input(c.inputs[0]), q = rig.input(c.inputs[1], statistics),
-                    m = rig.input(c.inputs[2], statistics), bias = rig.input(c.inputs[3]),
-                    dy = rig.input(c.gradient);
-      const ValueId y = rig.output(c.inputs[0].dims), dz = rig.output(c.inputs[0].dims),
-                    dm = rig.output(c.inputs[2].dims);
+      const ValueId z = runner.input(c.inputs[0]), q = runner.input(c.inputs[1], statistics),
+                    m = runner.input(c.inputs[2], statistics), bias = runner.input(c.inputs[3]),
+                    dy = runner.input(c.gradient);
+      const ValueId y = runner.output(c.inputs[0].dims), dz = runner.output(c.inputs[0].dims),
+                    dm = runner.output(c.inputs[2].dims);
       const Array before = rounded(random_array(c.inputs[2].dims, 7), dtype);
-      const ValueId more = rig.input(before);
-      rig.run(OpKind::kDoraScale, {z, q, m, bias}, {y}, c.attrs);
-      rig.run(OpKind::kDoraScaleDgrad, {dy, q, m}, {dz}, c.attrs);
-      rig.run(OpKind::kDoraScaleWgrad, {dy, z, q}, {dm}, c.attrs);
-      rig.run(OpKind::kDoraScaleWgrad, {dy, z, q}, {more}, c.attrs, true);
-      REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dz), expected.gradients[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dm), expected.gradients[2]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(more), plus(before, expected.gradients[2])) <
+      const ValueId more = runner.input(before);
+      runner.run(OpKind::kDoraScale, {z, q, m, bias}, {y}, c.attrs);
+      runner.run(OpKind::kDoraScaleDgrad, {dy, q, m}, {dz}, c.attrs);
+      runner.run(OpKind::kDoraScaleWgrad, {dy, z, q}, {dm}, c.attrs);
+      runner.run(OpKind::kDoraScaleWgrad, {dy, z, q}, {more}, c.attrs, true);
+      REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dz), expected.gradients[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dm), expected.gradients[2]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(more), array_sum(before, expected.gradients[2])) <
               tolerance(dtype));
       DoraAttrs without = c.attrs.get<DoraAttrs>();
       without.adds_bias = false;
-      const ValueId plain = rig.output(c.inputs[0].dims), other = rig.output(c.inputs[0].dims);
-      rig.run(OpKind::kDoraScale, {z, q, m}, {plain}, c.attrs);
-      rig.run(OpKind::kDoraScale, {z, q, m, bias}, {other}, without);
-      REQUIRE(rig.bits(plain) == rig.bits(other));
-      REQUIRE(rig.bits(plain) != rig.bits(y));
-      rig.run(OpKind::kDoraScale, {z, q, m, bias}, {z}, c.attrs);
-      REQUIRE(rig.bits(z) == rig.bits(y));
-      rig.run(OpKind::kDoraScaleDgrad, {dy, q, m}, {dy}, c.attrs);
-      REQUIRE(rig.bits(dy) == rig.bits(dz));
+      const ValueId plain = runner.output(c.inputs[0].dims),
+                    other = runner.output(c.inputs[0].dims);
+      runner.run(OpKind::kDoraScale, {z, q, m}, {plain}, c.attrs);
+      runner.run(OpKind::kDoraScale, {z, q, m, bias}, {other}, without);
+      REQUIRE(runner.bits(plain) == runner.bits(other));
+      REQUIRE(runner.bits(plain) != runner.bits(y));
+      runner.run(OpKind::kDoraScale, {z, q, m, bias}, {z}, c.attrs);
+      REQUIRE(runner.bits(z) == runner.bits(y));
+      runner.run(OpKind::kDoraScaleDgrad, {dy, q, m}, {dy}, c.attrs);
+      REQUIRE(runner.bits(dy) == runner.bits(dz));
     }
   });
 }
@@ -153,7 +154,7 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
 TEST_CASE("magnitudes equal to the lengths change no bit") {
   for_each_dtype([](DType dtype) {
     CAPTURE(dtype_name(dtype));
-    Rig rig(dtype);
+    OperationRunner runner(dtype);
     const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
     const int64_t width = 600;
     Array lengths{{width}, {}}, squares{{width}, {}};
@@ -162,29 +163,31 @@ TEST_CASE("magnitudes equal to the lengths change no bit") {
       lengths.data.push_back(0.5 + static_cast<double>(i) / 2048);
       squares.data.push_back(lengths.data.back() * lengths.data.back());
     }
-    const ValueId z = rig.input(rounded(random_array({9, width}, 1), dtype)),
-                  y = rig.output({9, width});
-    rig.run(OpKind::kDoraScale, {z, rig.input(squares, statistics), rig.input(lengths, statistics)},
-            {y}, DoraAttrs{{{0, width}}});
-    REQUIRE(rig.bits(y) == rig.bits(z));
+    const ValueId z = runner.input(rounded(random_array({9, width}, 1), dtype)),
+                  y = runner.output({9, width});
+    runner.run(OpKind::kDoraScale,
+               {z, runner.input(squares, statistics), runner.input(lengths, statistics)}, {y},
+               DoraAttrs{{{0, width}}});
+    REQUIRE(runner.bits(y) == runner.bits(z));
   });
 }
 
 TEST_CASE("a row of zeros stays zero, and a NaN of the statistics reaches the result") {
   for_each_dtype([](DType dtype) {
-    Rig rig(dtype);
+    OperationRunner runner(dtype);
     const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
     const DoraAttrs attrs{{{0, 2}}};
-    const ValueId z = rig.input({{1, 2}, {0.0, 3.0}}), q = rig.input({{2}, {0.0, 4.0}}, statistics),
-                  m = rig.input({{2}, {0.0, 1.0}}, statistics);
-    const ValueId y = rig.output({1, 2}), dm = rig.output({2});
-    rig.run(OpKind::kDoraScale, {z, q, m}, {y}, attrs);
-    rig.run(OpKind::kDoraScaleWgrad, {z, z, q}, {dm}, attrs);
-    CHECK(rig.read(y).data == std::vector<double>{0.0, 1.5});
-    CHECK(rig.read(dm).data == std::vector<double>{0.0, 4.5});
-    const ValueId broken = rig.input({{2}, {0.0, std::nan("")}}, statistics);
-    rig.run(OpKind::kDoraScale, {z, broken, m}, {y}, attrs);
-    CHECK(std::isnan(rig.read(y).data[1]));
+    const ValueId z = runner.input({{1, 2}, {0.0, 3.0}}),
+                  q = runner.input({{2}, {0.0, 4.0}}, statistics),
+                  m = runner.input({{2}, {0.0, 1.0}}, statistics);
+    const ValueId y = runner.output({1, 2}), dm = runner.output({2});
+    runner.run(OpKind::kDoraScale, {z, q, m}, {y}, attrs);
+    runner.run(OpKind::kDoraScaleWgrad, {z, z, q}, {dm}, attrs);
+    CHECK(runner.read(y).data == std::vector<double>{0.0, 1.5});
+    CHECK(runner.read(dm).data == std::vector<double>{0.0, 4.5});
+    const ValueId broken = runner.input({{2}, {0.0, std::nan("")}}, statistics);
+    runner.run(OpKind::kDoraScale, {z, broken, m}, {y}, attrs);
+    CHECK(std::isnan(runner.read(y).data[1]));
   });
 }
 
@@ -194,19 +197,20 @@ TEST_CASE("kept and dropped elements add up to the input, also in place") {
       CAPTURE(dtype_name(dtype), width);
       const Array x = rounded(random_array({9, width}, 1), dtype);
       DropoutAttrs attrs{0.3, 2, 4090};
-      Rig rig(dtype);
-      rig.scalars.dropout_key = dropout_key(1, 2);
-      const ValueId from = rig.input(x), kept = rig.output({9, width}),
-                    rest = rig.output({9, width});
-      rig.run(OpKind::kDropout, {from}, {kept}, attrs);
+      OperationRunner runner(dtype);
+      runner.scalars.dropout_key = dropout_key(1, 2);
+      const ValueId from = runner.input(x), kept = runner.output({9, width}),
+                    rest = runner.output({9, width});
+      runner.run(OpKind::kDropout, {from}, {kept}, attrs);
       attrs.rest = true;
-      rig.run(OpKind::kDropout, {from}, {rest}, attrs);
-      REQUIRE(relative_error(plus(rig.read(kept), rig.read(rest)), x) < tolerance(dtype));
-      const Array left = rig.read(kept), other = rig.read(rest);
+      runner.run(OpKind::kDropout, {from}, {rest}, attrs);
+      REQUIRE(relative_error(array_sum(runner.read(kept), runner.read(rest)), x) <
+              tolerance(dtype));
+      const Array left = runner.read(kept), other = runner.read(rest);
       for (size_t i = 0; i < x.data.size(); ++i)
         REQUIRE((left.data[i] != 0 || other.data[i] == x.data[i]));
-      rig.run(OpKind::kDropout, {from}, {from}, attrs);
-      REQUIRE(rig.bits(from) == rig.bits(rest));
+      runner.run(OpKind::kDropout, {from}, {from}, attrs);
+      REQUIRE(runner.bits(from) == runner.bits(rest));
     }
   });
 }

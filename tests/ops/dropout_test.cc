@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <catch2/catch.hpp>
 
@@ -39,15 +39,15 @@ Array mask_of(const MaskPosition& position, int64_t tokens, int64_t width) {
 
 /// Returns the mask that the kernel computes.
 Array kernel_mask(const MaskPosition& position, int64_t tokens, int64_t width) {
-  Rig rig(DType::kF32);
-  rig.scalars.dropout_key = position.key;
-  rig.layer = position.layer;
-  rig.first_token = position.first_token;
-  const ValueId x =
-      rig.input({{tokens, width}, std::vector<double>(static_cast<size_t>(tokens * width), 1.0)});
-  const ValueId y = rig.output({tokens, width});
-  rig.run(OpKind::kDropout, {x}, {y}, position.attrs);
-  return rig.read(y);
+  OperationRunner runner(DType::kF32);
+  runner.scalars.dropout_key = position.key;
+  runner.layer = position.layer;
+  runner.first_token = position.first_token;
+  const ValueId x = runner.input(
+      {{tokens, width}, std::vector<double>(static_cast<size_t>(tokens * width), 1.0)});
+  const ValueId y = runner.output({tokens, width});
+  runner.run(OpKind::kDropout, {x}, {y}, position.attrs);
+  return runner.read(y);
 }
 
 double dropped_share(const Array& mask) {
@@ -93,18 +93,18 @@ TEST_CASE("dropout and its gradient agree with autograd under the same mask, als
         OracleCase masked = c;
         masked.inputs.push_back(mask_of(position, 9, width));
         const OracleResult expected = oracle(masked);
-        Rig rig(dtype);
-        rig.scalars.dropout_key = position.key;
-        rig.layer = position.layer;
-        rig.first_token = position.first_token;
-        const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient),
-                      y = rig.output({9, width}), dx = rig.output({9, width});
-        rig.run(OpKind::kDropout, {x}, {y}, position.attrs);
-        rig.run(OpKind::kDropout, {dy}, {dx}, position.attrs);
-        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-        rig.run(OpKind::kDropout, {x}, {x}, position.attrs);
-        REQUIRE(rig.bits(x) == rig.bits(y));
+        OperationRunner runner(dtype);
+        runner.scalars.dropout_key = position.key;
+        runner.layer = position.layer;
+        runner.first_token = position.first_token;
+        const ValueId x = runner.input(c.inputs[0]), dy = runner.input(c.gradient),
+                      y = runner.output({9, width}), dx = runner.output({9, width});
+        runner.run(OpKind::kDropout, {x}, {y}, position.attrs);
+        runner.run(OpKind::kDropout, {dy}, {dx}, position.attrs);
+        REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
+        runner.run(OpKind::kDropout, {x}, {x}, position.attrs);
+        REQUIRE(runner.bits(x) == runner.bits(y));
       }
   });
 }
@@ -153,7 +153,7 @@ TEST_CASE(
       {"seed", [](MaskPosition& other) { other.key = dropout_key(6, 1); }},
       {"step", [](MaskPosition& other) { other.key = dropout_key(5, 2); }},
       {"layer", [](MaskPosition& other) { other.layer += 1; }},
-      {"product", [](MaskPosition& other) { other.attrs.site += 1; }},
+      {"site", [](MaskPosition& other) { other.attrs.site += 1; }},
       {"next token", [](MaskPosition& other) { other.first_token += 1; }},
       {"token of another micro-batch", [](MaskPosition& other) { other.first_token += 4096; }},
       {"next column", [](MaskPosition& other) { other.attrs.first_column += 1; }},

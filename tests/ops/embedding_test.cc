@@ -1,7 +1,7 @@
 #include "ops/embedding/embedding.h"
 #include "base/error.h"
+#include "operation_runner.h"
 #include "ops/kinds.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -19,29 +19,29 @@ TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
                                    random_array({6, width}, 2)},
                                   dtype);
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
-      const ValueId tokens = rig.ints(c.ints), table = rig.input(c.inputs[0]),
-                    dx = rig.input(c.gradient);
-      const ValueId x = rig.output({6, width}), dtable = rig.output({11, width});
-      rig.run(OpKind::kEmbed, {tokens, table}, {x});
-      rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable});
-      REQUIRE(relative_error(rig.read(x), expected.outputs[0]) == 0.0);
-      REQUIRE(relative_error(rig.read(dtable), expected.gradients[0]) < tolerance(dtype));
-      Array twice = rig.read(dtable);
+      OperationRunner runner(dtype);
+      const ValueId tokens = runner.ints(c.ints), table = runner.input(c.inputs[0]),
+                    dx = runner.input(c.gradient);
+      const ValueId x = runner.output({6, width}), dtable = runner.output({11, width});
+      runner.run(OpKind::kEmbed, {tokens, table}, {x});
+      runner.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable});
+      REQUIRE(relative_error(runner.read(x), expected.outputs[0]) == 0.0);
+      REQUIRE(relative_error(runner.read(dtable), expected.gradients[0]) < tolerance(dtype));
+      Array twice = runner.read(dtable);
       for (size_t i = 0; i < twice.data.size(); ++i) twice.data[i] += expected.gradients[0].data[i];
-      rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable}, NoAttrs{}, true);
-      REQUIRE(relative_error(rig.read(dtable), twice) < tolerance(dtype));
+      runner.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable}, NoAttrs{}, true);
+      REQUIRE(relative_error(runner.read(dtable), twice) < tolerance(dtype));
     }
   });
 }
 
 TEST_CASE("a token outside the table is caught before memory is touched") {
-  Rig rig(DType::kF32);
-  const ValueId table = rig.input(random_array({11, 4}, 1)), x = rig.output({2, 4});
+  OperationRunner runner(DType::kF32);
+  const ValueId table = runner.input(random_array({11, 4}, 1)), x = runner.output({2, 4});
   for (const int32_t bad : {-1, 11}) {
-    const ValueId tokens = rig.ints({0, bad});
+    const ValueId tokens = runner.ints({0, bad});
     try {
-      rig.run(OpKind::kEmbed, {tokens, table}, {x});
+      runner.run(OpKind::kEmbed, {tokens, table}, {x});
       FAIL("no error");
     } catch (const Error& e) {
       REQUIRE(e.code() == ExitCode::kBug);
@@ -62,15 +62,16 @@ TEST_CASE(
     for (const bool accumulate : {false, true})
       for (const int64_t first : {0, 6}) {
         CAPTURE(dtype_name(dtype), accumulate, first);
-        Rig rig(dtype);
+        OperationRunner runner(dtype);
         const int64_t rows = 12 - first;
         const Array table{{rows, 70}, {before.data.begin() + first * 70, before.data.end()}};
-        const ValueId whole = rig.input(table), without = rig.input(table), ids = rig.ints(tokens),
-                      gradient = rig.input(dx);
-        rig.run(OpKind::kEmbedWgrad, {ids, gradient}, {whole}, RowsAttrs{first, 12}, accumulate);
-        rig.run(OpKind::kEmbedWgrad, {ids, gradient}, {without}, RowsAttrs{first, 12, 9},
-                accumulate);
-        const Array all = rig.read(whole), found = rig.read(without), given = rounded(table, dtype);
+        const ValueId whole = runner.input(table), without = runner.input(table),
+                      ids = runner.ints(tokens), gradient = runner.input(dx);
+        runner.run(OpKind::kEmbedWgrad, {ids, gradient}, {whole}, RowsAttrs{first, 12}, accumulate);
+        runner.run(OpKind::kEmbedWgrad, {ids, gradient}, {without}, RowsAttrs{first, 12, 9},
+                   accumulate);
+        const Array all = runner.read(whole), found = runner.read(without),
+                    given = rounded(table, dtype);
         for (size_t i = 0; i < found.data.size(); ++i)
           REQUIRE(found.data[i] == (static_cast<int64_t>(i) / 70 + first != 9 ? all.data[i]
                                     : accumulate                              ? given.data[i]
@@ -86,7 +87,7 @@ TEST_CASE(
     const std::vector<int32_t> tokens{3, 9, 0, 5, 3, 11, 4};
     const Array table = rounded(random_array({12, 70}, 1), dtype),
                 dx = rounded(random_array({7, 70}, 2), dtype);
-    Rig whole(dtype);
+    OperationRunner whole(dtype);
     const ValueId whole_tokens = whole.ints(tokens), x = whole.output({7, 70}),
                   dtable = whole.output({12, 70});
     whole.run(OpKind::kEmbed, {whole_tokens, whole.input(table)}, {x});
@@ -95,12 +96,14 @@ TEST_CASE(
       CAPTURE(dtype_name(dtype), first);
       const RowsAttrs rows{first, 12};
       const auto begin = table.data.begin() + first * 70;
-      Rig rig(dtype);
-      const ValueId ids = rig.ints(tokens), own = rig.input({{4, 70}, {begin, begin + 4 * 70}});
-      const ValueId own_x = rig.output({7, 70}), own_dtable = rig.output({4, 70});
-      rig.run(OpKind::kEmbed, {ids, own}, {own_x}, rows);
-      rig.run(OpKind::kEmbedWgrad, {ids, rig.input(dx)}, {own_dtable}, rows);
-      const Array found = rig.read(own_x), all = whole.read(x), gradient = rig.read(own_dtable);
+      OperationRunner runner(dtype);
+      const ValueId ids = runner.ints(tokens),
+                    own = runner.input({{4, 70}, {begin, begin + 4 * 70}});
+      const ValueId own_x = runner.output({7, 70}), own_dtable = runner.output({4, 70});
+      runner.run(OpKind::kEmbed, {ids, own}, {own_x}, rows);
+      runner.run(OpKind::kEmbedWgrad, {ids, runner.input(dx)}, {own_dtable}, rows);
+      const Array found = runner.read(own_x), all = whole.read(x),
+                  gradient = runner.read(own_dtable);
       for (size_t n = 0; n < tokens.size(); ++n)
         for (size_t i = n * 70; i < (n + 1) * 70; ++i)
           REQUIRE(found.data[i] == (tokens[n] / 4 == first / 4 ? all.data[i] : 0.0));
@@ -108,7 +111,7 @@ TEST_CASE(
       for (size_t i = 0; i < gradient.data.size(); ++i)
         REQUIRE(gradient.data[i] == whole_gradient.data[static_cast<size_t>(first * 70) + i]);
       REQUIRE_THROWS_WITH(
-          rig.run(OpKind::kEmbed, {rig.ints({12, 0, 0, 0, 0, 0, 0}), own}, {own_x}, rows),
+          runner.run(OpKind::kEmbed, {runner.ints({12, 0, 0, 0, 0, 0, 0}), own}, {own_x}, rows),
           Catch::Contains(
               "token 12 at position 0 of a micro-batch is outside the table of 12 rows"));
     }

@@ -1,7 +1,7 @@
 #include "ops/linear/linear.h"
+#include "each_matmul_library.h"
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
-#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,23 +23,24 @@ OracleCase linear_case(const Shape& s, bool bias) {
 }
 
 // Gradients are added to what is already in their memory; dx is added to `addend`.
-TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
-  for_each_multiplier([](DType dtype) {
+TEST_CASE("linear with and without bias and its gradients agree with autograd", "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
         CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, bias);
         const OracleCase c = stored(linear_case(s, bias), dtype);
         const OracleResult expected = oracle(c);
-        Rig rig(dtype);
-        const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
-                      dy = rig.input(c.gradient);
-        const ValueId y = rig.output({s.tokens, s.outputs}), dx = rig.output({s.tokens, s.inputs});
+        OperationRunner runner(dtype);
+        const ValueId x = runner.input(c.inputs[0]), w = runner.input(c.inputs[1]),
+                      dy = runner.input(c.gradient);
+        const ValueId y = runner.output({s.tokens, s.outputs}),
+                      dx = runner.output({s.tokens, s.inputs});
         std::vector<ValueId> in{x, w};
-        if (bias) in.push_back(rig.input(c.inputs[2]));
-        rig.run(OpKind::kLinear, in, {y});
-        rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
-        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        if (bias) in.push_back(runner.input(c.inputs[2]));
+        runner.run(OpKind::kLinear, in, {y});
+        runner.run(OpKind::kLinearDgrad, {dy, w}, {dx});
+        REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
       }
   });
 }
@@ -51,8 +52,8 @@ PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false
 TEST_CASE(
     "linear and its input gradient with quantized weights agree with autograd on the decoded "
     "numbers",
-    "[products]") {
-  for_each_multiplier([](DType dtype) {
+    "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     // The shapes cover rows that are no multiple of a record or block, several panels of rows and
     // of columns, and a short last block.
     for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64},
@@ -64,71 +65,72 @@ TEST_CASE(
           CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, format.block,
                   static_cast<int>(format.kind), bias);
           OracleCase c = stored(linear_case(s, bias), dtype);
-          Rig rig(dtype);
+          OperationRunner runner(dtype);
           const Array matrix = c.inputs[1];
-          c.inputs[1] = rounded(pack(matrix, format).numbers, dtype);
+          c.inputs[1] = rounded(packed_array(matrix, format).numbers, dtype);
           const OracleResult expected = oracle(c);
-          const ValueId x = rig.input(c.inputs[0]), w = rig.packed(matrix, format),
-                        dy = rig.input(c.gradient);
-          const ValueId y = rig.output({s.tokens, s.outputs}),
-                        dx = rig.output({s.tokens, s.inputs});
+          const ValueId x = runner.input(c.inputs[0]), w = runner.packed(matrix, format),
+                        dy = runner.input(c.gradient);
+          const ValueId y = runner.output({s.tokens, s.outputs}),
+                        dx = runner.output({s.tokens, s.inputs});
           std::vector<ValueId> in{x, w};
-          if (bias) in.push_back(rig.input(c.inputs[2]));
-          rig.run(OpKind::kLinear, in, {y});
-          REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-          rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
-          REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+          if (bias) in.push_back(runner.input(c.inputs[2]));
+          runner.run(OpKind::kLinear, in, {y});
+          REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+          runner.run(OpKind::kLinearDgrad, {dy, w}, {dx});
+          REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
           if (bias) continue;
           const Array before = rounded(random_array({s.tokens, s.inputs}, 7), dtype);
-          const ValueId sum = rig.output({s.tokens, s.inputs});
-          rig.run(OpKind::kLinearDgrad, {dy, w, rig.input(before)}, {sum});
-          REQUIRE(relative_error(rig.read(sum), plus(expected.gradients[0], before)) <
+          const ValueId sum = runner.output({s.tokens, s.inputs});
+          runner.run(OpKind::kLinearDgrad, {dy, w, runner.input(before)}, {sum});
+          REQUIRE(relative_error(runner.read(sum), array_sum(expected.gradients[0], before)) <
                   tolerance(dtype));
         }
   });
 }
 
-TEST_CASE("weight and bias gradients either replace or add to what is in memory", "[products]") {
-  for_each_multiplier([](DType dtype) {
+TEST_CASE("weight and bias gradients either replace or add to what is in memory", "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
       const OracleCase c = stored(linear_case(s, true), dtype);
       const OracleResult expected = oracle(c);
       const Array before_w = rounded(random_array({s.outputs, s.inputs}, 5), dtype),
                   before_b = rounded(random_array({s.outputs}, 6), dtype);
-      Rig rig(dtype);
-      const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient);
-      const ValueId dw = rig.output({s.outputs, s.inputs}), db = rig.output({s.outputs});
-      rig.run(OpKind::kLinearWgrad, {dy, x}, {dw});
-      rig.run(OpKind::kBiasWgrad, {dy}, {db});
-      REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(db), expected.gradients[2]) < tolerance(dtype));
-      const ValueId more_w = rig.input(before_w), more_b = rig.input(before_b);
-      rig.run(OpKind::kLinearWgrad, {dy, x}, {more_w}, NoAttrs{}, true);
-      rig.run(OpKind::kBiasWgrad, {dy}, {more_b}, NoAttrs{}, true);
-      REQUIRE(relative_error(rig.read(more_w), plus(before_w, expected.gradients[1])) <
+      OperationRunner runner(dtype);
+      const ValueId x = runner.input(c.inputs[0]), dy = runner.input(c.gradient);
+      const ValueId dw = runner.output({s.outputs, s.inputs}), db = runner.output({s.outputs});
+      runner.run(OpKind::kLinearWgrad, {dy, x}, {dw});
+      runner.run(OpKind::kBiasWgrad, {dy}, {db});
+      REQUIRE(relative_error(runner.read(dw), expected.gradients[1]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(db), expected.gradients[2]) < tolerance(dtype));
+      const ValueId more_w = runner.input(before_w), more_b = runner.input(before_b);
+      runner.run(OpKind::kLinearWgrad, {dy, x}, {more_w}, NoAttrs{}, true);
+      runner.run(OpKind::kBiasWgrad, {dy}, {more_b}, NoAttrs{}, true);
+      REQUIRE(relative_error(runner.read(more_w), array_sum(before_w, expected.gradients[1])) <
               tolerance(dtype));
-      REQUIRE(relative_error(rig.read(more_b), plus(before_b, expected.gradients[2])) <
+      REQUIRE(relative_error(runner.read(more_b), array_sum(before_b, expected.gradients[2])) <
               tolerance(dtype));
     }
   });
 }
 
-TEST_CASE("a product's input gradient is added to another operation's result, in place or not",
-          "[products]") {
-  for_each_multiplier([](DType dtype) {
+TEST_CASE("a linear layer's input gradient is added to another operation's result, in place or not",
+          "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
       const OracleCase c = stored(linear_case(s, false), dtype);
       const Array before = rounded(random_array({s.tokens, s.inputs}, 5), dtype);
-      const Array expected = plus(before, oracle(c).gradients[0]);
-      Rig rig(dtype);
-      const ValueId w = rig.input(c.inputs[1]), dy = rig.input(c.gradient), e = rig.input(before);
-      const ValueId apart = rig.output({s.tokens, s.inputs});
-      rig.run(OpKind::kLinearDgrad, {dy, w, e}, {apart});
-      REQUIRE(relative_error(rig.read(apart), expected) < tolerance(dtype));
-      rig.run(OpKind::kLinearDgrad, {dy, w, e}, {e});
-      REQUIRE(rig.bits(e) == rig.bits(apart));
+      const Array expected = array_sum(before, oracle(c).gradients[0]);
+      OperationRunner runner(dtype);
+      const ValueId w = runner.input(c.inputs[1]), dy = runner.input(c.gradient),
+                    e = runner.input(before);
+      const ValueId apart = runner.output({s.tokens, s.inputs});
+      runner.run(OpKind::kLinearDgrad, {dy, w, e}, {apart});
+      REQUIRE(relative_error(runner.read(apart), expected) < tolerance(dtype));
+      runner.run(OpKind::kLinearDgrad, {dy, w, e}, {e});
+      REQUIRE(runner.bits(e) == runner.bits(apart));
     }
   });
 }
@@ -164,62 +166,64 @@ OracleCase lora_case(const LoraCase& s) {
   return c;
 }
 
-/// Returns the tolerance of an adapter's product, whose scaling rounds to 16 bits once more.
+/// Returns the tolerance of an adapter's multiplication, whose scaling rounds to 16 bits once more.
 double lora_tolerance(DType dtype) {
   return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0);
 }
 
 TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agree with autograd",
-          "[products]") {
-  for_each_multiplier([](DType dtype) {
+          "[matmul]") {
+  for_each_library_and_dtype([](DType dtype) {
     for (const LoraCase& s : kLoraCases) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
       const OracleCase c = stored(lora_case(s), dtype);
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
-      const ValueId y = rig.input(c.inputs[0]), h = rig.input(c.inputs[1]),
-                    dy = rig.input(c.gradient);
+      OperationRunner runner(dtype);
+      const ValueId y = runner.input(c.inputs[0]), h = runner.input(c.inputs[1]),
+                    dy = runner.input(c.gradient);
       std::vector<ValueId> up, in{y, h}, dgrad{dy}, grads, more;
       std::vector<Array> before;
       for (size_t p = 2; p < c.inputs.size(); ++p) {
-        up.push_back(rig.input(c.inputs[p]));
-        grads.push_back(rig.output(c.inputs[p].dims));
+        up.push_back(runner.input(c.inputs[p]));
+        grads.push_back(runner.output(c.inputs[p].dims));
         before.push_back(rounded(random_array(c.inputs[p].dims, 20 + p), dtype));
-        more.push_back(rig.input(before.back()));
+        more.push_back(runner.input(before.back()));
       }
       in.insert(in.end(), up.begin(), up.end());
       dgrad.insert(dgrad.end(), up.begin(), up.end());
-      const ValueId sum = rig.output(c.inputs[0].dims), dh = rig.output(c.inputs[1].dims);
-      rig.run(OpKind::kLoraUp, in, {sum}, c.attrs);
-      rig.run(OpKind::kLoraUpDgrad, dgrad, {dh}, c.attrs);
-      rig.run(OpKind::kLoraUpWgrad, {dy, h}, grads, c.attrs);
-      rig.run(OpKind::kLoraUpWgrad, {dy, h}, more, c.attrs, true);
-      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < lora_tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dh), expected.gradients[1]) < lora_tolerance(dtype));
+      const ValueId sum = runner.output(c.inputs[0].dims), dh = runner.output(c.inputs[1].dims);
+      runner.run(OpKind::kLoraUp, in, {sum}, c.attrs);
+      runner.run(OpKind::kLoraUpDgrad, dgrad, {dh}, c.attrs);
+      runner.run(OpKind::kLoraUpWgrad, {dy, h}, grads, c.attrs);
+      runner.run(OpKind::kLoraUpWgrad, {dy, h}, more, c.attrs, true);
+      REQUIRE(relative_error(runner.read(sum), expected.outputs[0]) < lora_tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dh), expected.gradients[1]) < lora_tolerance(dtype));
       for (size_t p = 0; p < grads.size(); ++p) {
-        REQUIRE(relative_error(rig.read(grads[p]), expected.gradients[2 + p]) <
+        REQUIRE(relative_error(runner.read(grads[p]), expected.gradients[2 + p]) <
                 lora_tolerance(dtype));
-        REQUIRE(relative_error(rig.read(more[p]), plus(before[p], expected.gradients[2 + p])) <
-                lora_tolerance(dtype));
+        REQUIRE(
+            relative_error(runner.read(more[p]), array_sum(before[p], expected.gradients[2 + p])) <
+            lora_tolerance(dtype));
       }
-      rig.run(OpKind::kLoraUp, in, {y}, c.attrs);
-      REQUIRE(rig.bits(y) == rig.bits(sum));
+      runner.run(OpKind::kLoraUp, in, {y}, c.attrs);
+      REQUIRE(runner.bits(y) == runner.bits(sum));
     }
   });
 }
 
-TEST_CASE("a product leaves out a bias that another rank adds") {
+TEST_CASE("a linear layer leaves out a bias that another rank adds") {
   for_each_dtype([](DType dtype) {
-    Rig rig(dtype);
-    const ValueId x = rig.input(random_array({5, 7}, 1)), w = rig.input(random_array({6, 7}, 2));
-    const ValueId b = rig.input(random_array({6}, 3)), plain = rig.output({5, 6}),
-                  left = rig.output({5, 6}), added = rig.output({5, 6});
-    rig.run(OpKind::kLinear, {x, w}, {plain});
-    rig.run(OpKind::kLinear, {x, w, b}, {left},
-            LinearAttrs{.gradient_ranks = 1, .adds_bias = false});
-    rig.run(OpKind::kLinear, {x, w, b}, {added}, LinearAttrs{.gradient_ranks = 4});
-    REQUIRE(rig.bits(left) == rig.bits(plain));
-    REQUIRE(rig.bits(added) != rig.bits(plain));
+    OperationRunner runner(dtype);
+    const ValueId x = runner.input(random_array({5, 7}, 1)),
+                  w = runner.input(random_array({6, 7}, 2));
+    const ValueId b = runner.input(random_array({6}, 3)), plain = runner.output({5, 6}),
+                  left = runner.output({5, 6}), added = runner.output({5, 6});
+    runner.run(OpKind::kLinear, {x, w}, {plain});
+    runner.run(OpKind::kLinear, {x, w, b}, {left},
+               LinearAttrs{.gradient_ranks = 1, .adds_bias = false});
+    runner.run(OpKind::kLinear, {x, w, b}, {added}, LinearAttrs{.gradient_ranks = 4});
+    REQUIRE(runner.bits(left) == runner.bits(plain));
+    REQUIRE(runner.bits(added) != runner.bits(plain));
   });
 }
 

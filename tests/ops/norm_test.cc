@@ -1,11 +1,11 @@
 #include <cmath>
 
+#include "operation_runner.h"
 #include "ops/head_norm/head_norm.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
 #include "ops/whole_qk_norm/whole_qk_norm.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -30,27 +30,27 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
                   random_array({s.tokens, s.width}, 3)},
                  dtype);
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
-      const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
-                    dy = rig.input(c.gradient);
-      const ValueId y = rig.output({s.tokens, s.width}), rstd = rig.statistic({s.tokens});
-      const ValueId dx = rig.output({s.tokens, s.width}), dw = rig.output({s.width});
-      rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, attrs);
-      rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w}, {dx}, attrs);
-      rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
-      REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
+      OperationRunner runner(dtype);
+      const ValueId x = runner.input(c.inputs[0]), w = runner.input(c.inputs[1]),
+                    dy = runner.input(c.gradient);
+      const ValueId y = runner.output({s.tokens, s.width}), rstd = runner.statistic({s.tokens});
+      const ValueId dx = runner.output({s.tokens, s.width}), dw = runner.output({s.width});
+      runner.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, attrs);
+      runner.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w}, {dx}, attrs);
+      runner.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
+      REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(rstd), expected.outputs[1]) < tolerance(dtype));
       // A single element's norm changes only through the epsilon, which alone determines its
       // gradient.
       if (s.width > 1)
-        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));
-      const ValueId twice = rig.input(rig.read(dw));
-      rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {twice}, NoAttrs{}, true);
-      Array doubled = rig.read(dw);
+        REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dw), expected.gradients[1]) < tolerance(dtype));
+      const ValueId twice = runner.input(runner.read(dw));
+      runner.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {twice}, NoAttrs{}, true);
+      Array doubled = runner.read(dw);
       for (size_t i = 0; i < doubled.data.size(); ++i)
         doubled.data[i] += expected.gradients[1].data[i];
-      REQUIRE(relative_error(rig.read(twice), doubled) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(twice), doubled) < tolerance(dtype));
     }
   });
 }
@@ -76,21 +76,21 @@ TEST_CASE("add_rms_norm adds the residual, and its gradient includes the sum's o
         for (const size_t i : {0, 1})
           for (double& v : c.inputs[i].data) v = std::nearbyint(v * 32.0) / 32.0;
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
-      const ValueId x = rig.input(c.inputs[0]), r = rig.input(c.inputs[1]),
-                    w = rig.input(c.inputs[2]);
-      const ValueId dsum = rig.input(c.gradient), dy = rig.input(c.second_gradient);
-      const ValueId sum = rig.output(dims), y = rig.output(dims), rstd = rig.statistic({s.tokens}),
-                    dx = rig.output(dims);
-      rig.run(OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, attrs);
-      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dx}, attrs);
-      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(y), expected.outputs[1]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dx), expected.gradients[1]) < tolerance(dtype));
+      OperationRunner runner(dtype);
+      const ValueId x = runner.input(c.inputs[0]), r = runner.input(c.inputs[1]),
+                    w = runner.input(c.inputs[2]);
+      const ValueId dsum = runner.input(c.gradient), dy = runner.input(c.second_gradient);
+      const ValueId sum = runner.output(dims), y = runner.output(dims),
+                    rstd = runner.statistic({s.tokens}), dx = runner.output(dims);
+      runner.run(OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, attrs);
+      runner.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dx}, attrs);
+      REQUIRE(relative_error(runner.read(sum), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(y), expected.outputs[1]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dx), expected.gradients[1]) < tolerance(dtype));
       // dx may be written over dsum, the gradient that is added to it.
-      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum}, attrs);
-      REQUIRE(rig.bits(dsum) == rig.bits(dx));
+      runner.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum}, attrs);
+      REQUIRE(runner.bits(dsum) == runner.bits(dx));
     }
   });
 }
@@ -112,67 +112,69 @@ TEST_CASE(
         for (size_t i = 0; i < params; ++i) c.inputs.push_back(random_array({s.width}, 4 + i));
         c = stored(c, dtype);
         const OracleResult expected = oracle(c);
-        Rig rig(dtype);
+        OperationRunner runner(dtype);
         std::vector<ValueId> in;
-        for (const Array& each : c.inputs) in.push_back(rig.input(each));
-        const ValueId x = in[0], dy = rig.input(c.gradient), e = rig.input(random_array(dims, 7));
-        const ValueId y = rig.output(dims), mean = rig.statistic({s.tokens}),
-                      rstd = rig.statistic({s.tokens});
-        rig.run(OpKind::kLayerNorm, in, {y, mean, rstd}, NormAttrs{1e-5});
+        for (const Array& each : c.inputs) in.push_back(runner.input(each));
+        const ValueId x = in[0], dy = runner.input(c.gradient),
+                      e = runner.input(random_array(dims, 7));
+        const ValueId y = runner.output(dims), mean = runner.statistic({s.tokens}),
+                      rstd = runner.statistic({s.tokens});
+        runner.run(OpKind::kLayerNorm, in, {y, mean, rstd}, NormAttrs{1e-5});
         for (size_t i = 0; i < 3; ++i)
-          REQUIRE(relative_error(rig.read(std::vector{y, mean, rstd}[i]), expected.outputs[i]) <
+          REQUIRE(relative_error(runner.read(std::vector{y, mean, rstd}[i]), expected.outputs[i]) <
                   tolerance(dtype));
-        const ValueId dx = rig.output(dims);
+        const ValueId dx = runner.output(dims);
         std::vector<ValueId> read{dy, x, mean, rstd};
         if (params > 0) read.push_back(in[1]);
-        rig.run(OpKind::kLayerNormDgrad, read, {dx});
-        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        runner.run(OpKind::kLayerNormDgrad, read, {dx});
+        REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
         if (params == 0) continue;
         read.push_back(e);
-        rig.run(OpKind::kLayerNormDgrad, read, {dx});
-        REQUIRE(relative_error(rig.read(dx), plus(expected.gradients[0], rig.read(e))) <
+        runner.run(OpKind::kLayerNormDgrad, read, {dx});
+        REQUIRE(relative_error(runner.read(dx), array_sum(expected.gradients[0], runner.read(e))) <
                 tolerance(dtype));
         std::vector<ValueId> gradients, twice;
-        for (size_t i = 0; i < params; ++i) gradients.push_back(rig.output({s.width}));
-        rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, gradients);
+        for (size_t i = 0; i < params; ++i) gradients.push_back(runner.output({s.width}));
+        runner.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, gradients);
         for (size_t i = 0; i < params; ++i) {
-          REQUIRE(relative_error(rig.read(gradients[i]), expected.gradients[1 + i]) <
+          REQUIRE(relative_error(runner.read(gradients[i]), expected.gradients[1 + i]) <
                   tolerance(dtype));
-          twice.push_back(rig.input(rig.read(gradients[i])));
+          twice.push_back(runner.input(runner.read(gradients[i])));
         }
-        rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, twice, NoAttrs{}, true);
+        runner.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, twice, NoAttrs{}, true);
         for (size_t i = 0; i < params; ++i)
-          REQUIRE(relative_error(rig.read(twice[i]),
-                                 plus(rig.read(gradients[i]), expected.gradients[1 + i])) <
+          REQUIRE(relative_error(runner.read(twice[i]),
+                                 array_sum(runner.read(gradients[i]), expected.gradients[1 + i])) <
                   tolerance(dtype));
       }
   });
 }
 
 TEST_CASE("layer_norm gives the values of an example computed by hand") {
-  Rig rig(DType::kF64);
-  const ValueId x = rig.input({{1, 4}, {1, -2, 0.5, 3}}), w = rig.input({{4}, {0.5, 1, -1, 2}});
-  const ValueId b = rig.input({{4}, {0.1, 0, -0.2, 0.3}}),
-                dy = rig.input({{1, 4}, {1, 0.5, -1, 0.25}});
-  const ValueId y = rig.output({1, 4}), mean = rig.statistic({1}), rstd = rig.statistic({1}),
-                dx = rig.output({1, 4});
-  rig.run(OpKind::kLayerNorm, {x, w, b}, {y, mean, rstd}, NormAttrs{1e-5});
-  rig.run(OpKind::kLayerNormDgrad, {dy, x, mean, rstd, w}, {dx});
-  REQUIRE(relative_error(rig.read(y),
+  OperationRunner runner(DType::kF64);
+  const ValueId x = runner.input({{1, 4}, {1, -2, 0.5, 3}}),
+                w = runner.input({{4}, {0.5, 1, -1, 2}});
+  const ValueId b = runner.input({{4}, {0.1, 0, -0.2, 0.3}}),
+                dy = runner.input({{1, 4}, {1, 0.5, -1, 0.25}});
+  const ValueId y = runner.output({1, 4}), mean = runner.statistic({1}),
+                rstd = runner.statistic({1}), dx = runner.output({1, 4});
+  runner.run(OpKind::kLayerNorm, {x, w, b}, {y, mean, rstd}, NormAttrs{1e-5});
+  runner.run(OpKind::kLayerNormDgrad, {dy, x, mean, rstd, w}, {dx});
+  REQUIRE(relative_error(runner.read(y),
                          {{1, 4}, {0.20527919, -1.47390873, -0.12981387, 2.96707294}}) < 1e-8);
-  REQUIRE(relative_error(rig.read(dx),
+  REQUIRE(relative_error(runner.read(dx),
                          {{1, 4}, {-0.06914890, -0.07744674, 0.21021265, -0.06361701}}) < 1e-7);
 }
 
 TEST_CASE("a mean much larger than the deviations costs layer_norm no precision") {
   Array x{{1, 100}, {}};
   for (int i = 0; i < 100; ++i) x.data.push_back(4096.0 + (i % 2 == 0 ? 0.25 : -0.25));
-  Rig rig(DType::kF32);
-  const ValueId in = rig.input(x), y = rig.output({1, 100}), mean = rig.statistic({1}),
-                rstd = rig.statistic({1});
-  rig.run(OpKind::kLayerNorm, {in}, {y, mean, rstd}, NormAttrs{1e-5});
-  REQUIRE(rig.read(mean).data[0] == 4096.0);
-  REQUIRE(std::abs(rig.read(rstd).data[0] * std::sqrt(0.0625 + 1e-5) - 1.0) < 1e-7);
+  OperationRunner runner(DType::kF32);
+  const ValueId in = runner.input(x), y = runner.output({1, 100}), mean = runner.statistic({1}),
+                rstd = runner.statistic({1});
+  runner.run(OpKind::kLayerNorm, {in}, {y, mean, rstd}, NormAttrs{1e-5});
+  REQUIRE(runner.read(mean).data[0] == 4096.0);
+  REQUIRE(std::abs(runner.read(rstd).data[0] * std::sqrt(0.0625 + 1e-5) - 1.0) < 1e-7);
 }
 
 TEST_CASE(
@@ -192,20 +194,22 @@ TEST_CASE(
                                      random_array(dims, 4)},
                                     dtype);
         const OracleResult expected = oracle(c);
-        Rig rig(dtype);
-        const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[1]),
-                      wk = rig.input(c.inputs[2]);
-        const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dqkv = rig.output(dims);
-        const ValueId rstd = rig.statistic({tokens, heads.query_heads + heads.kv_heads});
-        const ValueId dwq = rig.output({heads.head_size}), dwk = rig.output({heads.head_size});
-        rig.run(OpKind::kQkNorm, {qkv, wq, wk}, {y, rstd}, heads);
-        rig.run(OpKind::kQkNormDgrad, {dy, qkv, rstd, wq, wk}, {dqkv}, heads);
-        rig.run(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, heads);
-        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dwq), expected.gradients[1]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dwk), expected.gradients[2]) < tolerance(dtype));
+        OperationRunner runner(dtype);
+        const ValueId qkv = runner.input(c.inputs[0]), wq = runner.input(c.inputs[1]),
+                      wk = runner.input(c.inputs[2]);
+        const ValueId dy = runner.input(c.gradient), y = runner.output(dims),
+                      dqkv = runner.output(dims);
+        const ValueId rstd = runner.statistic({tokens, heads.query_heads + heads.kv_heads});
+        const ValueId dwq = runner.output({heads.head_size}),
+                      dwk = runner.output({heads.head_size});
+        runner.run(OpKind::kQkNorm, {qkv, wq, wk}, {y, rstd}, heads);
+        runner.run(OpKind::kQkNormDgrad, {dy, qkv, rstd, wq, wk}, {dqkv}, heads);
+        runner.run(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, heads);
+        REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(rstd), expected.outputs[1]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dqkv), expected.gradients[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dwq), expected.gradients[1]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dwk), expected.gradients[2]) < tolerance(dtype));
       }
   });
 }
@@ -228,47 +232,48 @@ TEST_CASE(
                     random_array(dims, 4)},
                    dtype);
         const OracleResult expected = oracle(c);
-        Rig rig(dtype);
-        const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[1]),
-                      wk = rig.input(c.inputs[2]);
-        const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dqkv = rig.output(dims);
+        OperationRunner runner(dtype);
+        const ValueId qkv = runner.input(c.inputs[0]), wq = runner.input(c.inputs[1]),
+                      wk = runner.input(c.inputs[2]);
+        const ValueId dy = runner.input(c.gradient), y = runner.output(dims),
+                      dqkv = runner.output(dims);
         const std::vector<int64_t> statistic{tokens, heads.query_heads + heads.kv_heads};
-        const ValueId mean = rig.statistic(statistic), rstd = rig.statistic(statistic);
-        const ValueId dwq = rig.output({q}), dwk = rig.output({k});
-        rig.run(OpKind::kHeadNorm, {qkv, wq, wk}, {y, mean, rstd}, heads);
-        rig.run(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, wq, wk}, {dqkv}, heads);
-        rig.run(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, dwk}, heads);
-        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(mean), expected.outputs[1]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(rstd), expected.outputs[2]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dwq), expected.gradients[1]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dwk), expected.gradients[2]) < tolerance(dtype));
+        const ValueId mean = runner.statistic(statistic), rstd = runner.statistic(statistic);
+        const ValueId dwq = runner.output({q}), dwk = runner.output({k});
+        runner.run(OpKind::kHeadNorm, {qkv, wq, wk}, {y, mean, rstd}, heads);
+        runner.run(OpKind::kHeadNormDgrad, {dy, qkv, mean, rstd, wq, wk}, {dqkv}, heads);
+        runner.run(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, dwk}, heads);
+        REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(mean), expected.outputs[1]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(rstd), expected.outputs[2]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dqkv), expected.gradients[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dwq), expected.gradients[1]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dwk), expected.gradients[2]) < tolerance(dtype));
       }
   });
 }
 
 /// WholeNorm holds the results, forward and backward, of a norm over whole queries and keys.
 struct WholeNorm {
-  Rig rig;
+  OperationRunner runner;
   ValueId y, dqkv, dwq, dwk;
 
   WholeNorm(DType dtype, const OracleCase& c)
-      : rig(dtype),
-        y(rig.output(c.inputs[0].dims)),
-        dqkv(rig.output(c.inputs[0].dims)),
-        dwq(rig.output(c.inputs[2].dims)),
-        dwk(rig.output(c.inputs[3].dims)) {
+      : runner(dtype),
+        y(runner.output(c.inputs[0].dims)),
+        dqkv(runner.output(c.inputs[0].dims)),
+        dwq(runner.output(c.inputs[2].dims)),
+        dwk(runner.output(c.inputs[3].dims)) {
     const int64_t tokens = c.inputs[0].dims[0];
-    const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[2]),
-                  wk = rig.input(c.inputs[3]), dy = rig.input(c.gradient);
-    const ValueId squares = rig.statistic({tokens, 2}), rstd = rig.statistic({tokens, 2}),
-                  dots = rig.statistic({tokens, 2});
-    rig.run(OpKind::kQkDots, {qkv, qkv}, {squares}, c.attrs);
-    rig.run(OpKind::kWholeQkNorm, {qkv, squares, wq, wk}, {y, rstd}, c.attrs);
-    rig.run(OpKind::kQkDots, {dy, qkv, wq, wk}, {dots}, c.attrs);
-    rig.run(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dqkv}, c.attrs);
-    rig.run(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, c.attrs);
+    const ValueId qkv = runner.input(c.inputs[0]), wq = runner.input(c.inputs[2]),
+                  wk = runner.input(c.inputs[3]), dy = runner.input(c.gradient);
+    const ValueId squares = runner.statistic({tokens, 2}), rstd = runner.statistic({tokens, 2}),
+                  dots = runner.statistic({tokens, 2});
+    runner.run(OpKind::kQkDots, {qkv, qkv}, {squares}, c.attrs);
+    runner.run(OpKind::kWholeQkNorm, {qkv, squares, wq, wk}, {y, rstd}, c.attrs);
+    runner.run(OpKind::kQkDots, {dy, qkv, wq, wk}, {dots}, c.attrs);
+    runner.run(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dqkv}, c.attrs);
+    runner.run(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, c.attrs);
   }
 };
 
@@ -290,10 +295,13 @@ TEST_CASE("a norm over all query heads and all key heads and its gradients agree
             dtype);
         const OracleResult expected = oracle(c);
         WholeNorm norm(dtype, c);
-        REQUIRE(relative_error(norm.rig.read(norm.y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(norm.rig.read(norm.dqkv), expected.gradients[0]) < tolerance(dtype));
-        REQUIRE(relative_error(norm.rig.read(norm.dwq), expected.gradients[2]) < tolerance(dtype));
-        REQUIRE(relative_error(norm.rig.read(norm.dwk), expected.gradients[3]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.runner.read(norm.y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.runner.read(norm.dqkv), expected.gradients[0]) <
+                tolerance(dtype));
+        REQUIRE(relative_error(norm.runner.read(norm.dwq), expected.gradients[2]) <
+                tolerance(dtype));
+        REQUIRE(relative_error(norm.runner.read(norm.dwk), expected.gradients[3]) <
+                tolerance(dtype));
       }
   });
 }

@@ -1,9 +1,9 @@
 #include <cmath>
 
+#include "operation_runner.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/rope/rope.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -54,17 +54,19 @@ TEST_CASE(
                                      random_array(dims, 2)},
                                     dtype);
         const OracleResult expected = oracle(c);
-        Rig rig(dtype);
-        const ValueId qkv = rig.input(c.inputs[0]), table = rig.input(c.inputs[1], DType::kF32);
-        const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dx = rig.output(dims);
-        rig.run(OpKind::kRope, {qkv, table}, {y}, attrs);
-        rig.run(OpKind::kRopeDgrad, {dy, table}, {dx}, attrs);
-        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-        rig.run(OpKind::kRope, {qkv, table}, {qkv}, attrs);
-        rig.run(OpKind::kRopeDgrad, {dy, table}, {dy}, attrs);
-        REQUIRE(rig.bits(qkv) == rig.bits(y));
-        REQUIRE(rig.bits(dy) == rig.bits(dx));
+        OperationRunner runner(dtype);
+        const ValueId qkv = runner.input(c.inputs[0]),
+                      table = runner.input(c.inputs[1], DType::kF32);
+        const ValueId dy = runner.input(c.gradient), y = runner.output(dims),
+                      dx = runner.output(dims);
+        runner.run(OpKind::kRope, {qkv, table}, {y}, attrs);
+        runner.run(OpKind::kRopeDgrad, {dy, table}, {dx}, attrs);
+        REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
+        runner.run(OpKind::kRope, {qkv, table}, {qkv}, attrs);
+        runner.run(OpKind::kRopeDgrad, {dy, table}, {dy}, attrs);
+        REQUIRE(runner.bits(qkv) == runner.bits(y));
+        REQUIRE(runner.bits(dy) == runner.bits(dx));
       }
   });
 }
@@ -74,10 +76,10 @@ TEST_CASE(
     "angle's magnitude") {
   const std::vector<RopeAngle> angles{{1.0, 1.25}, {0.1, 1.0}, {0.0123456789, 1.25}};
   const std::vector<int32_t> positions{0, 1, 511, 8191};
-  Rig rig(DType::kF32);
-  const ValueId in = rig.ints(positions), table = rig.output({4, 6});
-  rig.run(OpKind::kRopeTable, {in}, {table}, RopeTableAttrs{angles});
-  const Array actual = rig.read(table);
+  OperationRunner runner(DType::kF32);
+  const ValueId in = runner.ints(positions), table = runner.output({4, 6});
+  runner.run(OpKind::kRopeTable, {in}, {table}, RopeTableAttrs{angles});
+  const Array actual = runner.read(table);
   for (size_t n = 0; n < positions.size(); ++n)
     for (size_t i = 0; i < angles.size(); ++i) {
       const auto& [frequency, magnitude] = angles[i];

@@ -1,6 +1,6 @@
 #include "ops/scale/scale.h"
+#include "operation_runner.h"
 #include "ops/kinds.h"
-#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -14,15 +14,15 @@ TEST_CASE("scale and its gradient agree with autograd, also in place") {
           {OpKind::kScale, ScaleAttrs{-0.22}, {random_array(dims, 1)}, {}, random_array(dims, 3)},
           dtype);
       const OracleResult expected = oracle(c);
-      Rig rig(dtype);
-      const ValueId x = rig.input(c.inputs[0]), y = rig.output(dims);
-      const ValueId dy = rig.input(c.gradient), dx = rig.output(dims);
-      rig.run(OpKind::kScale, {x}, {y}, c.attrs);
-      rig.run(OpKind::kScale, {dy}, {dx}, c.attrs);
-      REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-      rig.run(OpKind::kScale, {x}, {x}, c.attrs);
-      REQUIRE(rig.bits(x) == rig.bits(y));
+      OperationRunner runner(dtype);
+      const ValueId x = runner.input(c.inputs[0]), y = runner.output(dims);
+      const ValueId dy = runner.input(c.gradient), dx = runner.output(dims);
+      runner.run(OpKind::kScale, {x}, {y}, c.attrs);
+      runner.run(OpKind::kScale, {dy}, {dx}, c.attrs);
+      REQUIRE(relative_error(runner.read(y), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(runner.read(dx), expected.gradients[0]) < tolerance(dtype));
+      runner.run(OpKind::kScale, {x}, {x}, c.attrs);
+      REQUIRE(runner.bits(x) == runner.bits(y));
     }
   });
 }

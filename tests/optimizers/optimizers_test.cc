@@ -16,7 +16,7 @@ std::vector<OptimizerType> all_types() {
   return types;
 }
 
-OptimizerConfig usual(OptimizerType type) {
+OptimizerConfig default_config(OptimizerType type) {
   OptimizerConfig config = optimizer_of(type).defaults;
   config.type = type;
   return config;
@@ -52,12 +52,13 @@ TEST_CASE("the defaults of an optimizer's parameters are in range and contradict
       REQUIRE(optimizer.defaults.*(*number) >= parameter.least.value_or(0));
       REQUIRE(optimizer.defaults.*(*number) < parameter.bound.value_or(10'000));
     }
-    if (optimizer.fault != nullptr) REQUIRE_FALSE(optimizer.fault(usual(type)));
+    if (optimizer.fault != nullptr) REQUIRE_FALSE(optimizer.fault(default_config(type)));
   }
 }
 
 TEST_CASE(
-    "every optimizer has a learning rate and weight decay, which a run's other sections set too") {
+    "every optimizer has a learning rate and weight decay, which other sections of a config also "
+    "set") {
   for (const OptimizerType type : all_types()) {
     if (type == OptimizerType::kTorch) continue;
     CAPTURE(name_of(type));
@@ -70,7 +71,7 @@ TEST_CASE("an optimizer's states have different names, and are as many as its ru
   for (const OptimizerType type : all_types()) {
     if (!optimizer_of(type).offered()) continue;
     CAPTURE(name_of(type));
-    const auto states = optimizer_states(usual(type));
+    const auto states = optimizer_states(default_config(type));
     REQUIRE(states.size() <= kMaxOptimizerStates);
     std::set<std::string_view> names;
     for (const OptimizerState& state : states) REQUIRE(names.insert(state.name).second);
@@ -78,7 +79,7 @@ TEST_CASE("an optimizer's states have different names, and are as many as its ru
 }
 
 TEST_CASE("SGD keeps a buffer where it has momentum") {
-  OptimizerConfig sgd = usual(OptimizerType::kSgd);
+  OptimizerConfig sgd = default_config(OptimizerType::kSgd);
   REQUIRE(optimizer_states(sgd).empty());
   sgd.momentum = 0.9;
   REQUIRE(optimizer_states(sgd).size() == 1);

@@ -42,7 +42,7 @@ TEST_CASE("shards are equal and aligned to blocks, and the last ones of a small 
   CHECK(shard_range(unit, 6, 7).size() == 0);
 }
 
-TEST_CASE("there is no shard past the last one") {
+TEST_CASE("the number of a shard must be less than the number of shards") {
   CHECK_THROWS_AS(shard_range(unit_of(kUnitBlock), 3, 3), Error);
 }
 

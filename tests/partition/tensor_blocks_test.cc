@@ -11,8 +11,8 @@
 #include "model/families.h"
 #include "model/model_config.h"
 #include "partition/sharding.h"
-#include "places.h"
 #include "random_model.h"
+#include "source_paths.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>
@@ -163,7 +163,7 @@ TEST_CASE(
 
 /// Returns the tensors that follow one which ends within a block, in parameters longer than the
 /// shortest shard.
-std::set<TensorId> off_blocks(const ModelDescription& model) {
+std::set<TensorId> misaligned_tensors(const ModelDescription& model) {
   std::set<TensorId> found;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params) {
@@ -189,7 +189,7 @@ TEST_CASE(
     const ModelDescription model = testing::random_model(random);
     const Partition partition =
         build_units(model, static_cast<UnitGranularity>(round % 3), {90, INT64_MAX});
-    const std::set<TensorId> exempt = off_blocks(model);
+    const std::set<TensorId> exempt = misaligned_tensors(model);
     tensors += model.tensors.size();
     off += exempt.size();
     for (const int count : {2, 3, 5, 8}) {

@@ -24,7 +24,7 @@ TEST_CASE("an embedding, two layers and an untied head are four units") {
         "unit 3 head: 8192 elements (5424 in 2 tensors), layers 3\n");
 }
 
-TEST_CASE("a tied matrix is in the embedding's unit, which the head reads too") {
+TEST_CASE("a tied matrix is in the embedding's unit, which the head also reads") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   CHECK(partition_text(partition) ==

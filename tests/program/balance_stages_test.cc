@@ -89,7 +89,7 @@ TEST_CASE("equal blocks are shared out equally, fewer in the first parts") {
   CHECK_THROWS(equal(3, 4, 0, 0));
 }
 
-TEST_CASE("the cut of a large model covers it") {
+TEST_CASE("the cut of a large model covers all of its layers") {
   std::vector<double> weights(132, 1e15);
   weights.back() = 1.2e15;
   const Counts counts = balanced_blocks(weights, 64);
@@ -102,7 +102,7 @@ TEST_CASE("the cut of a large model covers it") {
         }()));
 }
 
-TEST_CASE("very many layers are cut as evenly as few") {
+TEST_CASE("many layers are cut as evenly as few layers") {
   const Counts counts = balanced_blocks(std::vector<double>(5002, 3.0), 10);
   CHECK(*std::max_element(counts.begin(), counts.end()) == 501);
   CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 5000);
@@ -154,7 +154,7 @@ TEST_CASE("embedding and head that cost as much as some blocks leave their stage
       balance_stages(build_model(config, {2, 4}, Mode::kEvaluate), 3, 1, ChunkPlacement::kLoop));
 }
 
-TEST_CASE("a head that costs most of a block takes the place of one") {
+TEST_CASE("a head that costs almost as much as a block takes the place of a block") {
   ModelConfig config = small_config(15, false);
   config.hidden = 1024;
   config.feed_forward = 2816;
@@ -176,12 +176,12 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   const PhaseSeconds once = phase_costs(model.graph_of(model.layers[2]));
   CHECK(again.forward == once.forward);
   // The second run of forward omits results that backward does not read: the sum that leaves the
-  // block, and the matrix product before that sum.
+  // block, and the matrix multiplication before that sum.
   CHECK(again.backward > once.backward + 0.5 * once.forward);
   CHECK(again.backward < once.backward + once.forward);
 }
 
-TEST_CASE("the costs of parts are those of their layers") {
+TEST_CASE("a part costs as much as its layers together") {
   const ModelDescription model = model_of(small_config(6, false));
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kV, {1, 2, 1, 2});
   const std::vector<PhaseSeconds> parts = part_costs(model, layout);

@@ -64,7 +64,7 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
   }
 }
 
-TEST_CASE("a bucket leaves right after the backward that writes its last gradient") {
+TEST_CASE("a bucket is reduced right after the backward that writes its last gradient") {
   std::mt19937_64 random(63);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =
@@ -159,7 +159,7 @@ TEST_CASE("accumulations move with the bucket of their reduction") {
   }
 }
 
-TEST_CASE("gathers of updated parameters leave in buckets too") {
+TEST_CASE("gathers of updated parameters are joined to buckets") {
   const PartitionedModel built = build(small_config(6, false));
   const auto gathers = [&](int64_t elements) {
     StepOptions options{.gather_bucket_elements = elements};

@@ -32,14 +32,15 @@ struct Access {
   std::vector<Bytes> writes;
 };
 
-bool any_meet(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
+bool any_overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
     return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.meets(y); });
   });
 }
 
 bool conflict(const Access& a, const Access& b) {
-  return any_meet(a.writes, b.writes) || any_meet(a.writes, b.reads) || any_meet(a.reads, b.writes);
+  return any_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) ||
+         any_overlap(a.reads, b.writes);
 }
 
 std::vector<Bytes> bytes_of(const Program& program, const std::vector<Range>& ranges) {
@@ -94,7 +95,7 @@ std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program) {
   return found;
 }
 
-std::vector<std::pair<InstrId, InstrId>> unordered(
+std::vector<std::pair<InstrId, InstrId>> unordered_conflicts(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts) {
   const size_t count = program.instrs.size();
   std::vector<Set> before(count, Set(count));
@@ -117,7 +118,7 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
   return open;
 }
 
-bool reads_its_own(const Program& program) {
+bool reads_only_own_bytes(const Program& program) {
   // Maps each 4 bytes of an arena to the buffer whose content is there; ranges begin and end at
   // multiples of 4.
   std::array<std::vector<BufferId>, kArenaCount> held;

@@ -19,11 +19,11 @@ bool in_conflict(const Program& program, size_t first, size_t second);
 
 /// Lists the conflicts whose order is not given by lanes and waits. If there are none, every
 /// execution that the waits allow computes the same results as the list in order.
-std::vector<std::pair<InstrId, InstrId>> unordered(
+std::vector<std::pair<InstrId, InstrId>> unordered_conflicts(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts);
 
 /// Returns whether, when the list runs in order, every read finds what was last written to the same
 /// buffer, not bytes of another buffer that shares its memory.
-bool reads_its_own(const Program& program);
+bool reads_only_own_bytes(const Program& program);
 
 }  // namespace ftrun::testing

@@ -73,23 +73,23 @@ int64_t extra_overhead_bytes(AttentionChoice attention, int64_t rows, int64_t se
 }
 
 TEST_CASE(
-    "cuDNN's attention keeps the scores of what it computes at once, also where it was not asked "
-    "for by name") {
+    "cuDNN's attention keeps the scores of what it computes at once, also where the config does "
+    "not name cuDNN") {
   constexpr int64_t kLists = kOverheadMiB;
-  for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
+  for (const AttentionChoice step_case : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
     // The plan has four documents per row, twelve in all; there are 4 heads, and tiles of 64
     // tokens.
-    CHECK(extra_overhead_bytes(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
+    CHECK(extra_overhead_bytes(step_case, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
     // If heads share keys, gradients of keys and values are stored for each query head.
-    CHECK(extra_overhead_bytes(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
+    CHECK(extra_overhead_bytes(step_case, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
     // The smallest piece computes one row and the two query heads of one key head at once.
     constexpr int64_t kLong = 32768;
-    CHECK(extra_overhead_bytes(choice, 2, kLong, 2) ==
+    CHECK(extra_overhead_bytes(step_case, 2, kLong, 2) ==
           2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
   }
 }
 
-TEST_CASE("no memory of cuDNN's is planned where it cannot compute attention") {
+TEST_CASE("no memory is planned for cuDNN where cuDNN cannot compute attention") {
   Config config = on_gpus(1);
   config.kernels.attention = AttentionChoice::kCudnn;
   for (const OverheadCase& one : {OverheadCase{true, 4}, OverheadCase{false, 8}}) {

@@ -16,7 +16,7 @@ namespace {
 using namespace testing;
 
 /// Returns the instructions that touch each buffer.
-std::vector<std::vector<size_t>> users(const Program& program) {
+std::vector<std::vector<size_t>> instrs_by_buffer(const Program& program) {
   std::vector<std::vector<size_t>> out(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
@@ -30,7 +30,7 @@ std::vector<std::vector<size_t>> users(const Program& program) {
 /// names of a pair that violates this, or "".
 std::string shared_too_early(const Program& program) {
   const auto before = happens_before(program);
-  const auto used = users(program);
+  const auto used = instrs_by_buffer(program);
   const auto all_before = [&](size_t a, size_t b) {
     for (const size_t i : used[a])
       for (const size_t j : used[b])
@@ -94,7 +94,7 @@ TEST_CASE(
 }
 
 /// Returns a model whose activations take more bytes than its gradients.
-PartitionedModel wide(int64_t layers, bool tied, int64_t tokens) {
+PartitionedModel model_of_large_activations(int64_t layers, bool tied, int64_t tokens) {
   ModelConfig config = small_config(layers, tied);
   config.hidden = 64;
   config.feed_forward = 128;
@@ -103,7 +103,7 @@ PartitionedModel wide(int64_t layers, bool tied, int64_t tokens) {
 }
 
 TEST_CASE("gradients of a step of one micro-batch reuse the memory of activations") {
-  const PartitionedModel built = wide(8, false, 64);
+  const PartitionedModel built = model_of_large_activations(8, false, 64);
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3}) {
       const auto step = [&](int32_t micro_batches) {
@@ -126,10 +126,10 @@ TEST_CASE("gradients of a step of one micro-batch reuse the memory of activation
 /// Returns a program where compute works on temp0 twice, then communication on temp1, then compute
 /// on temp2.
 Program two_lanes(std::vector<InstrId> communication_waits, std::vector<InstrId> compute_waits) {
-  return handmade({{Lane::kCompute, 0},
-                   {Lane::kCompute, 0},
-                   {lane_of(0), 1, false, true, std::move(communication_waits)},
-                   {Lane::kCompute, 2, false, true, std::move(compute_waits)}});
+  return program_of_touches({{Lane::kCompute, 0},
+                             {Lane::kCompute, 0},
+                             {lane_of(0), 1, false, true, std::move(communication_waits)},
+                             {Lane::kCompute, 2, false, true, std::move(compute_waits)}});
 }
 
 TEST_CASE(
@@ -165,7 +165,8 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
 TEST_CASE("no buffer overlaps a result, which is read after the program has ended") {
   for (const bool is_result : {false, true}) {
     INFO(is_result);
-    Program program = handmade({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
+    Program program =
+        program_of_touches({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
     program.buffers[0].is_result = is_result;
     CHECK(buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
     program = plan_memory(std::move(program));
@@ -175,7 +176,7 @@ TEST_CASE("no buffer overlaps a result, which is read after the program has ende
   }
 }
 
-TEST_CASE("waits that no checker would pass do not break the lifetimes") {
+TEST_CASE("lifetimes are computed even with waits that the checker would refuse") {
   CHECK(buffer_lifetimes(two_lanes({-1, 99, 2}, {3, -7})).size() == 3);
 }
 
@@ -220,7 +221,7 @@ TEST_CASE("private buffers use gaps between those that peers read if that makes 
 }
 
 TEST_CASE("however deep the model, two arenas are nearly as small as one") {
-  const PartitionedModel built = wide(200, true, 128);
+  const PartitionedModel built = model_of_large_activations(200, true, 128);
   for (const int stage : {0, 2}) {
     StepOptions options{.state = states(2), .bucket_elements = 1};
     options.state.stage = stage;
@@ -292,24 +293,24 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
   return program;
 }
 
-int64_t mapped_of(const Program& program) {
+int64_t mapped_bytes(const Program& program) {
   return mapped_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
 }
 
 TEST_CASE("a rank maps what one collective of each concurrent group reads from its peers") {
   // Each of two ranks reads half of the summed bytes from the other. The kernel also maps the pages
   // around them.
-  CHECK(mapped_of(reductions({{0, 2}, {0, 6}})) == 3 * kUnit + kShmReadAround);
+  CHECK(mapped_bytes(reductions({{0, 2}, {0, 6}})) == 3 * kUnit + kShmReadAround);
   // A part that may be in huge pages maps one of them at a time, and so does a larger part.
-  CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 2 * kMiB);
-  CHECK(mapped_of(reductions({{0, 2}, {0, 512}})) == 2 * kMiB);
+  CHECK(mapped_bytes(reductions({{0, 2}, {0, 8}})) == 2 * kMiB);
+  CHECK(mapped_bytes(reductions({{0, 2}, {0, 512}})) == 2 * kMiB);
   Program beside = reductions({{0, 2}, {1, 6}, {0, 4}});
-  CHECK(mapped_of(beside) == (3 + 2) * kUnit + 2 * kShmReadAround);
+  CHECK(mapped_bytes(beside) == (3 + 2) * kUnit + 2 * kShmReadAround);
   // The last collective waits for that of the other group.
   beside.instrs[2].waits = {1};
-  CHECK(mapped_of(beside) == (3 + 1) * kUnit + 2 * kShmReadAround);
+  CHECK(mapped_bytes(beside) == (3 + 1) * kUnit + 2 * kShmReadAround);
   beside.instrs[1].waits = {0};
-  CHECK(mapped_of(beside) == 3 * kUnit + kShmReadAround);
+  CHECK(mapped_bytes(beside) == 3 * kUnit + kShmReadAround);
 }
 
 TEST_CASE("a collective that peers cannot read in place fills staging areas with its bytes") {
@@ -328,9 +329,9 @@ TEST_CASE("a collective that peers cannot read in place fills staging areas with
 TEST_CASE("a reduction maps parts of all peers at once, an all-gather one peer after another") {
   Program program = reductions({{0, 2}});
   program.groups[0].place.count = 4;
-  CHECK(mapped_of(program) == 3 * (kUnit / 2 + kShmReadAround));
+  CHECK(mapped_bytes(program) == 3 * (kUnit / 2 + kShmReadAround));
   program.instrs[0].kind = InstrKind::kAllGather;
-  CHECK(mapped_of(program) == 2 * kUnit + kShmReadAround);
+  CHECK(mapped_bytes(program) == 2 * kUnit + kShmReadAround);
 }
 
 TEST_CASE("a rank maps a bounded part of a message at a time") {
@@ -340,11 +341,11 @@ TEST_CASE("a rank maps a bounded part of a message at a time") {
     program.buffers[0].bytes = bytes;
     program.instrs[0].kind = InstrKind::kReceive;
     program.instrs[0].writes[0].bytes = bytes;
-    CHECK(mapped_of(program) == mapped);
+    CHECK(mapped_bytes(program) == mapped);
   }
 }
 
-TEST_CASE("a group that does not work over shared memory maps nothing of its peers") {
+TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
   const Program program = reductions({{0, 2}, {1, 6}});
   CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) {
           return !group.ranks.runs_within({MeshAxis::kTensor});

@@ -168,7 +168,8 @@ inline std::vector<std::vector<char>> happens_before(const Program& program) {
 
 /// Returns the program with instruction `from` moved to position `to`, and with new waits and
 /// offsets of buffers.
-inline Program moved(Program program, size_t from, size_t to, bool overlap = true) {
+inline Program with_instruction_moved(Program program, size_t from, size_t to,
+                                      bool overlap = true) {
   const auto at = [&](size_t i) { return program.instrs.begin() + static_cast<std::ptrdiff_t>(i); };
   if (from < to)
     std::rotate(at(from), at(from) + 1, at(to) + 1);
@@ -187,7 +188,7 @@ struct Touch {
   bool writes = true;
   std::vector<InstrId> waits = {};
 };
-inline Program handmade(const std::vector<Touch>& touches) {
+inline Program program_of_touches(const std::vector<Touch>& touches) {
   Program program;
   for (const Touch& touch : touches) {
     while (static_cast<size_t>(touch.buffer) >= program.buffers.size())

@@ -14,19 +14,19 @@ RankMesh mesh(int pp, int data, int tp) {
   return RankMesh({.pp = pp, .dp_replicate = 1, .dp_shard = data, .cp = 1, .tp = tp});
 }
 
-int64_t thousand(int) {
+int64_t thousand_bytes(int) {
   return 1000;
 }
 
 TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data-parallel ranks lie") {
-  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand).groups == 0);
-  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 2), thousand).bytes == 0);
+  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand_bytes).groups == 0);
+  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 2), thousand_bytes).bytes == 0);
   REQUIRE(crossing_text({}, {}).empty());
 }
 
 TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
   const std::vector<std::string> nodes = nodes_in_order(8, 4);
-  const TensorCrossing crossing = tensor_crossing(mesh(1, 2, 4), nodes, thousand);
+  const TensorCrossing crossing = tensor_crossing(mesh(1, 2, 4), nodes, thousand_bytes);
   REQUIRE(crossing.groups == 2);
   REQUIRE(crossing.ranks == std::vector<int>{0, 1, 2, 3});
   REQUIRE(crossing.bytes == 4 * 1000);
@@ -38,7 +38,7 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
 
 TEST_CASE("ranks that alternate between nodes cross nodes at every link of the ring") {
   const std::vector<std::string> nodes{"a", "b", "a", "b"};
-  const TensorCrossing crossing = tensor_crossing(mesh(1, 1, 4), nodes, thousand);
+  const TensorCrossing crossing = tensor_crossing(mesh(1, 1, 4), nodes, thousand_bytes);
   REQUIRE(crossing.groups == 1);
   REQUIRE(crossing.bytes == 4 * 1000);
 }

@@ -1,8 +1,8 @@
-#include "choices.h"
 #include "conflicts.h"
 #include "program/layer_instr.h"
 #include "program/passes.h"
 #include "program/traffic.h"
+#include "step_cases.h"
 
 #include <catch2/catch.hpp>
 
@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
+bool ranges_overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
   for (const Range& x : a)
     for (const Range& y : b)
       if (overlaps(x, y)) return true;
@@ -20,7 +20,8 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
 
 /// Returns whether an instruction must not run at the same time as another one.
 bool first_conflict(const Instr& a, const Instr& b) {
-  return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
+  return ranges_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) ||
+         any_overlap(a.reads, b.writes);
 }
 
 TEST_CASE("instructions that touch the same bytes are ordered, with overlap and without") {
@@ -93,7 +94,7 @@ Program offloaded(Tier tier, bool overlap) {
 
 /// Returns the number of pairs where the later instruction, on lane `later`, does not wait for the
 /// earlier one, on lane `earlier`.
-int runs_beside(const Program& program, Lane later, Lane earlier) {
+int count_concurrent_pairs(const Program& program, Lane later, Lane earlier) {
   const auto before = happens_before(program);
   int count = 0;
   for (size_t j = 0; j < program.instrs.size(); ++j)
@@ -107,12 +108,13 @@ TEST_CASE(
     "without overlap, computation and communication take turns, while copies run concurrently") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     INFO(tier_name(tier));
-    CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
+    CHECK(count_concurrent_pairs(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
     const Program program = offloaded(tier, false);
-    CHECK(runs_beside(program, Lane::kCompute, lane_of(0)) == 0);
-    CHECK(runs_beside(program, lane_of(0), Lane::kCompute) == 0);
-    CHECK(runs_beside(program, Lane::kCompute, Lane::kToHost) > 0);
-    if (tier == Tier::kNvme) CHECK(runs_beside(program, Lane::kCompute, Lane::kDisk) > 0);
+    CHECK(count_concurrent_pairs(program, Lane::kCompute, lane_of(0)) == 0);
+    CHECK(count_concurrent_pairs(program, lane_of(0), Lane::kCompute) == 0);
+    CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kToHost) > 0);
+    if (tier == Tier::kNvme)
+      CHECK(count_concurrent_pairs(program, Lane::kCompute, Lane::kDisk) > 0);
     CHECK(check(program).empty());
   }
 }
@@ -154,10 +156,10 @@ TEST_CASE(
   for (const Lane first : {Lane::kCompute, lane_of(0)}) {
     const Lane second = first == Lane::kCompute ? lane_of(0) : Lane::kCompute;
     const auto waits = [&](const Touch& earlier, const Touch& later) {
-      Program program = handmade({{Lane::kCompute, 0}, earlier, later});
+      Program program = program_of_touches({{Lane::kCompute, 0}, earlier, later});
       program.buffers[0].persistent = Persistent::kParameters;
       program = plan_memory(order_communication(std::move(program), true));
-      REQUIRE(unordered(program, conflicts(program)).empty());
+      REQUIRE(unordered_conflicts(program, conflicts(program)).empty());
       for (Instr& instr : program.instrs) instr.waits.clear();
       REQUIRE(missing_waits(program) == conflicts_between_lanes(program));
       program = order_communication(std::move(program), true);
@@ -171,7 +173,7 @@ TEST_CASE(
 }
 
 TEST_CASE("two lanes may read the same bytes at the same time") {
-  Program program = handmade(
+  Program program = program_of_touches(
       {{Lane::kCompute, 0}, {Lane::kCompute, 0, true, false}, {lane_of(0), 0, true, false}});
   program = order_communication(std::move(program), true);
   CHECK(program.instrs[2].waits == std::vector<InstrId>{0});
@@ -185,19 +187,21 @@ TEST_CASE("ordering again gives the same waits") {
 
 // Programs with several groups.
 
-/// Returns a choice with tensor ranks and two shards.
-Choice two_axes(int stage, int64_t layers = 3) {
+/// Returns a step case with tensor ranks and two shards.
+StepCase two_axes(int stage, int64_t layers = 3) {
   const ModelConfig config = small_config(layers, false);
-  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
-                {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
-                {.shards = 2, .tensor = 2},
-                config};
-  choice.options.state.stage = stage;
-  return choice;
+  StepCase step_case{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+                     {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
+                     {.shards = 2, .tensor = 2},
+                     config};
+  step_case.options.state.stage = stage;
+  return step_case;
 }
 
-Program program_of(const Choice& choice) {
-  return build_training_step(choice.built.model, choice.built.partition, choice.of_rank(0)).program;
+Program program_of(const StepCase& step_case) {
+  return build_training_step(step_case.built.model, step_case.built.partition,
+                             step_case.options_of_rank(0))
+      .program;
 }
 
 bool is_of_a_list(const Instr& instr) {
@@ -205,8 +209,8 @@ bool is_of_a_list(const Instr& instr) {
 }
 
 /// Returns whether operations of an instruction compute a parameter's gradient.
-bool makes_gradients(const Choice& choice, const Instr& instr) {
-  const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
+bool makes_gradients(const StepCase& step_case, const Instr& instr) {
+  const LayerGraph& graph = step_case.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, instr);
   return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
     return std::any_of(op.out.begin(), op.out.end(),
@@ -216,8 +220,8 @@ bool makes_gradients(const Choice& choice, const Instr& instr) {
 
 TEST_CASE("weight gradients are computed while tensor ranks sum the input's gradient") {
   for (const int stage : {0, 2, 3}) {
-    const Choice choice = two_axes(stage);
-    const Program program = program_of(choice);
+    const StepCase step_case = two_axes(stage);
+    const Program program = program_of(step_case);
     const auto before = happens_before(program);
     int sums = 0;
     for (const size_t sum : all_of(program, InstrKind::kReduceScatter)) {
@@ -226,7 +230,7 @@ TEST_CASE("weight gradients are computed while tensor ranks sum the input's grad
       // In backward, the sum of a block comes right after the instruction that computes its
       // operand.
       if (!is_of_a_list(instr) || program.instrs[sum - 1].kind != InstrKind::kBackward ||
-          choice.built.model.layers[static_cast<size_t>(instr.layer)].kind != LayerKind::kBlock)
+          step_case.built.model.layers[static_cast<size_t>(instr.layer)].kind != LayerKind::kBlock)
         continue;
       ++sums;
       INFO("stage " << stage << ", at " << sum << "\n" << program_text(program));
@@ -234,7 +238,7 @@ TEST_CASE("weight gradients are computed while tensor ranks sum the input's grad
       for (size_t i = next; i < program.instrs.size() && before[i][sum] == 0; ++i)
         beside |= program.instrs[i].kind == InstrKind::kBackward &&
                   program.instrs[i].layer == instr.layer &&
-                  makes_gradients(choice, program.instrs[i]);
+                  makes_gradients(step_case, program.instrs[i]);
       CHECK(beside);
     }
     CHECK(sums == 3 * 2 * 2);  // three blocks, two micro-batches, attention and MLP
@@ -258,11 +262,11 @@ std::vector<std::string> lists_of(const Program& program) {
 
 TEST_CASE("buckets, prefetch and reuse do not change the collectives of lists or their order") {
   for (const int stage : {0, 1, 2, 3}) {
-    Choice choice = two_axes(stage);
-    const std::vector<std::string> plain = lists_of(program_of(choice));
-    choice.options.bucket_elements = choice.options.gather_bucket_elements = 1'000'000;
-    choice.options.prefetch_elements = choice.options.reuse_distance = 1'000'000;
-    const Program program = program_of(choice);
+    StepCase step_case = two_axes(stage);
+    const std::vector<std::string> plain = lists_of(program_of(step_case));
+    step_case.options.bucket_elements = step_case.options.gather_bucket_elements = 1'000'000;
+    step_case.options.prefetch_elements = step_case.options.reuse_distance = 1'000'000;
+    const Program program = program_of(step_case);
     CHECK(lists_of(program) == plain);
     for (const Instr& instr : program.instrs)
       if (is_of_a_list(instr)) CHECK(instr.writes.size() == 1);

@@ -13,8 +13,8 @@ namespace {
 using namespace testing;
 
 /// Returns a resolved config with a pipeline.
-Config piped(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,
-             int64_t chunks = 1) {
+Config pipeline_config(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,
+                       int64_t chunks = 1) {
   Config config;
   config.parallel.data = 1;
   config.parallel.pipeline = stages;
@@ -36,19 +36,20 @@ std::string refusal(const Config& config, int64_t blocks) {
 }
 
 TEST_CASE("the schedule of a config is the one it names, and 1F1B on one stage") {
-  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kGpipe)) == PipelineSchedule::kGpipe);
-  CHECK(pipeline_schedule(piped(2)) == PipelineSchedule::k1F1B);
-  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kInterleaved, 2)) ==
+  CHECK(pipeline_schedule(pipeline_config(2, PipelineSchedule::kGpipe)) ==
+        PipelineSchedule::kGpipe);
+  CHECK(pipeline_schedule(pipeline_config(2)) == PipelineSchedule::k1F1B);
+  CHECK(pipeline_schedule(pipeline_config(2, PipelineSchedule::kInterleaved, 2)) ==
         PipelineSchedule::kInterleaved);
-  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kZbH1)) == PipelineSchedule::kZbH1);
-  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kZbV, 2)) == PipelineSchedule::kZbV);
-  CHECK(pipeline_schedule(piped(1, PipelineSchedule::kGpipe)) == PipelineSchedule::k1F1B);
-  CHECK(pipeline_chunks(piped(2, PipelineSchedule::kInterleaved, 3)) == 3);
-  CHECK(pipeline_chunks(piped(1, PipelineSchedule::kZbV, 2)) == 1);
+  CHECK(pipeline_schedule(pipeline_config(2, PipelineSchedule::kZbH1)) == PipelineSchedule::kZbH1);
+  CHECK(pipeline_schedule(pipeline_config(2, PipelineSchedule::kZbV, 2)) == PipelineSchedule::kZbV);
+  CHECK(pipeline_schedule(pipeline_config(1, PipelineSchedule::kGpipe)) == PipelineSchedule::k1F1B);
+  CHECK(pipeline_chunks(pipeline_config(2, PipelineSchedule::kInterleaved, 3)) == 3);
+  CHECK(pipeline_chunks(pipeline_config(1, PipelineSchedule::kZbV, 2)) == 1);
 }
 
 TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
-  Config config = piped(4);
+  Config config = pipeline_config(4);
   config.parallel.data = 2;
   config.parallel.tensor = 3;
   const RankMesh mesh = rank_mesh(config);
@@ -58,24 +59,24 @@ TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
 }
 
 TEST_CASE("a model with fewer layers than parts is refused with the arithmetic") {
-  CHECK(refusal(piped(4), 4) == "accepted");
-  CHECK(refusal(piped(1), 1) == "accepted");
-  CHECK(refusal(piped(8), 6) ==
+  CHECK(refusal(pipeline_config(4), 4) == "accepted");
+  CHECK(refusal(pipeline_config(1), 1) == "accepted");
+  CHECK(refusal(pipeline_config(8), 6) ==
         "2: the model's 6 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
         "  remedy: use parallel.pipeline 6 or less");
-  CHECK(refusal(piped(4, PipelineSchedule::kInterleaved, 3), 7) ==
+  CHECK(refusal(pipeline_config(4, PipelineSchedule::kInterleaved, 3), 7) ==
         "2: the model's 7 decoder layers cannot be cut into 12 parts (pipeline 4 × virtual_stages "
         "3)\n"
         "  remedy: use parallel.pipeline 2 or less");
   CHECK(
-      refusal(piped(2, PipelineSchedule::kZbV, 2), 3) ==
+      refusal(pipeline_config(2, PipelineSchedule::kZbV, 2), 3) ==
       "2: the model's 3 decoder layers cannot be cut into 4 parts (pipeline 2 × virtual_stages 2)\n"
       "  remedy: use fewer parts, or another kind of parallelism");
-  CHECK(refusal(piped(2, PipelineSchedule::kInterleaved, INT64_MAX), 7) != "accepted");
+  CHECK(refusal(pipeline_config(2, PipelineSchedule::kInterleaved, INT64_MAX), 7) != "accepted");
 }
 
 TEST_CASE("hand-set numbers of layers must add up to those of the model") {
-  Config config = piped(2, PipelineSchedule::kZbV, 2);
+  Config config = pipeline_config(2, PipelineSchedule::kZbV, 2);
   config.parallel.pipeline_layers = {3, 2, 2, 0};
   CHECK(refusal(config, 7) == "accepted");
   CHECK(refusal(config, 8) ==
@@ -93,7 +94,7 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   ModelConfig small = small_config(12, false);
   small.vocab_rows = 2000;
   const auto ends = [&](const char* partition) {
-    Config config = piped(3);
+    Config config = pipeline_config(3);
     config.pipeline.partition = partition;
     const PipelineLayout layout = pipeline_layout(config, training_model(config, small, 0));
     return std::vector<int32_t>{layout.layers(0, 14).end, layout.layers(1, 14).end};
@@ -104,19 +105,20 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   const std::vector<int32_t> best = ends("best");
   CHECK(best[1] > 9);  // the head costs as much as several blocks
   CHECK(best[0] > 2);
-  CHECK(pipeline_layout(piped(1), training_model(piped(1), small, 0)).parts() == 1);
+  CHECK(pipeline_layout(pipeline_config(1), training_model(pipeline_config(1), small, 0)).parts() ==
+        1);
 }
 
 TEST_CASE("too few micro-batches are reported, with what they cost") {
-  CHECK(bubble_notice(piped(1)) == "");
-  Config config = piped(2);
+  CHECK(bubble_notice(pipeline_config(1)) == "");
+  Config config = pipeline_config(2);
   CHECK(bubble_notice(config) == "");
   config.gradient_accumulation_steps = 7;
   // The bubble is 1 of 8 + 1 slots.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 7 with pipeline 2: stages are idle 12 % of a step (schedule "
         "1f1b, equal parts); raise it to 8 for 11 %");
-  config = piped(4, PipelineSchedule::kInterleaved, 2);
+  config = pipeline_config(4, PipelineSchedule::kInterleaved, 2);
   // The bubbles are 3 / 2 of 8 + 3 / 2 slots, and of 16 + 3 / 2.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 8 with pipeline 4: stages are idle 16 % of a step (schedule "

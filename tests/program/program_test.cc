@@ -40,7 +40,7 @@ TEST_CASE("ranges overlap when they share a byte of one buffer") {
   CHECK_FALSE(overlaps({0, 4, 0}, {0, 4, 0}));
 }
 
-TEST_CASE("instructions are called by kind, layer and micro-batch") {
+TEST_CASE("the name of an instruction has its kind, layer and micro-batch") {
   CHECK(instr_label({.kind = InstrKind::kBackward, .layer = 3, .micro_batch = 0}) ==
         "backward layer 3 mb 0");
   CHECK(instr_label({.kind = InstrKind::kLoadBatch, .micro_batch = 2}) == "load_batch mb 2");
@@ -63,7 +63,7 @@ TEST_CASE("instructions are called by kind, layer and micro-batch") {
   CHECK(category_name(Category::kSums) == "buffers");
 }
 
-TEST_CASE("exchanges say over which ranks they go, a shift by how many ranks") {
+TEST_CASE("the text of an exchange names its axis, and that of a shift also the distance") {
   const std::string text = program_text(exchanges({4, 1}, 3));
   CHECK(text.find("| all_to_all over cp  reads in  writes out\n") != std::string::npos);
   CHECK(text.find("| shift over cp by 3  reads in  writes out\n") != std::string::npos);
@@ -84,8 +84,8 @@ TEST_CASE("exchanges count bytes that leave a rank, counted ones as if all block
 }
 
 TEST_CASE(
-    "of an exchange a rank maps one peer's memory at a time, and what is small goes through "
-    "staging areas") {
+    "in an exchange a rank maps one peer's memory at a time, and small blocks go through staging "
+    "areas") {
   const auto mapped = [](size_t which, int64_t bytes) {
     Program program = exchanges({4, 1}, 1);
     for (BufferId id : {0, 1}) {
@@ -229,7 +229,8 @@ TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % o
   CHECK(check(program).empty());
 }
 
-TEST_CASE("SmolLM2's gradients leave in buckets of one layer, the embedding's last and alone") {
+TEST_CASE(
+    "SmolLM2's gradients are reduced in buckets of one layer, the embedding's last and alone") {
   const PartitionedModel built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   std::vector<Range> ranges;
   for (const std::vector<Range>& bucket :

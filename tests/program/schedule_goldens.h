@@ -8,7 +8,7 @@
 
 #include "axes/pipeline/schedule.h"
 #include "base/error.h"
-#include "needs.h"
+#include "requirements.h"
 
 namespace ftrun::testing {
 

@@ -2,10 +2,10 @@
 #include <map>
 #include <set>
 
-#include "choices.h"
 #include "program/buffer_names.h"
 #include "program/traffic.h"
 #include "sim/interpreter.h"
+#include "step_cases.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,19 +17,19 @@ namespace {
 
 using namespace testing;
 
-/// Returns a choice of two blocks, tied or not, on four ranks in nodes of `neighbors`. Blocks are
-/// gathered in forward and again in backward.
-Choice secondary_choice(int neighbors, int32_t micro_batches = 1, bool tied = false) {
+/// Returns a step case of two blocks, tied or not, on four ranks in nodes of `neighbors`. Blocks
+/// are gathered in forward and again in backward.
+StepCase secondary_step_case(int neighbors, int32_t micro_batches = 1, bool tied = false) {
   ModelConfig config = small_config(2, tied);
   config.hidden = 64;
   config.feed_forward = 100;
-  Choice choice{build(config),
-                {.micro_batches = micro_batches, .bucket_elements = 1},
-                {4, 1, neighbors},
-                config};
-  choice.options.state.stage = 3;
-  choice.options.state.secondary_shards = neighbors;
-  return choice;
+  StepCase step_case{build(config),
+                     {.micro_batches = micro_batches, .bucket_elements = 1},
+                     {4, 1, neighbors},
+                     config};
+  step_case.options.state.stage = 3;
+  step_case.options.state.secondary_shards = neighbors;
+  return step_case;
 }
 
 std::vector<const Instr*> gathers_of(const Program& program) {
@@ -51,8 +51,8 @@ std::vector<const Instr*> copies_of_parts(const Program& program) {
 
 TEST_CASE("the first gather of a unit runs over the shards, later ones over the neighbors") {
   for (const int32_t micro_batches : {1, 2, 3}) {
-    const Choice choice = secondary_choice(2, micro_batches);
-    for (const StepProgram& step : choice.steps()) {
+    const StepCase step_case = secondary_step_case(2, micro_batches);
+    for (const StepProgram& step : step_case.steps()) {
       INFO(program_text(step.program));
       std::map<UnitId, int> times;
       for (const Instr* gather : gathers_of(step.program)) {
@@ -71,8 +71,8 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
 }
 
 TEST_CASE("a rank keeps its own part of the node's copy, for units that are gathered again only") {
-  const Choice choice = secondary_choice(2);
-  const std::vector<StepProgram> steps = choice.steps();
+  const StepCase step_case = secondary_step_case(2);
+  const std::vector<StepProgram> steps = step_case.steps();
   for (size_t rank = 0; rank < steps.size(); ++rank) {
     const Program& program = steps[rank].program;
     std::set<UnitId> kept;
@@ -94,10 +94,10 @@ TEST_CASE("a rank keeps its own part of the node's copy, for units that are gath
     REQUIRE(secondary.peer_visible);
     REQUIRE(secondary.category == Category::kParameters);
     REQUIRE(secondary.tier == Tier::kDevice);
-    REQUIRE(secondary.format.dtype == choice.built.model.dtypes.compute);
+    REQUIRE(secondary.format.dtype == step_case.built.model.dtypes.compute);
   }
   // The embedding is gathered again for the next micro-batch.
-  REQUIRE(copies_of_parts(secondary_choice(2, 2).step(0).program).size() == 4);
+  REQUIRE(copies_of_parts(secondary_step_case(2, 2).step(0).program).size() == 4);
 }
 
 TEST_CASE("nodes of one rank, other stages and other programs do not have secondary shards") {
@@ -105,21 +105,21 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
     return std::any_of(program.buffers.begin(), program.buffers.end(),
                        [](const Buffer& b) { return b.name == buffer_names::kSecondary; });
   };
-  REQUIRE(has(secondary_choice(2).step(0).program));
-  REQUIRE_FALSE(has(secondary_choice(1).step(0).program));
+  REQUIRE(has(secondary_step_case(2).step(0).program));
+  REQUIRE_FALSE(has(secondary_step_case(1).step(0).program));
   for (int stage = 0; stage < 3; ++stage) {
-    Choice choice = secondary_choice(2);
-    choice.options.state.stage = stage;
-    REQUIRE_FALSE(has(choice.step(0).program));
+    StepCase step_case = secondary_step_case(2);
+    step_case.options.state.stage = stage;
+    REQUIRE_FALSE(has(step_case.step(0).program));
   }
-  Choice choice = secondary_choice(2, 2, true);  // tied: forward reads the matrix twice
-  choice.options.state.dp_shard = {4, 1};
+  StepCase step_case = secondary_step_case(2, 2, true);  // tied: forward reads the matrix twice
+  step_case.options.state.dp_shard = {4, 1};
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
-    const ModelDescription model = build_model(choice.config, {1, 4}, mode);
+    const ModelDescription model = build_model(step_case.config, {1, 4}, mode);
     const StepProgram step =
         mode == Mode::kEvaluate
-            ? build_evaluation_step(model, choice.built.partition, choice.options)
-            : build_logits_step(model, choice.built.partition, choice.options);
+            ? build_evaluation_step(model, step_case.built.partition, step_case.options)
+            : build_logits_step(model, step_case.built.partition, step_case.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
       REQUIRE(axes_in(step.program, gather->group()) == "dp_shard");
@@ -127,9 +127,9 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
 }
 
 TEST_CASE("parameters kept for their next use need no secondary shard") {
-  Choice choice = secondary_choice(2, 2);
-  choice.options.reuse_distance = 1'000'000;
-  const Program program = choice.step(0).program;
+  StepCase step_case = secondary_step_case(2, 2);
+  step_case.options.reuse_distance = 1'000'000;
+  const Program program = step_case.step(0).program;
   REQUIRE(gathers_of(program).size() == 4);
   for (const Instr* gather : gathers_of(program))
     REQUIRE(axes_in(program, gather->group()) == "dp_shard");
@@ -138,9 +138,9 @@ TEST_CASE("parameters kept for their next use need no secondary shard") {
 
 TEST_CASE("parameters of other tiers are copied in once a step") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
-    Choice choice = secondary_choice(2, 2);
-    choice.options.state.parameter_tier = choice.options.state.optimizer_tier = tier;
-    const Program program = choice.step(0).program;
+    StepCase step_case = secondary_step_case(2, 2);
+    step_case.options.state.parameter_tier = step_case.options.state.optimizer_tier = tier;
+    const Program program = step_case.step(0).program;
     INFO(program_text(program));
     std::map<UnitId, int> brought;
     for (const Instr& instr : program.instrs)
@@ -150,7 +150,7 @@ TEST_CASE("parameters of other tiers are copied in once a step") {
   }
 }
 
-TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
+TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper states") {
   // Every tensor has a multiple of 4096 x 4 elements. Two forward lists read the tied matrix.
   ModelConfig config = small_config(2, true);
   config.hidden = 16384;
@@ -205,8 +205,9 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
         "  loss and gradient norm                                                     252 B\n");
 }
 
-TEST_CASE("a step with secondary shards says so") {
-  const std::string text = program_text(secondary_choice(2).step(1).program);
+TEST_CASE(
+    "the text of a step with secondary shards names the secondary parameters and their group") {
+  const std::string text = program_text(secondary_step_case(2).step(1).program);
   INFO(text);
   CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
   CHECK(text.find("all_gather unit 1 mb 0 over dp_shard ") != std::string::npos);
@@ -216,8 +217,9 @@ TEST_CASE("a step with secondary shards says so") {
 
 /// Runs two steps. Returns the fault, or the difference from the weights of the good programs; ""
 /// for none.
-std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::mt19937_64& random) {
-  const auto weights = [&](const Choice& of, std::vector<StepProgram> programs,
+std::string outcome(const StepCase& step_case, std::vector<StepProgram> steps,
+                    std::mt19937_64& random) {
+  const auto weights = [&](const StepCase& of, std::vector<StepProgram> programs,
                            std::string& fault) {
     Interpreter interpreter(of.built.model, of.built.partition, std::move(programs),
                             of.mesh.grid());
@@ -226,10 +228,10 @@ std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::m
     return interpreter.state(StatePiece::kParam, fault);
   };
   std::string fault;
-  const Choice oracle = plain(choice);
+  const StepCase oracle = plain(step_case);
   const auto wanted = weights(oracle, oracle.steps(), fault);
   REQUIRE(fault == "");
-  const auto found = weights(choice, std::move(steps), fault);
+  const auto found = weights(step_case, std::move(steps), fault);
   if (!fault.empty()) return fault;
   return found == wanted ? "" : "other weights";
 }
@@ -239,26 +241,27 @@ TEST_CASE("secondary shards of every number of neighbors have the weights of the
   for (const int neighbors : {1, 2, 4})
     for (const int32_t micro_batches : {1, 2})
       for (const bool tied : {false, true}) {
-        const Choice choice = secondary_choice(neighbors, micro_batches, tied);
-        const std::vector<StepProgram> steps = choice.steps();
+        const StepCase step_case = secondary_step_case(neighbors, micro_batches, tied);
+        const std::vector<StepProgram> steps = step_case.steps();
         std::vector<const Program*> programs;
         for (const StepProgram& step : steps) programs.push_back(&step.program);
         REQUIRE(check_programs(programs) == std::vector<std::string>{});
-        CHECK(outcome(choice, steps, random) == "");
+        CHECK(outcome(step_case, steps, random) == "");
       }
 }
 
-TEST_CASE("a part that is not kept, or is another rank's, is noticed") {
+TEST_CASE(
+    "a secondary shard that is not kept, or is another rank's, changes the weights or is refused") {
   std::mt19937_64 random(1102);
-  const Choice choice = secondary_choice(2);
+  const StepCase step_case = secondary_step_case(2);
   const auto changed = [&](auto change) {
-    std::vector<StepProgram> steps = choice.steps();
+    std::vector<StepProgram> steps = step_case.steps();
     for (Instr& instr : steps[1].program.instrs)
       if (instr.kind == InstrKind::kCopy && is_secondary(steps[1].program, instr.writes[0])) {
         change(instr);
         break;
       }
-    return outcome(choice, std::move(steps), random);
+    return outcome(step_case, std::move(steps), random);
   };
   CHECK(changed([](Instr&) {}) == "");
   CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");
@@ -271,8 +274,8 @@ TEST_CASE("a part that is not kept, or is another rank's, is noticed") {
 }
 
 TEST_CASE("ranks that differ in their number of neighbors are refused") {
-  const std::vector<StepProgram> two = secondary_choice(2).steps();
-  const std::vector<StepProgram> four = secondary_choice(4).steps();
+  const std::vector<StepProgram> two = secondary_step_case(2).steps();
+  const std::vector<StepProgram> four = secondary_step_case(4).steps();
   const Program* ranks[] = {&two[0].program, &four[1].program};
   const std::vector<std::string> faults = check_programs(ranks);
   REQUIRE(faults.size() == 1);

@@ -4,11 +4,11 @@
 #include <map>
 #include <set>
 
-#include "choices.h"
 #include "partition/flat_layout.h"
 #include "program/lifetime.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
+#include "step_cases.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>
@@ -48,32 +48,32 @@ class Coverage {
   std::vector<std::map<int64_t, int>> changes_;
 };
 
-/// SteppedChoice is a random choice with the programs of all its ranks. The tests share a list of
-/// them; each test uses as many as it needs, beginning with the first.
-struct SteppedChoice {
-  Choice choice;
+/// BuiltStepCase is a random step case with the programs of all its ranks. The tests share a list
+/// of them; each test uses as many as it needs, beginning with the first.
+struct BuiltStepCase {
+  StepCase step_case;
   std::vector<StepProgram> steps;
 };
 
-const SteppedChoice& stepped_choice(int number) {
+const BuiltStepCase& built_step_case(int number) {
   static std::mt19937_64 random(401);
-  static std::deque<SteppedChoice> made;
+  static std::deque<BuiltStepCase> made;
   while (std::ssize(made) <= number) {
-    Choice choice = random_choice(random);
-    std::vector<StepProgram> steps = choice.steps();
-    made.push_back({std::move(choice), std::move(steps)});
+    StepCase step_case = random_step_case(random);
+    std::vector<StepProgram> steps = step_case.steps();
+    made.push_back({std::move(step_case), std::move(steps)});
   }
   return made[static_cast<size_t>(number)];
 }
 
 TEST_CASE("the ranks of one tensor index together save each element of each state once") {
   for (int round = 0; round < sweep_rounds(120); ++round) {
-    const auto& [choice, steps] = stepped_choice(round);
-    INFO(choice.text());
+    const auto& [step_case, steps] = built_step_case(round);
+    INFO(step_case.text());
     for (int32_t state = StatePiece::kParam;
-         state < std::ssize(choice.options.state.optimizer_states); ++state) {
-      std::vector<Coverage> saved(static_cast<size_t>(choice.mesh.tensor),
-                                  Coverage(choice.built.partition));
+         state < std::ssize(step_case.options.state.optimizer_states); ++state) {
+      std::vector<Coverage> saved(static_cast<size_t>(step_case.mesh.tensor),
+                                  Coverage(step_case.built.partition));
       for (size_t r = 0; r < steps.size(); ++r)
         for (const StatePiece& piece : steps[r].pieces) {
           if (piece.state != state) continue;
@@ -95,27 +95,27 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
 }
 
 /// Returns whether a unit is sharded: a small unit is only if it has a block for each shard.
-bool is_cut(const Unit& unit, const Choice& choice) {
-  const int shards = choice.mesh.shards;
+bool is_cut(const Unit& unit, const StepCase& step_case) {
+  const int shards = step_case.mesh.shards;
   const bool pays =
-      choice.options.state.stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
+      step_case.options.state.stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
   return !unit.small || pays;
 }
 
 TEST_CASE("each element of each state is held by as many ranks as the stage says") {
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const auto& [choice, steps] = stepped_choice(round);
-    INFO(choice.text());
-    const StateOptions& state = choice.options.state;
+    const auto& [step_case, steps] = built_step_case(round);
+    INFO(step_case.text());
+    const StateOptions& state = step_case.options.state;
     std::map<std::pair<int32_t, UnitId>, int64_t> held;
     for (const StepProgram& step : steps)
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
-    for (const Unit& unit : choice.built.partition.units) {
-      const bool cut = state.stage > 0 && choice.mesh.shards > 1 && is_cut(unit, choice);
+    for (const Unit& unit : step_case.built.partition.units) {
+      const bool cut = state.stage > 0 && step_case.mesh.shards > 1 && is_cut(unit, step_case);
       for (int32_t s = 0; s < std::ssize(state.optimizer_states); ++s)
-        REQUIRE(held[{s, unit.id}] == unit.padded * choice.mesh.tensor *
-                                          (cut ? choice.mesh.replicas : choice.mesh.data()));
+        REQUIRE(held[{s, unit.id}] == unit.padded * step_case.mesh.tensor *
+                                          (cut ? step_case.mesh.replicas : step_case.mesh.data()));
     }
   }
 }
@@ -130,26 +130,26 @@ size_t rank_of(const Mesh& mesh, int copy, int shard) {
 TEST_CASE(
     "each element of each unit is updated once by its owners, with one number on every rank") {
   for (int round = 0; round < sweep_rounds(80); ++round) {
-    const auto& [choice, steps] = stepped_choice(round);
-    INFO(choice.text());
-    const Partition& partition = choice.built.partition;
+    const auto& [step_case, steps] = built_step_case(round);
+    INFO(step_case.text());
+    const Partition& partition = step_case.built.partition;
     const FlatLayout index = flat_layout(partition, FlatOrder::kForward);
-    const StateOptions& state = choice.options.state;
-    for (int copy = 0; copy < choice.mesh.replicas * choice.mesh.tensor; ++copy) {
+    const StateOptions& state = step_case.options.state;
+    for (int copy = 0; copy < step_case.mesh.replicas * step_case.mesh.tensor; ++copy) {
       Coverage cut(partition);
-      for (int shard = 0; shard < choice.mesh.shards; ++shard) {
+      for (int shard = 0; shard < step_case.mesh.shards; ++shard) {
         Coverage own(partition);
-        const StepProgram& step = steps[rank_of(choice.mesh, copy, shard)];
+        const StepProgram& step = steps[rank_of(step_case.mesh, copy, shard)];
         for (const size_t i : all_of(step.program, InstrKind::kUpdate)) {
           const Instr& instr = step.program.instrs[i];
           const int64_t begin = instr.update().first_element - index.at(instr.unit);
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
-          const bool shared = state.stage > 0 && choice.mesh.shards > 1 &&
-                              is_cut(partition.unit(instr.unit), choice);
+          const bool shared = state.stage > 0 && step_case.mesh.shards > 1 &&
+                              is_cut(partition.unit(instr.unit), step_case);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
-            REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) ==
+            REQUIRE(decays_matrices(step_case.built.model.tensor(slice.tensor)) ==
                     instr.update().decay);
         }
         if (state.stage == 0) REQUIRE(own.all(1));
@@ -161,15 +161,15 @@ TEST_CASE(
 
 /// Returns how many elements the norm counts. Each tensor, with the padding after it, counts once
 /// for each different part of it.
-int64_t counted_by_norm(const Choice& choice) {
+int64_t counted_by_norm(const StepCase& step_case) {
   int64_t elements = 0;
-  for (const Unit& unit : choice.built.partition.units)
+  for (const Unit& unit : step_case.built.partition.units)
     for (size_t i = 0; i < unit.slices.size(); ++i) {
       const bool last = i + 1 == unit.slices.size();
       const int64_t end = last ? unit.padded : unit.slices[i + 1].position_in_unit;
       const int64_t begin = i == 0 ? 0 : unit.slices[i].position_in_unit;
-      const int copies = choice.built.model.tensor(unit.slices[i].tensor).copies;
-      elements += (end - begin) * choice.mesh.tensor / copies;
+      const int copies = step_case.built.model.tensor(unit.slices[i].tensor).copies;
+      elements += (end - begin) * step_case.mesh.tensor / copies;
     }
   return elements;
 }
@@ -214,13 +214,13 @@ TEST_CASE("ranks that share rows divide the state like ranks that read different
   for (const int stage : {0, 1, 2, 3})
     for (const Mesh& mesh : {Mesh{.shards = 4}, Mesh{.shards = 4, .replicas = 2, .tensor = 2},
                              Mesh{.shards = 4, .secondary_shards = 2}}) {
-      Choice apart = small_choice(small_config(2, true), mesh);
+      StepCase apart = small_step_case(small_config(2, true), mesh);
       StateOptions& state = apart.options.state;
       state.stage = stage;
       state.snapshots = true;
       state.secondary_shards = stage == 3 ? mesh.secondary_shards : 1;
       if (stage == 2) apart = with_codes(apart, random);
-      Choice together = apart;
+      StepCase together = apart;
       together.mesh.context = 2;
       INFO(together.text());
       for (int rank = 0; rank < mesh.ranks(); ++rank)
@@ -230,12 +230,12 @@ TEST_CASE("ranks that share rows divide the state like ranks that read different
 
 TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const auto& [choice, steps] = stepped_choice(round);
-    INFO(choice.text());
-    for (int replica = 0; replica < choice.mesh.replicas; ++replica) {
+    const auto& [step_case, steps] = built_step_case(round);
+    INFO(step_case.text());
+    for (int replica = 0; replica < step_case.mesh.replicas; ++replica) {
       std::map<int64_t, int> slots;
       int64_t elements = 0;
-      const int ranks = choice.mesh.shards * choice.mesh.tensor;
+      const int ranks = step_case.mesh.shards * step_case.mesh.tensor;
       for (int rank = 0; rank < ranks; ++rank) {
         const Program& program = steps[static_cast<size_t>(replica * ranks + rank)].program;
         for (const size_t i : all_of(program, InstrKind::kGradientNorm)) {
@@ -244,7 +244,7 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
           for (const Range& range : instr.reads) elements += element_count(program, range);
         }
       }
-      REQUIRE(elements == counted_by_norm(choice));
+      REQUIRE(elements == counted_by_norm(step_case));
     }
   }
 }
@@ -269,17 +269,17 @@ TEST_CASE(
 TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers them") {
   std::mt19937_64 random(405);
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const Choice choice = with_frozen(random_choice(random), random, 50);
-    const StepProgram step = choice.last_step();
-    INFO(choice.text() << "\n" << program_text(step.program));
+    const StepCase step_case = with_frozen(random_step_case(random), random, 50);
+    const StepProgram step = step_case.last_step();
+    INFO(step_case.text() << "\n" << program_text(step.program));
     const auto is_frozen = [&](int32_t unit) {
-      return unit >= 0 && !choice.built.partition.unit(unit).trainable;
+      return unit >= 0 && !step_case.built.partition.unit(unit).trainable;
     };
     for (const StatePiece& piece : step.pieces)
       if (is_frozen(piece.unit)) REQUIRE(piece.state == StatePiece::kParam);
     int64_t trained = 0;
-    for (const Unit& unit : choice.built.partition.units)
-      trained += unit.trainable ? unit.padded + kUnitBlock * choice.mesh.shards : 0;
+    for (const Unit& unit : step_case.built.partition.units)
+      trained += unit.trainable ? unit.padded + kUnitBlock * step_case.mesh.shards : 0;
     int64_t kept = 0;
     std::set<int32_t> gathered;
     for (const Buffer& buffer : step.program.buffers)
@@ -291,9 +291,9 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       REQUIRE(brings_parameters_only(step.program, instr));
       gathered.insert(instr.unit);
     }
-    for (const Unit& unit : choice.built.partition.units)
-      if (!unit.trainable && !unit.small && choice.options.state.stage == 3 &&
-          choice.mesh.shards > 1)
+    for (const Unit& unit : step_case.built.partition.units)
+      if (!unit.trainable && !unit.small && step_case.options.state.stage == 3 &&
+          step_case.mesh.shards > 1)
         REQUIRE(gathered.contains(unit.id));
   }
 }
@@ -302,9 +302,9 @@ TEST_CASE("copies run on the lane of their link, and none is between device and 
   std::mt19937_64 random(408);
   std::set<std::string> used;
   for (int round = 0; round < sweep_rounds(150); ++round) {
-    const Choice choice = random_choice(random);
-    const Program program = choice.step(0).program;
-    INFO(choice.text() << "\n" << program_text(program));
+    const StepCase step_case = random_step_case(random);
+    const Program program = step_case.step(0).program;
+    INFO(step_case.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
       if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) continue;
       const Tier from = program.at(instr.reads[0].buffer).tier;
@@ -328,9 +328,9 @@ TEST_CASE("copies run on the lane of their link, and none is between device and 
 TEST_CASE("collectives work on memory that peers can see") {
   std::mt19937_64 random(409);
   for (int round = 0; round < sweep_rounds(100); ++round) {
-    const Choice choice = random_choice(random);
-    const Program program = choice.step(0).program;
-    INFO(choice.text() << "\n" << program_text(program));
+    const StepCase step_case = random_step_case(random);
+    const Program program = step_case.step(0).program;
+    INFO(step_case.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
       if (!instr.is_collective() || (instr.unit < 0 && instr.layer < 0)) continue;
       // Ranges that are sent must be visible to peers; the results of a gather are private.
@@ -342,13 +342,13 @@ TEST_CASE("collectives work on memory that peers can see") {
 TEST_CASE("the programs of a rank share their persistent buffers by kind") {
   std::mt19937_64 random(410);
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const Choice choice = random_choice(random);
-    INFO(choice.text());
-    const Program train = choice.last_step().program;
-    const StepOptions mine = choice.of_rank(choice.mesh.ranks() - 1);
-    const PartitionedModel& built = choice.built;
-    const ModelDescription evaluate = choice.model_for(Mode::kEvaluate);
-    const ModelDescription logits = choice.model_for(Mode::kLogits);
+    const StepCase step_case = random_step_case(random);
+    INFO(step_case.text());
+    const Program train = step_case.last_step().program;
+    const StepOptions mine = step_case.options_of_rank(step_case.mesh.ranks() - 1);
+    const PartitionedModel& built = step_case.built;
+    const ModelDescription evaluate = step_case.model_for(Mode::kEvaluate);
+    const ModelDescription logits = step_case.model_for(Mode::kLogits);
     size_t shared = 0;
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
@@ -411,11 +411,11 @@ std::vector<GatheredBuffer> gathered_of(const Program& program) {
   return all;
 }
 
-Choice sharded_choice(std::mt19937_64& random) {
+StepCase sharded_step_case(std::mt19937_64& random) {
   for (;;) {
-    Choice choice = random_choice(random);
-    choice.options.state.stage = 3;
-    if (choice.mesh.shards > 1) return choice;
+    StepCase step_case = random_step_case(random);
+    step_case.options.state.stage = 3;
+    if (step_case.mesh.shards > 1) return step_case;
   }
 }
 
@@ -424,9 +424,9 @@ TEST_CASE("gathered parameters exceed the live limit only where one layer needs 
   std::mt19937_64 random(405);
   int over = 0;
   for (int round = 0; round < sweep_rounds(120); ++round) {
-    const Choice choice = sharded_choice(random);
-    INFO(choice.text());
-    const Program program = choice.step(0).program;
+    const StepCase step_case = sharded_step_case(random);
+    INFO(step_case.text());
+    const Program program = step_case.step(0).program;
     INFO(program_text(program));
     const std::vector<GatheredBuffer> gathered = gathered_of(program);
     for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -437,7 +437,7 @@ TEST_CASE("gathered parameters exceed the live limit only where one layer needs 
         live += g.elements;
         readers.insert(g.reader);
       }
-      if (live <= choice.options.max_live_elements) continue;
+      if (live <= step_case.options.max_live_elements) continue;
       ++over;
       INFO("at " << i);
       REQUIRE(readers.size() == 1);
@@ -450,10 +450,10 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
   std::mt19937_64 random(406);
   bool ahead_at_all = false;
   for (int round = 0; round < sweep_rounds(120); ++round) {
-    const Choice choice = sharded_choice(random);
-    const Program program = choice.step(0).program;
+    const StepCase step_case = sharded_step_case(random);
+    const Program program = step_case.step(0).program;
     const std::vector<GatheredBuffer> gathered = gathered_of(program);
-    INFO(choice.text() << "\n" << program_text(program));
+    INFO(step_case.text() << "\n" << program_text(program));
     // The elements that are gathered ahead are counted at the start of each layer.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       if (!program.instrs[i].runs_ops()) continue;
@@ -465,7 +465,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
         ++units;
       }
       ahead_at_all |= ahead > 0;
-      const int64_t most = choice.options.overlap ? choice.options.prefetch_elements : 0;
+      const int64_t most = step_case.options.overlap ? step_case.options.prefetch_elements : 0;
       REQUIRE((ahead <= most || (most > 0 && units == 1)));
     }
   }
@@ -515,10 +515,10 @@ std::vector<std::string> compute_order(const Program& program) {
 TEST_CASE("tuning keys do not change the order of computation or of sums") {
   std::mt19937_64 random(407);
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const Choice choice = random_choice(random);
-    INFO(choice.text());
-    Choice other = choice;
-    const StepOptions knobs = random_options(random, choice.built, choice.mesh);
+    const StepCase step_case = random_step_case(random);
+    INFO(step_case.text());
+    StepCase other = step_case;
+    const StepOptions knobs = random_options(random, step_case.built, step_case.mesh);
     StepOptions& options = other.options;
     options.bucket_elements = knobs.bucket_elements;
     options.gather_bucket_elements = knobs.gather_bucket_elements;
@@ -528,8 +528,8 @@ TEST_CASE("tuning keys do not change the order of computation or of sums") {
     options.overlap = knobs.overlap;
     options.offload_activations = knobs.offload_activations;
     options.state.parameter_tier = knobs.state.parameter_tier;
-    if (choice.options.state.stage < 3) options.state.parameter_tier = Tier::kDevice;
-    const std::vector<StepProgram> a = choice.steps();
+    if (step_case.options.state.stage < 3) options.state.parameter_tier = Tier::kDevice;
+    const std::vector<StepProgram> a = step_case.steps();
     const std::vector<StepProgram> b = other.steps();
     for (size_t r = 0; r < a.size(); ++r)
       REQUIRE(compute_order(a[r].program) == compute_order(b[r].program));

@@ -149,7 +149,8 @@ TEST_CASE(
   CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.text->program));
 }
 
-TEST_CASE("only stage 3 has nodes, but none of all ranks if shards are on the device") {
+TEST_CASE(
+    "only stage 3 has secondary shards, and none over all ranks if shards are on the device") {
   const auto node = [](int64_t stage, int64_t ranks, OffloadDevice parameters) {
     Config config = base_config(stage);
     config.zero.hpz_partition_size = ranks;
@@ -274,7 +275,7 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
   }
 }
 
-TEST_CASE("a checkpoint has what trains, on each stage of a pipeline") {
+TEST_CASE("a checkpoint has the tensors that train, on each stage of a pipeline") {
   const auto bytes_of = [](const std::vector<std::string>& only, bool bf16_state, int rank) {
     return checkpoint_bytes(plan_of(
         1,
@@ -398,7 +399,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("tensor-parallel ranks send what theory says") {
+TEST_CASE("tensor-parallel ranks send the bytes of the published formula") {
   const int64_t blocks = 2;
   for (const bool sequence : {true, false})
     for (const int64_t stage : {0, 3})

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "choices.h"
 #include "model/size.h"
+#include "step_cases.h"
 
 #include <catch2/catch.hpp>
 
@@ -26,7 +26,7 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
 }
 
 /// Returns the bytes that Communicator::stats() would count, summed over all collectives.
-int64_t counted(const Program& program, Mesh mesh) {
+int64_t expected_bytes(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
     if (!instr.is_collective()) continue;
@@ -47,20 +47,21 @@ int64_t counted(const Program& program, Mesh mesh) {
   return bytes;
 }
 
-TEST_CASE("theory and deviations add up to what the program sends and communicators count") {
+TEST_CASE(
+    "the published formulas and the listed deviations add up to the bytes that a program sends") {
   std::mt19937_64 random(301);
   for (int round = 0; round < 150; ++round) {
-    Choice choice = random_choice(random);
-    if (round % 3 == 2) choice = with_frozen(choice, random, 40);
-    if (round % 3 == 1) choice = with_frozen_below(choice, random);
-    const std::vector<StepProgram> steps = choice.steps();
+    StepCase step_case = random_step_case(random);
+    if (round % 3 == 2) step_case = with_frozen(step_case, random, 40);
+    if (round % 3 == 1) step_case = with_frozen_below(step_case, random);
+    const std::vector<StepProgram> steps = step_case.steps();
     const Program& program = steps.back().program;
-    const StepOptions options = choice.of_rank(choice.mesh.ranks() - 1);
+    const StepOptions options = step_case.options_of_rank(step_case.mesh.ranks() - 1);
     const Traffic traffic = program_traffic(program);
     const TrafficTheory theory =
-        explain_traffic(program, choice.built.model, choice.built.partition, options);
-    INFO("round " << round << ": " << choice.text() << "\n" << traffic_text(traffic, theory));
-    REQUIRE(traffic.bytes == counted(program, choice.mesh));
+        explain_traffic(program, step_case.built.model, step_case.built.partition, options);
+    INFO("round " << round << ": " << step_case.text() << "\n" << traffic_text(traffic, theory));
+    REQUIRE(traffic.bytes == expected_bytes(program, step_case.mesh));
     int64_t rows = 0;
     int64_t calls = 0;
     for (const TrafficRow& row : traffic.rows) {
@@ -73,8 +74,8 @@ TEST_CASE("theory and deviations add up to what the program sends and communicat
       REQUIRE(deviation.bytes != 0);
       sum += deviation.bytes;
       // The formulas omit less than a byte per call and unit.
-      const auto parts = calls + static_cast<int64_t>(choice.built.partition.units.size()) *
-                                     choice.options.micro_batches;
+      const auto parts = calls + static_cast<int64_t>(step_case.built.partition.units.size()) *
+                                     step_case.options.micro_batches;
       if (deviation.cause.find("rounding") == 0)
         REQUIRE(std::abs(static_cast<double>(deviation.bytes)) <= static_cast<double>(parts));
     }
@@ -104,7 +105,7 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
 
 /// Returns a model whose units have no padding on 2 and 4 ranks. The norms, whose units would have
 /// some, are made small units instead.
-PartitionedModel even(UnitGranularity granularity = UnitGranularity::kLayer) {
+PartitionedModel model_without_padding(UnitGranularity granularity = UnitGranularity::kLayer) {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = 128;
   c.hidden = 128;
@@ -122,7 +123,7 @@ TEST_CASE("units whose gradients lie next to each other without padding are all 
     for (int stage = 0; stage < 4; ++stage)
       for (const int ranks : {1, 2, 4})
         for (const int32_t micro_batches : {1, 2}) {
-          const PartitionedModel built = even(granularity);
+          const PartitionedModel built = model_without_padding(granularity);
           StepOptions options{.micro_batches = micro_batches, .bucket_elements = 1};
           options.state.stage = stage;
           const Program program = built.step(options, ranks);
@@ -140,7 +141,7 @@ TEST_CASE("units whose gradients lie next to each other without padding are all 
         }
 }
 
-int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
+int64_t deviation_bytes(const TrafficTheory& theory, const std::string& cause) {
   int64_t bytes = 0;
   for (const TrafficDeviation& deviation : theory.deviations)
     if (deviation.cause.find(cause) == 0) bytes += deviation.bytes;
@@ -148,8 +149,8 @@ int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
 }
 
 TEST_CASE(
-    "gathering weights while they are packed is a separate deviation, because theory counts them "
-    "unpacked") {
+    "gathering weights while they are packed is a separate deviation, because the formulas count "
+    "unpacked weights") {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = c.hidden = c.feed_forward = 128;
   c.query_heads = c.kv_heads = 4;
@@ -175,14 +176,14 @@ TEST_CASE(
     if (unit.packed) elements += unit.numel;
   REQUIRE(elements == 2 * 7 * 128 * 128);
   const int64_t saved = elements * 4 - elements / kPackedRecord * dtypes.packed.record_bytes();
-  CHECK(of_cause(theory, "packed weights (quantization)") == -2 * saved / 2);
+  CHECK(deviation_bytes(theory, "packed weights (quantization)") == -2 * saved / 2);
   int64_t sum = theory.bytes;
   for (const TrafficDeviation& deviation : theory.deviations) sum += deviation.bytes;
   CHECK(sum == program_traffic(program).bytes);
 }
 
 TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-1)/N") {
-  const PartitionedModel built = even();
+  const PartitionedModel built = model_without_padding();
   for (const int ranks : {2, 4}) {
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
@@ -210,17 +211,18 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
         // computed in forward.
         const int64_t forward_only = 2 * 128 * 128;
         CHECK(large == (3 * even_elements - forward_only) * 4 * (ranks - 1) / ranks);
-        CHECK(of_cause(theory, "units that are read by other than") ==
+        CHECK(deviation_bytes(theory, "units that are read by other than") ==
               -forward_only * 4 * (ranks - 1) / ranks);
       }
       for (const char* cause :
            {"gathered parameters that were kept", "repetition", "replicas", "gradients summed"})
-        CHECK(of_cause(theory, cause) == 0);
+        CHECK(deviation_bytes(theory, cause) == 0);
     }
   }
 }
 
-TEST_CASE("without deviations, a program sends what theory says, plus loss and norm") {
+TEST_CASE(
+    "without deviations, a program sends the bytes of the published formulas, plus loss and norm") {
   // Every tensor has a multiple of 4096 x 4 elements. Two forward lists read the tied matrix.
   ModelConfig c = small_config(2, true);
   c.hidden = 16384;
@@ -258,8 +260,8 @@ TEST_CASE("parameters kept for their next use are not sent again") {
   const auto kept = [&](int64_t distance) {
     options.reuse_distance = distance;
     const Program program = built.step(options, 4);
-    return of_cause(explain_traffic(program, built.model, built.partition, options),
-                    "gathered parameters that were kept");
+    return deviation_bytes(explain_traffic(program, built.model, built.partition, options),
+                           "gathered parameters that were kept");
   };
   CHECK(kept(0) == 0);
   // The head and two blocks, 4096 elements per rank, are still gathered when backward begins.

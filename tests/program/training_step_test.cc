@@ -7,8 +7,8 @@
 #include "models.h"
 #include "ops/kinds.h"
 #include "partition/flat_layout.h"
-#include "places.h"
 #include "program/buffer_names.h"
+#include "source_paths.h"
 
 #include <catch2/catch.hpp>
 
@@ -63,7 +63,7 @@ void check_golden(const Program& program, const std::string& name) {
   CHECK((found == read_file(cat(testing::source_dir(), "/tests/program/", name))));
 }
 
-TEST_CASE("the step of a one-block model on two micro-batches equals its golden") {
+TEST_CASE("the step of a one-block model on two micro-batches equals the stored program") {
   for (const bool tied : {false, true})
     check_golden(build(small_config(1, tied))
                      .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}),

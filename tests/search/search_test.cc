@@ -14,11 +14,11 @@
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
 #include "model/families.h"
-#include "places.h"
 #include "search/bound.h"
 #include "search/evaluate.h"
 #include "search/layout_rules.h"
 #include "search/tasks.h"
+#include "source_paths.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>

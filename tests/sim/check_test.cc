@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "program/buffer_names.h"
-#include "program/choices.h"
 #include "program/passes.h"
+#include "program/step_cases.h"
 
 #include <catch2/catch.hpp>
 
@@ -24,42 +24,42 @@ constexpr int kRanks = 4;
 // mb 1, 12-14 forward, 15 all_reduce of the loss, 16 backward layer 2, 17 all_reduce, 18 backward
 // layer 1, 19 all_reduce, 20 backward layer 0, 21 all_reduce, 22 gradient_norm, 23 all_reduce of
 // the norm, 24 decide, 25-27 update; the other positions are clears.
-Program good() {
+Program good_program() {
   return build(small_config(1, false))
       .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}, kRanks);
 }
 
-Program broken(const std::function<void(Program&)>& change) {
-  Program program = good();
+Program changed_program(const std::function<void(Program&)>& change) {
+  Program program = good_program();
   change(program);
   return program;
 }
 
 /// Returns the faults of a run where rank 0 has the good program and rank 1 another one.
-Faults against_good(const Program& rank1) {
-  const Program rank0 = good();
+Faults faults_with_rank1(const Program& rank1) {
+  const Program rank0 = good_program();
   const Program* ranks[] = {&rank0, &rank1};
   return check_programs(ranks);
 }
 
 TEST_CASE("a good program has no faults, alone or on many ranks") {
-  const Program program = good();
+  const Program program = good_program();
   REQUIRE(program.instrs.size() == 28);
   CHECK(check(program).empty());
   const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).empty());
-  CHECK(against_good(good()).empty());
+  CHECK(faults_with_rank1(good_program()).empty());
   CHECK(check_programs(std::vector<const Program*>()).empty());
 }
 
 TEST_CASE("a reduction that does not wait for its gradients is named with what it misses") {
-  CHECK(check(broken([](Program& p) { p.instrs[17].waits.clear(); })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[17].waits.clear(); })) ==
         Faults{"instruction 17 (all_reduce unit 2) does not wait for instruction 16 (backward "
                "layer 2 mb 1), which touches the same bytes"});
 }
 
 TEST_CASE("a disk request that starts early where it must not is named") {
-  CHECK(check(broken([](Program& p) { p.instrs[17].detail = DiskRequest{true}; })).at(1) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[17].detail = DiskRequest{true}; })).at(1) ==
         "instruction 17 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
   program.buffers = {
@@ -82,7 +82,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
                "same bytes"});
 }
 
-TEST_CASE("whichever wait is dropped, the checker notices") {
+TEST_CASE("the checker notices whichever wait is dropped") {
   for (const bool overlap : {true, false}) {
     const Program program =
         build(small_config(2, true))
@@ -99,7 +99,7 @@ TEST_CASE("whichever wait is dropped, the checker notices") {
 }
 
 TEST_CASE("a norm without waits is reported for every reduction") {
-  const Faults faults = check(broken([](Program& p) { p.instrs[22].waits.clear(); }));
+  const Faults faults = check(changed_program([](Program& p) { p.instrs[22].waits.clear(); }));
   for (const int unit : {0, 1, 2})
     CHECK(std::count(
               faults.begin(), faults.end(),
@@ -127,21 +127,22 @@ TEST_CASE(
                        "does not wait for the decision")) == 1);
 }
 
-TEST_CASE("waits point backwards") {
+TEST_CASE("an instruction may wait only for earlier ones") {
   const std::string end = ", which does not come before it";
-  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {17}; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[5].waits = {17}; })) ==
         Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 17" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {5}; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[5].waits = {5}; })) ==
         Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 5" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {-1}; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[5].waits = {-1}; })) ==
         Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction -1" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {1000}; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[5].waits = {1000}; })) ==
         Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 1000" + end});
 }
 
 TEST_CASE("a read of bytes that nothing wrote is reported") {
   CHECK(
-      check(broken([](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
+      check(changed_program(
+          [](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
       Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
              "written",
              "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
@@ -150,14 +151,14 @@ TEST_CASE("a read of bytes that nothing wrote is reported") {
 
 TEST_CASE("a read of bytes that are only partly written is reported") {
   CHECK(
-      check(broken([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
+      check(changed_program([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
       Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
              "written",
              "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
              "written"});
   // Two adjacent writes, in either order, are as good as one.
   for (const bool swapped : {false, true})
-    CHECK(check(broken([&](Program& p) {
+    CHECK(check(changed_program([&](Program& p) {
             auto& writes = p.instrs[1].writes;
             Range second = writes[0];
             second.offset = writes[0].bytes = 8;
@@ -167,50 +168,52 @@ TEST_CASE("a read of bytes that are only partly written is reported") {
 }
 
 TEST_CASE("a layer that runs before the one it reads from is noticed") {
-  const Faults faults = check(broken([](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }));
+  const Faults faults =
+      check(changed_program([](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }));
   CHECK(std::count(faults.begin(), faults.end(),
                    "instruction 2 (forward layer 1 mb 0) reads bytes 0+256 of hidden.0.0 before "
                    "they are written") == 1);
 }
 
 TEST_CASE("ranges stay inside their buffers") {
-  CHECK(check(broken([](Program& p) { p.instrs[22].reads[0].bytes += 4; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[22].reads[0].bytes += 4; })) ==
         Faults{"instruction 22 (gradient_norm) touches bytes 32768+16388 of gradients.2, which has "
                "49152"});
-  CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].offset = -8; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[24].reads[0].offset = -8; })) ==
         Faults{"instruction 24 (decide) touches bytes -8+96 of norm, which has 96"});
-  CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].bytes = -1; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[24].reads[0].bytes = -1; })) ==
         Faults{"instruction 24 (decide) touches bytes 0+-1 of norm, which has 96"});
 }
 
-TEST_CASE("ranges whose end overflows are outside their buffers too") {
+TEST_CASE("a range whose end overflows counts as outside its buffer") {
   constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
-  CHECK(check(broken([](Program& p) {
+  CHECK(check(changed_program([](Program& p) {
           p.instrs[24].reads[0] = {p.instrs[24].reads[0].buffer, 8, kMaxBytes};
         })) == Faults{cat("instruction 24 (decide) touches bytes 8+", kMaxBytes,
                           " of norm, which has 96")});
 }
 
 TEST_CASE("ranges name buffers that exist") {
-  CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].buffer = 37; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[24].reads[0].buffer = 37; })) ==
         Faults{"instruction 24 (decide) touches buffer 37, but there are 37"});
-  CHECK(check(broken([](Program& p) {
+  CHECK(check(changed_program([](Program& p) {
           p.instrs[24].writes = {{-1, 0, 8}};
         })) == Faults{"instruction 24 (decide) touches buffer -1, but there are 37"});
 }
 
 TEST_CASE("a collective writes one range for each range that it reads") {
-  CHECK(check(broken([](Program& p) { p.instrs[17].writes.clear(); })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[17].writes.clear(); })) ==
         Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 0"});
-  CHECK(check(broken([](Program& p) { p.instrs[17].writes.push_back(p.instrs[19].writes[0]); })) ==
-        Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 2"});
+  CHECK(check(changed_program([](Program& p) {
+          p.instrs[17].writes.push_back(p.instrs[19].writes[0]);
+        })) == Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 2"});
 }
 
 TEST_CASE("persistent buffers that a step must rewrite are not read before that") {
-  CHECK(check(broken([](Program& p) { p.instrs[0].writes.pop_back(); })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[0].writes.pop_back(); })) ==
         Faults{"instruction 23 (all_reduce) reads bytes 0+96 of norm before they are written"});
   // Padding between tensors must be cleared too, because lists write only tensors.
-  const Faults faults = check(broken([](Program& p) { p.instrs[7].writes.pop_back(); }));
+  const Faults faults = check(changed_program([](Program& p) { p.instrs[7].writes.pop_back(); }));
   CHECK(std::count(
             faults.begin(), faults.end(),
             "instruction 19 (all_reduce unit 1) reads bytes 16384+16384 of gradients.2 before they "
@@ -219,36 +222,36 @@ TEST_CASE("persistent buffers that a step must rewrite are not read before that"
 
 /// Returns the program of rank 1 of two ranks at ZeRO-2: instruction 7 reduce-scatters unit 2 of
 /// micro-batch 0, and 43 gathers the updated parameters (see zero2_offload_step.golden).
-Program sharded() {
+Program sharded_program() {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .gather_bucket_elements = 1};
   options.state.stage = 2;
   options.state.optimizer_tier = Tier::kHost;
   return build(small_config(1, false)).step(options, 2, 1);
 }
 
-Faults of_sharded(const std::function<void(Program&)>& change) {
-  Program program = sharded();
+Faults faults_of_sharded(const std::function<void(Program&)>& change) {
+  Program program = sharded_program();
   REQUIRE(check(program).empty());
   change(program);
   return check(program);
 }
 
 TEST_CASE("a gather writes, and a reduce-scatter reads, as much as its group's parts hold") {
-  const size_t gather = all_of(sharded(), InstrKind::kAllGather).at(0);
-  const size_t scatter = all_of(sharded(), InstrKind::kReduceScatter).at(0);
-  CHECK(of_sharded([&](Program& p) { p.instrs[gather].writes[0].bytes = 16384; }).at(0) ==
+  const size_t gather = all_of(sharded_program(), InstrKind::kAllGather).at(0);
+  const size_t scatter = all_of(sharded_program(), InstrKind::kReduceScatter).at(0);
+  CHECK(faults_of_sharded([&](Program& p) { p.instrs[gather].writes[0].bytes = 16384; }).at(0) ==
         cat("instruction ", gather,
             " (all_gather unit 0) gathers 16384 bytes of parameters, but 2 parts of 16384 are "
             "32768"));
-  CHECK(of_sharded([&](Program& p) { p.instrs[scatter].reads[0].bytes -= 4; }).at(0) ==
+  CHECK(faults_of_sharded([&](Program& p) { p.instrs[scatter].reads[0].bytes -= 4; }).at(0) ==
         cat("instruction ", scatter,
             " (reduce_scatter unit 2) reduces 32764 bytes of gradient.2.0, but 2 parts of 16384 "
             "are 32768"));
 }
 
-TEST_CASE("a part inside its own whole must be this rank's part") {
-  const size_t scatter = all_of(sharded(), InstrKind::kReduceScatter).at(0);
-  CHECK(of_sharded([&](Program& p) { p.instrs[scatter].writes[0].offset = 0; }).at(0) ==
+TEST_CASE("a part that is inside its own whole must be at this rank's place") {
+  const size_t scatter = all_of(sharded_program(), InstrKind::kReduceScatter).at(0);
+  CHECK(faults_of_sharded([&](Program& p) { p.instrs[scatter].writes[0].offset = 0; }).at(0) ==
         cat("instruction ", scatter,
             " (reduce_scatter unit 2) has its part at byte 0 of gradient.2.0, which is not "
             "that of rank 1 of gradient.2.0"));
@@ -320,10 +323,10 @@ TEST_CASE("a rank whose exchange differs from the others' is named") {
              Catch::Contains("waits for rank 2, which has no further collective"));
 }
 
-TEST_CASE("an accumulation reads its destination too") {
-  const size_t sum = all_of(sharded(), InstrKind::kAccumulate).at(0);
-  const size_t first = all_of(sharded(), InstrKind::kCopy).at(0);
-  const Faults faults = of_sharded([&](Program& p) {
+TEST_CASE("an accumulation also reads its destination") {
+  const size_t sum = all_of(sharded_program(), InstrKind::kAccumulate).at(0);
+  const size_t first = all_of(sharded_program(), InstrKind::kCopy).at(0);
+  const Faults faults = faults_of_sharded([&](Program& p) {
     REQUIRE(p.instrs[first].writes == p.instrs[sum].writes);
     p.instrs[first].writes[0].bytes = p.instrs[first].reads[0].bytes = 64;
   });
@@ -335,30 +338,31 @@ TEST_CASE("an accumulation reads its destination too") {
 
 TEST_CASE("an instruction must have the ranges and the lane that its kind allows") {
   const std::string end = ", a form that its kind does not allow";
-  CHECK(check(broken([](Program& p) { p.instrs[24].reads.pop_back(); })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[24].reads.pop_back(); })) ==
         Faults{"instruction 24 (decide) on the compute lane reads 1 range and writes 0" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[27].if_finite = false; })) ==
+  CHECK(check(changed_program([](Program& p) { p.instrs[27].if_finite = false; })) ==
         Faults{"instruction 27 (update unit 2) on the compute lane reads 3 ranges and writes 2" +
                end});
-  const size_t copy = all_of(sharded(), InstrKind::kCopy).at(0);
-  CHECK(of_sharded([&](Program& p) { p.instrs[copy].lane = Lane::kToDevice; }).at(0) ==
+  const size_t copy = all_of(sharded_program(), InstrKind::kCopy).at(0);
+  CHECK(faults_of_sharded([&](Program& p) { p.instrs[copy].lane = Lane::kToDevice; }).at(0) ==
         cat("instruction ", copy, " (copy unit 2) on the to device lane reads 1 range and writes 1",
             end));
 }
 
 TEST_CASE("a list touches exactly its bound ranges, and writes the gradients that it reads") {
-  CHECK(check(broken([](Program& p) { p.instrs[2].reads.erase(p.instrs[2].reads.begin()); })) ==
+  CHECK(check(changed_program(
+            [](Program& p) { p.instrs[2].reads.erase(p.instrs[2].reads.begin()); })) ==
         Faults{"instruction 2 (forward layer 0 mb 0) is bound to bytes 0+16 of tokens.0, which it "
                "does not touch"});
   CHECK(
-      check(broken([](Program& p) {
+      check(changed_program([](Program& p) {
         p.instrs[2].reads.push_back({0, 16384, 64});
       })) ==
       Faults{"instruction 2 (forward layer 0 mb 0) touches bytes 16384+64 of parameters, which it "
              "is not bound to"});
   // Gradients that a list adds to are both read and written.
   CHECK(
-      check(broken([](Program& p) {
+      check(changed_program([](Program& p) {
         p.instrs[16].writes.erase(p.instrs[16].writes.begin());
       })).at(0) ==
       "instruction 16 (backward layer 2 mb 1) reads bytes 0+64 of gradients.2 and does not add to "
@@ -366,7 +370,7 @@ TEST_CASE("a list touches exactly its bound ranges, and writes the gradients tha
 }
 
 TEST_CASE("an arena that is too small for one of its buffers is noticed") {
-  Program program = good();
+  Program program = good_program();
   const auto end = [](const Buffer& b) { return b.persistent ? 0 : b.arena_offset + b.bytes; };
   const auto last =
       std::max_element(program.buffers.begin(), program.buffers.end(),
@@ -378,13 +382,13 @@ TEST_CASE("an arena that is too small for one of its buffers is noticed") {
 }
 
 TEST_CASE("a buffer without an offset in its arena is noticed") {
-  CHECK(check(broken([](Program& p) {
+  CHECK(check(changed_program([](Program& p) {
           p.buffers[static_cast<size_t>(buffer_named(p, "hidden.1.1"))].arena_offset = -1;
         })).at(0) == "buffer hidden.1.1 lies outside the arena");
 }
 
 TEST_CASE("buffers that live at the same time do not share bytes") {
-  CHECK(check(broken([](Program& p) {
+  CHECK(check(changed_program([](Program& p) {
           const auto offset =
               p.buffers[static_cast<size_t>(buffer_named(p, "saved.1.0"))].arena_offset;
           p.buffers[static_cast<size_t>(buffer_named(p, "hidden.1.0"))].arena_offset = offset;
@@ -414,64 +418,67 @@ TEST_CASE("a write over a result is noticed, although no instruction reads the r
 }
 
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
-  const Program smaller =
-      broken([](Program& p) { p.instrs[19].writes[0].bytes = p.instrs[19].reads[0].bytes = 64; });
-  CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
-                                        ", rank 1 enters " + reduce_of(1, "F32", 64)});
-  const Program half = broken([](Program& p) { p.instrs[21].exchange().dtype = DType::kBF16; });
-  CHECK(against_good(half) == Faults{"rank 1: instruction 21 (all_reduce unit 0) uses gradients.2 "
-                                     "as BF16, but its dtype is F32",
-                                     "collective 3: rank 0 enters " + reduce_of(0) +
-                                         ", rank 1 enters " + reduce_of(0, "BF16")});
+  const Program smaller = changed_program(
+      [](Program& p) { p.instrs[19].writes[0].bytes = p.instrs[19].reads[0].bytes = 64; });
+  CHECK(faults_with_rank1(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
+                                             ", rank 1 enters " + reduce_of(1, "F32", 64)});
+  const Program half =
+      changed_program([](Program& p) { p.instrs[21].exchange().dtype = DType::kBF16; });
+  CHECK(faults_with_rank1(half) == Faults{"rank 1: instruction 21 (all_reduce unit 0) uses "
+                                          "gradients.2 as BF16, but its dtype is F32",
+                                          "collective 3: rank 0 enters " + reduce_of(0) +
+                                              ", rank 1 enters " + reduce_of(0, "BF16")});
 }
 
 TEST_CASE("a rank that reduces the loss where others reduce gradients is named") {
-  const Program other = broken([](Program& p) { std::swap(p.instrs[15], p.instrs[17]); });
-  CHECK(against_good(other).back() ==
+  const Program other = changed_program([](Program& p) { std::swap(p.instrs[15], p.instrs[17]); });
+  CHECK(faults_with_rank1(other).back() ==
         "collective 0: rank 0 enters instruction 15 (all_reduce) with 72 bytes of loss as "
         "F64 over dp_shard@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of "
         "gradients.2 as F32 over dp_shard@0");
 }
 
 TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
-  const Program other = broken([](Program& p) {
+  const Program other = changed_program([](Program& p) {
     const BufferId parameters = buffer_named(p, buffer_names::kParameters);
     p.instrs[17].reads[0].buffer = p.instrs[17].writes[0].buffer = parameters;
   });
-  CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
-                                          ", rank 1 enters instruction 17 (all_reduce unit 2) with "
-                                          "16384 bytes of parameters as F32 over dp_shard@0");
+  CHECK(faults_with_rank1(other).back() ==
+        "collective 1: rank 0 enters " + reduce_of(2) +
+            ", rank 1 enters instruction 17 (all_reduce unit 2) with "
+            "16384 bytes of parameters as F32 over dp_shard@0");
 }
 
 TEST_CASE("ranks that meet for two different units of one size are named") {
-  const Program other = broken([](Program& p) {
+  const Program other = changed_program([](Program& p) {
     std::swap(p.instrs[17].reads, p.instrs[19].reads);
     std::swap(p.instrs[17].writes, p.instrs[19].writes);
     std::swap(p.instrs[17].unit, p.instrs[19].unit);
   });
-  CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
-                                          ", rank 1 enters instruction 17 (all_reduce unit 1) with "
-                                          "16384 bytes of gradients.2 as F32 over dp_shard@0");
+  CHECK(faults_with_rank1(other).back() ==
+        "collective 1: rank 0 enters " + reduce_of(2) +
+            ", rank 1 enters instruction 17 (all_reduce unit 1) with "
+            "16384 bytes of gradients.2 as F32 over dp_shard@0");
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
-  const Program fewer = broken([](Program& p) { p.instrs[23].detail = {}; });
+  const Program fewer = changed_program([](Program& p) { p.instrs[23].detail = {}; });
   CHECK(
-      against_good(fewer).back() ==
+      faults_with_rank1(fewer).back() ==
       "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
       "waits for rank 1, which has no further collective");
 }
 
 TEST_CASE("the faulty rank is named by its number") {
-  const Program a = good();
-  const Program b = broken([](Program& p) { p.instrs[23].detail = {}; });
+  const Program a = good_program();
+  const Program b = changed_program([](Program& p) { p.instrs[23].detail = {}; });
   const Program* ranks[] = {&a, &a, &b, &a};
   CHECK(
       check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
 }
 
 TEST_CASE("faults of a program that several ranks share are reported once") {
-  const Program program = broken([](Program& p) { p.instrs[17].waits.clear(); });
+  const Program program = changed_program([](Program& p) { p.instrs[17].waits.clear(); });
   const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).size() == 1);
 }
@@ -482,26 +489,26 @@ TEST_CASE("faults of a program that several ranks share are reported once") {
 std::vector<StepProgram> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
                                                [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
-  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
-                {.bucket_elements = 1},
-                {.shards = 2, .tensor = 2},
-                config};
-  change(choice.options);
-  return choice.steps();
+  StepCase step_case{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+                     {.bucket_elements = 1},
+                     {.shards = 2, .tensor = 2},
+                     config};
+  change(step_case.options);
+  return step_case.steps();
 }
 
-Faults of_all(const std::vector<StepProgram>& steps) {
+Faults faults_of_all(const std::vector<StepProgram>& steps) {
   std::vector<const Program*> programs;
   for (const StepProgram& step : steps) programs.push_back(&step.program);
   return check_programs(programs);
 }
 
 /// Returns the faults of a run where the program of rank 1 was changed.
-Faults of_changed(const std::function<void(Program&)>& change) {
+Faults faults_with_changed_rank1(const std::function<void(Program&)>& change) {
   std::vector<StepProgram> steps = steps_of_two_axes();
-  REQUIRE(of_all(steps).empty());
+  REQUIRE(faults_of_all(steps).empty());
   change(steps[1].program);
-  return of_all(steps);
+  return faults_of_all(steps);
 }
 
 size_t loss_reduce(const Program& program) {
@@ -528,9 +535,9 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
   Program& program = steps[0].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, loss);
-  program = moved(program, loss, share);
+  program = with_instruction_moved(program, loss, share);
   REQUIRE(check(program).empty());
-  CHECK(of_all(steps) ==
+  CHECK(faults_of_all(steps) ==
         Faults{"rank 0 enters instruction 29 (reduce_scatter layer 3 mb 0) with 128 bytes of "
                "scratch.b3.0 as F32 over tp@0 and waits for rank 1, which enters instruction 29 "
                "(all_reduce) with 72 bytes of loss as F64 over dp_shard+tp@0"});
@@ -548,12 +555,12 @@ TEST_CASE("an instruction runs over a group that exists, on that group's lane") 
   const Program program = steps_of_two_axes()[1].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, 0);
-  CHECK(of_changed([&](Program& p) { p.instrs[loss].exchange().group = 7; }) ==
+  CHECK(faults_with_changed_rank1([&](Program& p) { p.instrs[loss].exchange().group = 7; }) ==
         Faults{"rank 1: instruction 29 (all_reduce) runs over group 7, but there are 3"});
-  CHECK(of_changed([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
+  CHECK(faults_with_changed_rank1([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
         "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
         "range and writes 1, a form that its kind does not allow");
-  CHECK(of_changed([&](Program& p) {
+  CHECK(faults_with_changed_rank1([&](Program& p) {
           p.instrs[share].exchange().group = group_along(p, "dp_shard");
           p.instrs[share].lane = lane_of(p.instrs[share].group());
         }).back() ==
@@ -576,26 +583,29 @@ TEST_CASE("the operations of a list run in order, each of them once") {
     return cat("instruction ", at, " (forward layer 1 mb 0) on rank 1 begins with operation ",
                found, " of its list, but operation ", next, " comes next");
   };
-  has(of_changed([&](Program& p) { ++p.instrs[run].ops().first_op; }), out_of_order(7, 3, 2));
-  has(of_changed([&](Program& p) { ++p.instrs[run].ops().op_count; }), out_of_order(9, 7, 8));
-  has(of_changed(
+  has(faults_with_changed_rank1([&](Program& p) { ++p.instrs[run].ops().first_op; }),
+      out_of_order(7, 3, 2));
+  has(faults_with_changed_rank1([&](Program& p) { ++p.instrs[run].ops().op_count; }),
+      out_of_order(9, 7, 8));
+  has(faults_with_changed_rank1(
           [&](Program& p) { p.instrs.erase(p.instrs.begin() + static_cast<std::ptrdiff_t>(run)); }),
       out_of_order(8, 7, 3));
   // An instruction runs twice.
-  has(of_changed([&](Program& p) {
+  has(faults_with_changed_rank1([&](Program& p) {
         p.instrs.insert(p.instrs.begin() + static_cast<std::ptrdiff_t>(run), p.instrs[run]);
       }),
       out_of_order(8, 2, 6));
   // A collective that belongs to no list, or an additional one.
-  has(of_changed([&](Program& p) { p.instrs[share].layer = -1; }), out_of_order(9, 7, 6));
-  has(of_changed([&](Program& p) {
+  has(faults_with_changed_rank1([&](Program& p) { p.instrs[share].layer = -1; }),
+      out_of_order(9, 7, 6));
+  has(faults_with_changed_rank1([&](Program& p) {
         p.instrs.insert(p.instrs.begin() + static_cast<std::ptrdiff_t>(share), p.instrs[share]);
       }),
       out_of_order(10, 7, 8));
-  has(of_changed([&](Program& p) { p.instrs[run].kind = InstrKind::kBackward; }),
+  has(faults_with_changed_rank1([&](Program& p) { p.instrs[run].kind = InstrKind::kBackward; }),
       "instruction 9 (forward layer 1 mb 0) on rank 1 comes after instruction 7 (backward layer 1 "
       "mb 0) on rank 1");
-  has(of_changed([&](Program& p) { p.instrs[run].ops().graph = 0; }),
+  has(faults_with_changed_rank1([&](Program& p) { p.instrs[run].ops().graph = 0; }),
       "instruction 7 (forward layer 1 mb 0) on rank 1 runs graph 0, but that of the layer is 1");
 }
 
@@ -604,7 +614,7 @@ TEST_CASE("lists of one graph end at the same operation on all ranks") {
   size_t last = 0;
   for (const size_t i : all_of(program, InstrKind::kBackward))
     if (program.instrs[i].layer == 1) last = i;
-  CHECK(of_changed([&](Program& p) { --p.instrs[last].ops().op_count; }).at(0) ==
+  CHECK(faults_with_changed_rank1([&](Program& p) { --p.instrs[last].ops().op_count; }).at(0) ==
         "the list of instruction 67 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
         "that of instruction 67 (backward layer 1 mb 0) on rank 0 after 24");
 }

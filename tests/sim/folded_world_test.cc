@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "program/choices.h"
+#include "program/step_cases.h"
 #include "sim/rank_classes.h"
 #include "sim/walk.h"
 #include "sweep.h"
@@ -18,8 +18,8 @@ namespace {
 using namespace testing;
 
 /// Returns a world of ranks with these programs, where each rank is in these groups.
-World handmade_world(const std::vector<int32_t>& programs,
-                     const std::vector<std::vector<int32_t>>& groups) {
+World world_of_programs(const std::vector<int32_t>& programs,
+                        const std::vector<std::vector<int32_t>>& groups) {
   static const Program program;
   World world;
   world.programs.assign(programs.size(), &program);
@@ -47,7 +47,7 @@ TEST_CASE("one replica of a pipeline stands for all of them") {
   // Three replicas have stages 0 and 1 each. Groups 0 and 1 connect the ranks of a stage; groups 2
   // to 4 connect the stages of a replica.
   const World world =
-      handmade_world({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
+      world_of_programs({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
   const auto folded = folded_world(world, numbers_up_to(6));
   REQUIRE(folded);
   REQUIRE(folded->ranks.size() == 2);
@@ -67,7 +67,7 @@ TEST_CASE("one replica of a pipeline stands for all of them") {
 TEST_CASE("ranks with equal schedules are distinguished by their groups' other members") {
   // Ranks 0 to 3 have the same schedule. Ranks 0 and 1 share a group with a rank of another
   // schedule; 2 and 3 share one with each other.
-  const World world = handmade_world({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});
+  const World world = world_of_programs({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});
   const auto folded = folded_world(world, numbers_up_to(5));
   REQUIRE(folded);
   CHECK(folded->ranks.size() == 3);
@@ -76,12 +76,12 @@ TEST_CASE("ranks with equal schedules are distinguished by their groups' other m
 TEST_CASE("a ring of equal ranks is not folded") {
   // Each rank's first group has the next rank as its other member, its second group the one before,
   // so no rank can stand for the others.
-  const World world = handmade_world({0, 0, 0}, {{0, 2}, {1, 0}, {2, 1}});
+  const World world = world_of_programs({0, 0, 0}, {{0, 2}, {1, 0}, {2, 1}});
   CHECK(!folded_world(world, numbers_up_to(3)));
 }
 
 TEST_CASE("a group that has a member which does not list it differs from other groups") {
-  World world = handmade_world({0, 0, 1, 1}, {{0}, {1}, {0}, {}});
+  World world = world_of_programs({0, 0, 1, 1}, {{0}, {1}, {0}, {}});
   world.groups[1].members.push_back(3);
   const auto folded = folded_world(world, numbers_up_to(4));
   REQUIRE(folded);
@@ -98,7 +98,7 @@ bool reach_end(const World& world, const std::vector<LaneSchedule>& schedules) {
 
 /// Damages the schedule of a class in one of four ways: a step is missing, two steps are swapped, a
 /// step announces something else, or a wait needs more steps.
-void damage(LaneSchedule& schedule, std::mt19937_64& random) {
+void break_schedule(LaneSchedule& schedule, std::mt19937_64& random) {
   auto& lane =
       schedule
           .lanes[static_cast<size_t>(schedule.used_lanes[random() % schedule.used_lanes.size()])];
@@ -122,10 +122,11 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
   int folds = 0, ends = 0, hangs = 0;
   const int rounds = sweep_rounds(120);
   for (int round = 0; round < rounds; ++round) {
-    const Choice choice = random_choice(random);
-    const StateOptions state = choice.of_rank(0).state;
-    const RankClasses classes = rank_classes(choice.built.model, choice.built.partition, state);
-    const std::vector<StepProgram> steps = choice.steps();
+    const StepCase step_case = random_step_case(random);
+    const StateOptions state = step_case.options_of_rank(0).state;
+    const RankClasses classes =
+        rank_classes(step_case.built.model, step_case.built.partition, state);
+    const std::vector<StepProgram> steps = step_case.steps();
     std::vector<const Program*> programs;
     for (const int rank : classes.first)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
@@ -133,11 +134,11 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
     std::vector<LaneSchedule> schedules;
     for (const Program* program : programs) schedules.push_back(collective_schedule(*program));
     for (int damages = 0; damages < 6; ++damages) {
-      INFO("round " << round << ", " << damages << " damages: " << choice.text());
+      INFO("round " << round << ", " << damages << " damages: " << step_case.text());
       std::vector<LaneSchedule> changed = schedules;
       for (int i = 0; i < damages; ++i) {
         LaneSchedule& schedule = changed[random() % changed.size()];
-        if (!schedule.used_lanes.empty()) damage(schedule, random);
+        if (!schedule.used_lanes.empty()) break_schedule(schedule, random);
         // In some rounds all classes get the same damaged schedule, which often still reaches the
         // end.
         if (damages % 2 == 0) changed.assign(changed.size(), LaneSchedule(schedule)), i = damages;

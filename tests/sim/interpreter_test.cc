@@ -19,27 +19,27 @@ std::vector<std::string> faults_of(const std::vector<StepProgram>& steps) {
   return check_programs(programs);
 }
 
-/// Runs a choice, requires that it leaves the same results as `oracle`, and returns them.
-Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<StepProgram>& steps,
-               std::mt19937_64& random) {
+/// Runs a step case, requires that it leaves the same results as `oracle`, and returns them.
+Outcome run_as(const StepCase& oracle, const StepCase& step_case,
+               const std::vector<StepProgram>& steps, std::mt19937_64& random) {
   const Outcome wanted = run_steps(oracle, oracle.steps(), random);
   REQUIRE(wanted.fault == "");
-  const Outcome found = run_steps(choice, steps, random);
+  const Outcome found = run_steps(step_case, steps, random);
   REQUIRE(found.fault == "");
   REQUIRE(difference(found, wanted) == "");
   REQUIRE(found.loss == wanted.loss);
   return found;
 }
 
-/// Checks a choice for faults, and requires that it leaves the results of its plain program.
+/// Checks a step case for faults, and requires that it leaves the results of its plain program.
 /// Returns the programs of its ranks.
-std::vector<StepProgram> run_as_plain(const Choice& choice, std::mt19937_64& random) {
-  std::vector<StepProgram> steps = choice.steps();
+std::vector<StepProgram> run_as_plain(const StepCase& step_case, std::mt19937_64& random) {
+  std::vector<StepProgram> steps = step_case.steps();
   std::string texts;
   for (const StepProgram& step : steps) texts += program_text(step.program);
   INFO(texts);
   REQUIRE(faults_of(steps) == std::vector<std::string>{});
-  run_as(plain(choice), choice, steps, random);
+  run_as(plain(step_case), step_case, steps, random);
   return steps;
 }
 
@@ -47,13 +47,13 @@ TEST_CASE("any sharding, tiers, buckets and recompute leave the weights of the p
           "[long]") {
   std::mt19937_64 random(1001);
   for (int round = 0; round < 150; ++round) {
-    const Choice choice = random_choice(random);
-    INFO("round " << round << ": " << choice.text());
-    const std::vector<StepProgram> steps = choice.steps();
+    const StepCase step_case = random_step_case(random);
+    INFO("round " << round << ": " << step_case.text());
+    const std::vector<StepProgram> steps = step_case.steps();
     const std::vector<std::string> faults = faults_of(steps);
     INFO(program_text(steps.back().program));
     REQUIRE(faults == std::vector<std::string>{});
-    run_as(plain(choice), choice, steps, random);
+    run_as(plain(step_case), step_case, steps, random);
   }
 }
 
@@ -62,19 +62,19 @@ TEST_CASE("each token of ranks that share rows counts once in the weights") {
   for (const int stage : {0, 1, 2, 3})
     for (const Mesh& mesh : {Mesh{.shards = 4, .context = 2},
                              Mesh{.shards = 2, .replicas = 2, .tensor = 2, .context = 2}}) {
-      Choice choice = small_choice(small_config(1, true), mesh);
-      choice.options.state.stage = stage;
-      INFO(choice.text());
-      run_as_plain(choice, random);
+      StepCase step_case = small_step_case(small_config(1, true), mesh);
+      step_case.options.state.stage = stage;
+      INFO(step_case.text());
+      run_as_plain(step_case, random);
     }
 }
 
 TEST_CASE("pipelines leave the weights of the plain program of one stage", "[long]") {
   std::mt19937_64 random(1011);
   for (int round = 0; round < 80; ++round) {
-    const Choice choice = random_pipeline_choice(random);
-    INFO("round " << round << ": " << choice.text());
-    run_as_plain(choice, random);
+    const StepCase step_case = random_pipeline_case(random);
+    INFO("round " << round << ": " << step_case.text());
+    run_as_plain(step_case, random);
   }
 }
 
@@ -82,10 +82,10 @@ TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of 
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
   for (int round = 0; round < 40; ++round) {
-    const Choice choice =
-        with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
-    INFO("round " << round << ": " << choice.text());
-    const std::vector<StepProgram> steps = run_as_plain(choice, random);
+    const StepCase step_case = with_codes(
+        round % 4 == 0 ? random_pipeline_case(random) : random_step_case(random), random);
+    INFO("round " << round << ": " << step_case.text());
+    const std::vector<StepProgram> steps = run_as_plain(step_case, random);
     for (const Instr& instr : steps.front().program.instrs) {
       if (instr.communicates() && instr.exchange().is_max) ++exchanged;
       if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
@@ -105,27 +105,27 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
   size_t frozen = 0;
   size_t shared = 0;
   for (int round = 0; round < 100; ++round) {
-    Choice choice = round % 4 == 0 ? with_frozen_below(random_choice(random), random)
-                                   : with_frozen(random_choice(random), random,
-                                                 pick<uint64_t>(random, {10, 50, 90, 100}));
-    const Choice oracle = plain(choice);
-    choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
-    INFO("round " << round << ": " << choice.text());
-    const std::vector<StepProgram> steps = choice.steps();
+    StepCase step_case = round % 4 == 0 ? with_frozen_below(random_step_case(random), random)
+                                        : with_frozen(random_step_case(random), random,
+                                                      pick<uint64_t>(random, {10, 50, 90, 100}));
+    const StepCase oracle = plain(step_case);
+    step_case.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    INFO("round " << round << ": " << step_case.text());
+    const std::vector<StepProgram> steps = step_case.steps();
     INFO(program_text(steps.back().program));
     REQUIRE(faults_of(steps) == std::vector<std::string>{});
-    const Outcome found = run_as(oracle, choice, steps, random);
+    const Outcome found = run_as(oracle, step_case, steps, random);
     const Outcome untrained = run_steps(oracle, oracle.steps(), random, {false});
-    for (int t = 0; t < choice.mesh.tensor; ++t)
-      for (const Unit& unit : choice.built.partition.units) {
+    for (int t = 0; t < step_case.mesh.tensor; ++t)
+      for (const Unit& unit : step_case.built.partition.units) {
         if (unit.trainable) continue;
         ++frozen;
-        const auto at = static_cast<size_t>(t) * choice.built.partition.units.size() +
+        const auto at = static_cast<size_t>(t) * step_case.built.partition.units.size() +
                         static_cast<size_t>(unit.id);
         REQUIRE(found.states[0][at] == untrained.states[0][at]);
       }
     for (const Instr& instr : steps[0].program.instrs)
-      if (instr.kind == InstrKind::kGradientNorm && choice.mesh.ranks() > 1)
+      if (instr.kind == InstrKind::kGradientNorm && step_case.mesh.ranks() > 1)
         shared += std::get<NormSlots>(instr.detail).ranks == 1 ? 1 : 0;
   }
   REQUIRE(frozen > 100);
@@ -139,14 +139,14 @@ TEST_CASE(
   std::mt19937_64 random(1013);
   size_t without_backward = 0;
   for (int round = 0; round < 40; ++round) {
-    const Choice choice = with_frozen_below(random_pipeline_choice(random), random);
-    INFO("round " << round << ": " << choice.text() << ", trained from layer "
-                  << choice.built.model.first_trained);
-    const std::vector<StepProgram> steps = run_as_plain(choice, random);
+    const StepCase step_case = with_frozen_below(random_pipeline_case(random), random);
+    INFO("round " << round << ": " << step_case.text() << ", trained from layer "
+                  << step_case.built.model.first_trained);
+    const std::vector<StepProgram> steps = run_as_plain(step_case, random);
     for (const StepProgram& step : steps) {
       for (const Instr& instr : step.program.instrs)
         if (instr.runs_ops() && instr.kind != InstrKind::kForward)
-          REQUIRE(instr.layer >= choice.built.model.first_trained);
+          REQUIRE(instr.layer >= step_case.built.model.first_trained);
       without_backward += all_of(step.program, InstrKind::kBackward).empty() &&
                           all_of(step.program, InstrKind::kWeightGrad).empty();
     }
@@ -154,19 +154,19 @@ TEST_CASE(
   REQUIRE(without_backward > 10);
 }
 
-/// Returns a choice with a small model. With `hidden` 64 each of two ranks holds a part of each
+/// Returns a step case with a small model. With `hidden` 64 each of two ranks holds a part of each
 /// block; with 16 only rank 0 does.
-Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
+StepCase small_step_case(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(2, true);
   config.hidden = hidden;
   config.feed_forward = 100;
-  Choice choice{build(config), {}, mesh, config};
-  choice.built.partition =
-      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
-  choice.options.micro_batches = 2;
-  choice.options.bucket_elements = 1;
-  choice.options.state.stage = stage;
-  return choice;
+  StepCase step_case{build(config), {}, mesh, config};
+  step_case.built.partition =
+      build_units(step_case.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  step_case.options.micro_batches = 2;
+  step_case.options.bucket_elements = 1;
+  step_case.options.state.stage = stage;
+  return step_case;
 }
 
 /// Returns the position of the n-th instruction of a kind.
@@ -202,16 +202,16 @@ TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is le
       {"an update whatever the decision",
        at(InstrKind::kUpdate, 1, [](Instr& i) { i.if_finite = false; })},
   };
-  const Choice choice = small_choice(2, 64);
-  const std::vector<StepProgram> good = choice.steps();
-  const Outcome wanted = run_steps(choice, good, random);
+  const StepCase step_case = small_step_case(2, 64);
+  const std::vector<StepProgram> good = step_case.steps();
+  const Outcome wanted = run_steps(step_case, good, random);
   REQUIRE(wanted.fault == "");
-  REQUIRE_FALSE(is_noticed(choice, good, wanted, random));
+  REQUIRE_FALSE(is_noticed(step_case, good, wanted, random));
   for (const auto& [what, change] : changes) {
     std::vector<StepProgram> steps = good;
     change(steps[1].program);
     INFO(what);
-    CHECK(is_noticed(choice, steps, wanted, random));
+    CHECK(is_noticed(step_case, steps, wanted, random));
   }
 }
 
@@ -240,9 +240,9 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
   return step;
 }
 
-std::vector<StepProgram> all_with_exchanges(const Choice& choice, const MakeExchanges& make) {
+std::vector<StepProgram> all_with_exchanges(const StepCase& step_case, const MakeExchanges& make) {
   std::vector<StepProgram> steps;
-  for (const StepProgram& step : choice.steps()) steps.push_back(with_exchanges(step, make));
+  for (const StepProgram& step : step_case.steps()) steps.push_back(with_exchanges(step, make));
   REQUIRE(faults_of(steps) == std::vector<std::string>{});
   return steps;
 }
@@ -257,11 +257,11 @@ MakeExchanges shifted(int there, int back) {
 }
 
 TEST_CASE(
-    "data shifted back, or exchanged twice, trains the same weights; if it ends elsewhere, it "
-    "does not") {
+    "data that is shifted back, or exchanged twice, trains the same weights; data that ends "
+    "elsewhere does not") {
   std::mt19937_64 random(1021);
-  const Choice choice = small_choice(1, 64, {4, 1});
-  const Outcome wanted = run_steps(choice, choice.steps(), random);
+  const StepCase step_case = small_step_case(1, 64, {4, 1});
+  const Outcome wanted = run_steps(step_case, step_case.steps(), random);
   REQUIRE(wanted.fault == "");
   const MakeExchanges twice = [](const Program&, const Range& hidden, const Range& other,
                                  const Range&) {
@@ -275,22 +275,23 @@ TEST_CASE(
   };
   for (int there = 1; there < 4; ++there)
     for (int back = 1; back < 4; ++back)
-      CHECK(differs(run_steps(choice, all_with_exchanges(choice, shifted(there, back)), random),
-                    wanted) == ((there + back) % 4 != 0));
-  CHECK_FALSE(differs(run_steps(choice, all_with_exchanges(choice, twice), random), wanted));
-  CHECK(differs(run_steps(choice, all_with_exchanges(choice, once), random), wanted));
+      CHECK(
+          differs(run_steps(step_case, all_with_exchanges(step_case, shifted(there, back)), random),
+                  wanted) == ((there + back) % 4 != 0));
+  CHECK_FALSE(differs(run_steps(step_case, all_with_exchanges(step_case, twice), random), wanted));
+  CHECK(differs(run_steps(step_case, all_with_exchanges(step_case, once), random), wanted));
 }
 
 TEST_CASE("any change of an exchange is noticed, by the checker or in the results") {
   std::mt19937_64 random(1022);
-  const Choice choice = small_choice(1, 64, {4, 1});
+  const StepCase step_case = small_step_case(1, 64, {4, 1});
   for (const MakeExchanges& make : {shifted(1, 3), shifted(2, 2)}) {
-    const std::vector<StepProgram> good = all_with_exchanges(choice, make);
-    const Outcome wanted = run_steps(choice, good, random);
+    const std::vector<StepProgram> good = all_with_exchanges(step_case, make);
+    const Outcome wanted = run_steps(step_case, good, random);
     const size_t first = nth(good[0].program, InstrKind::kShift, 0);
     const std::vector<std::pair<const char*, std::function<void(Program&)>>> changes{
-        {"left out", [&](Program& p) { p = without(p, first); }},
-        {"twice", [&](Program& p) { p = doubled(p, first); }},
+        {"left out", [&](Program& p) { p = without_instruction(p, first); }},
+        {"twice", [&](Program& p) { p = with_instruction_twice(p, first); }},
         {"by another place",
          [&](Program& p) {
            p.instrs[first].exchange().shift = p.instrs[first].exchange().shift % 3 + 1;
@@ -317,7 +318,7 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         std::vector<StepProgram> steps = good;
         for (size_t r = all ? 0 : 3; r < steps.size(); ++r) change(steps[r].program);
         INFO(what << (all ? " on all ranks" : " on the last rank"));
-        CHECK((!faults_of(steps).empty() || is_noticed(choice, steps, wanted, random)));
+        CHECK((!faults_of(steps).empty() || is_noticed(step_case, steps, wanted, random)));
       }
   }
 }
@@ -326,7 +327,7 @@ TEST_CASE(
     "received counted rows depend on what all ranks send, and not on the order in which lanes "
     "run") {
   std::mt19937_64 random(1023);
-  const Choice choice = small_choice(1, 64, {4, 1});
+  const StepCase step_case = small_step_case(1, 64, {4, 1});
   const auto counted = [](const char* counts) -> MakeExchanges {
     return [counts](const Program& program, const Range& hidden, const Range& other,
                     const Range& come) {
@@ -337,22 +338,23 @@ TEST_CASE(
       return std::vector<Instr>{move, make_copy(program, other, hidden)};
     };
   };
-  const std::vector<StepProgram> steps = all_with_exchanges(choice, counted("tokens.0"));
-  const Outcome found = run_steps(choice, steps, random);
+  const std::vector<StepProgram> steps = all_with_exchanges(step_case, counted("tokens.0"));
+  const Outcome found = run_steps(step_case, steps, random);
   REQUIRE(found.fault == "");
   for (int again = 0; again < 5; ++again)
-    REQUIRE_FALSE(differs(run_steps(choice, steps, random), found));
-  CHECK(differs(run_steps(choice, all_with_exchanges(choice, counted("labels.0")), random), found));
-  CHECK(differs(run_steps(choice, choice.steps(), random), found));
+    REQUIRE_FALSE(differs(run_steps(step_case, steps, random), found));
+  CHECK(differs(run_steps(step_case, all_with_exchanges(step_case, counted("labels.0")), random),
+                found));
+  CHECK(differs(run_steps(step_case, step_case.steps(), random), found));
 }
 
 TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]") {
   std::mt19937_64 random(1003);
   for (const int stage : {0, 1, 2, 3}) {
-    Choice choice = small_choice(stage, 16);
-    if (stage > 0) choice.options.state.optimizer_tier = Tier::kNvme;
-    const std::vector<StepProgram> good = choice.steps();
-    const Outcome wanted = run_steps(choice, good, random);
+    StepCase step_case = small_step_case(stage, 16);
+    if (stage > 0) step_case.options.state.optimizer_tier = Tier::kNvme;
+    const std::vector<StepProgram> good = step_case.steps();
+    const Outcome wanted = run_steps(step_case, good, random);
     REQUIRE(wanted.fault == "");
     size_t noticed = 0;
     size_t dropped = 0;
@@ -363,7 +365,7 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
       steps[0].program.instrs[i].waits.clear();
       INFO("instruction " << i);
       const bool harmless = faults_of(steps).empty();
-      const bool found = is_noticed(choice, steps, wanted, random);
+      const bool found = is_noticed(step_case, steps, wanted, random);
       // A program that passes the checker must never give wrong results. One that it refuses nearly
       // always does, in some interleaving.
       if (harmless) REQUIRE_FALSE(found);
@@ -378,14 +380,14 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
 TEST_CASE("evaluation finds the same loss wherever parameters are stored") {
   std::mt19937_64 random(1004);
   for (int round = 0; round < 40; ++round) {
-    Choice choice = random_choice(random);
-    const auto loss_of = [&](const Choice& c) {
-      Choice evaluate = c;
+    StepCase step_case = random_step_case(random);
+    const auto loss_of = [&](const StepCase& c) {
+      StepCase evaluate = c;
       evaluate.built.model = c.model_for(Mode::kEvaluate);
       std::vector<StepProgram> steps;
       for (int r = 0; r < c.mesh.ranks(); ++r)
-        steps.push_back(
-            build_evaluation_step(evaluate.built.model, evaluate.built.partition, c.of_rank(r)));
+        steps.push_back(build_evaluation_step(evaluate.built.model, evaluate.built.partition,
+                                              c.options_of_rank(r)));
       REQUIRE(faults_of(steps) == std::vector<std::string>{});
       Interpreter interpreter(evaluate.built.model, evaluate.built.partition, std::move(steps),
                               c.mesh.grid());
@@ -393,10 +395,10 @@ TEST_CASE("evaluation finds the same loss wherever parameters are stored") {
       REQUIRE(interpreter.run(random) == "");
       return interpreter.loss(0);
     };
-    INFO(choice.text());
-    const std::vector<uint64_t> loss = loss_of(choice);
-    REQUIRE(loss == loss_of(plain(choice)));
-    REQUIRE(loss[2] == static_cast<uint64_t>(choice.mesh.ranks()));
+    INFO(step_case.text());
+    const std::vector<uint64_t> loss = loss_of(step_case);
+    REQUIRE(loss == loss_of(plain(step_case)));
+    REQUIRE(loss[2] == static_cast<uint64_t>(step_case.mesh.ranks()));
   }
 }
 

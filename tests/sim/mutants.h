@@ -14,7 +14,7 @@ namespace ftrun::testing {
 
 struct MutatedCase {
   std::string name;
-  Choice choice;
+  StepCase step_case;
 };
 
 inline std::vector<const Program*> programs_of(const std::vector<StepProgram>& steps) {
@@ -25,7 +25,7 @@ inline std::vector<const Program*> programs_of(const std::vector<StepProgram>& s
 
 /// Returns the program without one instruction. The instructions that waited for it now wait for
 /// what it waited for.
-inline Program without(const Program& program, size_t at) {
+inline Program without_instruction(const Program& program, size_t at) {
   Program out = program;
   std::vector<InstrId> instead = program.instrs[at].waits;
   for (size_t i = at; i-- > 0;)
@@ -48,7 +48,7 @@ inline Program without(const Program& program, size_t at) {
 }
 
 /// Returns the program with one instruction doubled: the copy runs right after the original.
-inline Program doubled(const Program& program, size_t at) {
+inline Program with_instruction_twice(const Program& program, size_t at) {
   Program out = program;
   const auto copy = static_cast<InstrId>(at + 1);
   out.instrs.insert(out.instrs.begin() + copy, program.instrs[at]);
@@ -70,7 +70,7 @@ inline bool names_place_and_reason(const std::string& fault) {
 class Mutants {
  public:
   Mutants(const MutatedCase& c, uint64_t seed)
-      : choice_(c.choice), random_(seed), good_(choice_.steps()) {
+      : step_case_(c.step_case), random_(seed), good_(step_case_.steps()) {
     walk(good_, [&](const Outcome& outcome) {
       REQUIRE(outcome.fault == "");
       wanted_.push_back(outcome);
@@ -95,18 +95,18 @@ class Mutants {
   /// last step, or a fault, to `shown`. Stops and returns true as soon as `shown` returns true.
   bool walk(const std::vector<StepProgram>& steps,
             const std::function<bool(const Outcome&)>& shown) {
-    Interpreter interpreter(choice_.built.model, choice_.built.partition, steps,
-                            choice_.mesh.grid());
+    Interpreter interpreter(step_case_.built.model, step_case_.built.partition, steps,
+                            step_case_.mesh.grid());
     interpreter.load();
     for (const int step : {0, 1, 2}) {
       if (const std::string fault = interpreter.run(random_, step != 1); !fault.empty())
         return shown({.fault = fault});
-      if (step != 1 && shown(outcome_of(choice_, interpreter))) return true;
+      if (step != 1 && shown(outcome_of(step_case_, interpreter))) return true;
     }
     return false;
   }
 
-  const Choice& choice_;
+  const StepCase& step_case_;
   std::mt19937_64 random_;
   std::vector<StepProgram> good_;
   std::vector<Outcome> wanted_;

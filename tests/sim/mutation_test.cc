@@ -23,31 +23,31 @@ namespace {
 
 using namespace testing;
 
-/// Returns a choice where a rank holds a part of each unit that is cut in two (with four ranks, two
-/// of them do). Tensor ranks hold as much each, of a model with fewer layers, because their lists
-/// are cut into many parts.
-Choice base_choice(Mesh mesh = {2, 1}) {
+/// Returns a step case where a rank holds a part of each unit that is cut in two (with four ranks,
+/// two of them do). Tensor ranks hold as much each, of a model with fewer layers, because their
+/// lists are cut into many parts.
+StepCase base_step_case(Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(mesh.tensor > 1 ? 1 : 2, true);
   config.hidden = 32;
   config.feed_forward = mesh.tensor > 1 ? 48 * mesh.tensor : 40;
   config.vocab_rows = 160 * mesh.tensor;
-  Choice choice = small_choice(config, mesh);
-  choice.options.gather_bucket_elements = 10'000;
-  choice.options.state.update_elements = kUnitBlock;
-  choice.options.state.decays = decays_matrices;
-  choice.options.state.optimizer_states.resize(1);
-  return choice;
+  StepCase step_case = small_step_case(config, mesh);
+  step_case.options.gather_bucket_elements = 10'000;
+  step_case.options.state.update_elements = kUnitBlock;
+  step_case.options.state.decays = decays_matrices;
+  step_case.options.state.optimizer_states.resize(1);
+  return step_case;
 }
 
 /// Returns the stride of the sample: a case makes only every n-th of the many possible changes of
 /// instructions. It is larger for tensor ranks, whose programs have more instructions.
-size_t sample_stride_of(const Choice& choice) {
-  return choice.mesh.tensor > 1 ? 61 : 11;
+size_t sample_stride_of(const StepCase& step_case) {
+  return step_case.mesh.tensor > 1 ? 61 : 11;
 }
 
-void rebuild(Choice& choice, ModelDtypes dtypes, RecomputeOptions recompute) {
-  choice.built.model = build_model(choice.config, choice.built.model.batch, Mode::kTrain, dtypes,
-                                   recompute, choice.built.model.split);
+void rebuild(StepCase& step_case, ModelDtypes dtypes, RecomputeOptions recompute) {
+  step_case.built.model = build_model(step_case.config, step_case.built.model.batch, Mode::kTrain,
+                                      dtypes, recompute, step_case.built.model.split);
 }
 
 /// Lists the tiers where parameters and optimizer state of a stage may lie.
@@ -64,43 +64,44 @@ std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
 std::vector<MutatedCase> special_cases() {
   std::vector<MutatedCase> all;
   const auto with = [&](const std::string& name, Mesh mesh, int stage,
-                        const std::function<void(Choice&)>& change) {
+                        const std::function<void(StepCase&)>& change) {
     for (const bool overlap : {true, false}) {
-      all.push_back({cat(name, ", stage ", stage, overlap ? ", overlap" : ""), base_choice(mesh)});
-      all.back().choice.options.state.stage = stage;
-      all.back().choice.options.overlap = overlap;
-      all.back().choice.options.state.secondary_shards = mesh.secondary_shards;
-      change(all.back().choice);
+      all.push_back(
+          {cat(name, ", stage ", stage, overlap ? ", overlap" : ""), base_step_case(mesh)});
+      all.back().step_case.options.state.stage = stage;
+      all.back().step_case.options.overlap = overlap;
+      all.back().step_case.options.state.secondary_shards = mesh.secondary_shards;
+      change(all.back().step_case);
     }
   };
-  for (const int stage : {1, 2, 3}) with("hybrid", {2, 2}, stage, [](Choice&) {});
-  with("secondary shards", {4, 1, 2}, 3, [](Choice&) {});
+  for (const int stage : {1, 2, 3}) with("hybrid", {2, 2}, stage, [](StepCase&) {});
+  with("secondary shards", {4, 1, 2}, 3, [](StepCase&) {});
   for (const int stage : {0, 1, 2, 3})
-    with("two axes", {.shards = 2, .tensor = 2}, stage, [](Choice&) {});
-  with("heads that two ranks share, whole norms", {.tensor = 4}, 0, [](Choice& c) {
+    with("two axes", {.shards = 2, .tensor = 2}, stage, [](StepCase&) {});
+  with("heads that two ranks share, whole norms", {.tensor = 4}, 0, [](StepCase& c) {
     c.built.model.split.sequence = false;
     rebuild(c, {}, {});
   });
-  with("one micro-batch", {2, 1}, 2, [](Choice& c) { c.options.micro_batches = 1; });
+  with("one micro-batch", {2, 1}, 2, [](StepCase& c) { c.options.micro_batches = 1; });
   with("whole gradients summed", {2, 1}, 1,
-       [](Choice& c) { c.options.state.reduce_scatter = false; });
+       [](StepCase& c) { c.options.state.reduce_scatter = false; });
   with("one rank, optimizer on the host", {1, 1}, 2,
-       [](Choice& c) { c.options.state.optimizer_tier = Tier::kHost; });
-  with("half of the optimizer on the host", {2, 1}, 3, [](Choice& c) {
+       [](StepCase& c) { c.options.state.optimizer_tier = Tier::kHost; });
+  with("half of the optimizer on the host", {2, 1}, 3, [](StepCase& c) {
     c.options.state.optimizer_tier = Tier::kHost;
     c.options.state.optimizer_ratio = 0.5;
   });
-  with("prefetch and reuse", {2, 1}, 3, [](Choice& c) {
+  with("prefetch and reuse", {2, 1}, 3, [](StepCase& c) {
     c.options.prefetch_elements = 5000;
     c.options.reuse_distance = 10'000;
   });
   for (const int stage : {0, 2})
-    with("bf16, gradients in fp32 sent in bf16", {2, 1}, stage, [](Choice& c) {
+    with("bf16, gradients in fp32 sent in bf16", {2, 1}, stage, [](StepCase& c) {
       rebuild(c, {DType::kBF16, DType::kF32}, {});
       c.options.state.communication = DType::kBF16;
       if (c.options.state.stage > 0) c.options.state.optimizer_tier = Tier::kHost;
     });
-  with("full recompute, inputs on the host", {2, 1}, 1, [](Choice& c) {
+  with("full recompute, inputs on the host", {2, 1}, 1, [](StepCase& c) {
     RecomputeOptions recompute;
     recompute.policy.level = RecomputeLevel::kFull;
     rebuild(c, {}, recompute);
@@ -109,13 +110,13 @@ std::vector<MutatedCase> special_cases() {
   return all;
 }
 
-bool has_two_axes(const Choice& choice) {
-  return choice.mesh.tensor > 1 && choice.mesh.data() > 1;
+bool has_two_axes(const StepCase& step_case) {
+  return step_case.mesh.tensor > 1 && step_case.mesh.data() > 1;
 }
 
 /// Checks that a fault's message names its rank. With two axes, ranks have different programs.
-void check_fault_text(const Choice& choice, const std::string& fault) {
-  if (!has_two_axes(choice)) return;
+void check_fault_text(const StepCase& step_case, const std::string& fault) {
+  if (!has_two_axes(step_case)) return;
   INFO(fault);
   CHECK(names_place_and_reason(fault));
 }
@@ -128,11 +129,11 @@ const std::vector<MutatedCase>& cases() {
         for (const bool overlap : {true, false}) {
           MutatedCase one{cat("stage ", stage, ", parameters on ", tier_name(parameters),
                               ", optimizer on ", tier_name(optimizer), overlap ? ", overlap" : ""),
-                          base_choice()};
-          one.choice.options.overlap = overlap;
-          one.choice.options.state.stage = stage;
-          one.choice.options.state.parameter_tier = parameters;
-          one.choice.options.state.optimizer_tier = optimizer;
+                          base_step_case()};
+          one.step_case.options.overlap = overlap;
+          one.step_case.options.state.stage = stage;
+          one.step_case.options.state.parameter_tier = parameters;
+          one.step_case.options.state.optimizer_tier = optimizer;
           made.push_back(std::move(one));
         }
     return made;
@@ -144,7 +145,7 @@ const std::vector<MutatedCase>& cases() {
 
 /// A mutation is a change of one instruction of a program, or of one of its waits.
 struct Mutation {
-  const Choice& choice;
+  const StepCase& step_case;
   const Program& program;
   const Instr& instr;
   /// The wait that was removed or moved to an earlier instruction; -1 if the change is another.
@@ -200,7 +201,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
   std::vector<Reason> reasons{
       {"without overlap, computation and communication take turns even where they share nothing",
        [](const Mutation& m) {
-         return !m.choice.options.overlap && alternates(m.instr, m.program.instr(m.wait));
+         return !m.step_case.options.overlap && alternates(m.instr, m.program.instr(m.wait));
        }},
       {"a bucket begins to fill when the one before the last is empty, which saves memory alone",
        [](const Mutation& m) {
@@ -217,12 +218,12 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
   size_t noticed = 0;
   std::mt19937_64 random(29);
   for (const MutatedCase& c : cases()) {
-    const std::vector<StepProgram> steps = c.choice.steps();
+    const std::vector<StepProgram> steps = c.step_case.steps();
     REQUIRE(check_programs(programs_of(steps)) == std::vector<std::string>{});
     for (const Program* good : {&steps.back().program}) {
       const auto pairs = conflicts(*good);
-      REQUIRE(unordered(*good, pairs).empty());
-      REQUIRE(reads_its_own(*good));
+      REQUIRE(unordered_conflicts(*good, pairs).empty());
+      REQUIRE(reads_only_own_bytes(*good));
       Program mutant = *good;
       std::vector<const Program*> programs = programs_of(steps);
       INFO(c.name << "\n" << program_text(*good));
@@ -234,13 +235,13 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
         // A program checked alone has no rank to name. Checking it together with the others'
         // programs takes several times as long, so only some faults are checked for the rank's
         // name.
-        if (refused && has_two_axes(c.choice) && noticed % 16 == 0) {
+        if (refused && has_two_axes(c.step_case) && noticed % 16 == 0) {
           programs.back() = &mutant;
-          check_fault_text(c.choice, check_programs(programs).front());
+          check_fault_text(c.step_case, check_programs(programs).front());
         }
         if (refused) return;
-        REQUIRE(unordered(mutant, pairs).empty());
-        REQUIRE(explained(reasons, {c.choice, *good, good->instrs[at], wait}));
+        REQUIRE(unordered_conflicts(mutant, pairs).empty());
+        REQUIRE(explained(reasons, {c.step_case, *good, good->instrs[at], wait}));
       };
       for (size_t i = 0; i < good->instrs.size(); ++i) {
         const std::vector<InstrId>& waits = good->instrs[i].waits;
@@ -271,7 +272,7 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
   size_t noticed = 0;
   size_t apart = 0;
   for (const MutatedCase& c : cases()) {
-    const StepProgram step = c.choice.last_step();
+    const StepProgram step = c.step_case.last_step();
     const Program& good = step.program;
     INFO(c.name << "\n" << program_text(good));
     Program mutant = good;
@@ -281,7 +282,7 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
         const Buffer& other = good.buffers[b];
         if (a == b || moved.persistent || other.persistent || arena_of(moved) != arena_of(other) ||
             other.arena_offset < 0 || moved.arena_offset < 0 || moved.bytes == 0 ||
-            (a + 3 * b) % (c.choice.mesh.tensor > 1 ? 101 : 23) !=
+            (a + 3 * b) % (c.step_case.mesh.tensor > 1 ? 101 : 23) !=
                 0)  // a sample: there are many pairs
           continue;
         mutant.buffers[a].arena_offset = other.arena_offset;
@@ -291,8 +292,8 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
         REQUIRE((refused || inside));
         (refused ? noticed : apart) += 1;
         if (!refused) {
-          REQUIRE(reads_its_own(mutant));
-          REQUIRE(unordered(mutant, conflicts(mutant)).empty());
+          REQUIRE(reads_only_own_bytes(mutant));
+          REQUIRE(unordered_conflicts(mutant, conflicts(mutant)).empty());
         }
         mutant.buffers[a].arena_offset = moved.arena_offset;
       }
@@ -623,7 +624,8 @@ bool accesses_the_same_bytes(const Mutation& m) {
 
 bool computes_no_gradient(const Mutation& m) {
   if (m.change != "other accumulate") return false;
-  const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
+  const LayerGraph& graph =
+      m.step_case.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, m.instr);
   return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
     return std::any_of(op.out.begin(), op.out.end(),
@@ -710,9 +712,9 @@ bool fetches_only_for_updates(const Mutation& m) {
 std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
-  StateOptions state = m.choice.options.state;
+  StateOptions state = m.step_case.options.state;
   state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
-  const Sharding cut = cut_states(m.choice.built.partition, state);
+  const Sharding cut = cut_states(m.step_case.built.partition, state);
   const int64_t elements = element_count(m.program, range);
   const int64_t begin = elements == cut.whole(id) ? 0 : state.dp_shard.index * elements;
   if (elements != cut.whole(id) && elements * state.dp_shard.count != cut.whole(id))
@@ -724,7 +726,8 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range
 /// gradients, and all of the head's is input gradients (its matrix gets its gradient in forward).
 bool names_the_same_list(const Mutation& m) {
   if (m.instr.kind != InstrKind::kBackward) return false;
-  const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
+  const LayerGraph& graph =
+      m.step_case.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
   return (m.change == cat("as ", instr_name(InstrKind::kWeightGrad)) && graph.input_grad.empty()) ||
          (m.change == cat("as ", instr_name(InstrKind::kInputGrad)) && graph.weight_grad.empty());
 }
@@ -735,7 +738,7 @@ bool is_past_the_unit_end(const Mutation& m) {
   const bool twice = m.change == "twice";
   if (!moves || m.instr.unit < 0 || (m.mutant == nullptr && !twice)) return false;
   const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
-  return elements && elements->begin >= m.choice.built.partition.unit(m.instr.unit).padded &&
+  return elements && elements->begin >= m.step_case.built.partition.unit(m.instr.unit).padded &&
          (twice ||
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
@@ -752,20 +755,20 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   int64_t begin = -1;
   if (name == buffer_names::kParameters) begin = index("dp_shard") * elements;
   if (name == buffer_names::kSecondary)
-    begin = index(cat("dp_shard/", m.choice.mesh.secondary_shards)) * elements;
+    begin = index(cat("dp_shard/", m.step_case.mesh.secondary_shards)) * elements;
   if (name.starts_with("gathered.")) begin = part.offset * elements / part.bytes;
-  return begin >= m.choice.built.partition.unit(m.instr.unit).padded;
+  return begin >= m.step_case.built.partition.unit(m.instr.unit).padded;
 }
 
 /// Returns whether a range of the parameters lies past its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
-  StateOptions state = m.choice.options.state;
+  StateOptions state = m.step_case.options.state;
   if (state.stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
   state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
-  const Sharding cut = cut_states(m.choice.built.partition, state);
+  const Sharding cut = cut_states(m.step_case.built.partition, state);
   std::vector<int64_t> whole;
-  for (const Unit& unit : m.choice.built.partition.units) whole.push_back(cut.whole(unit.id));
+  for (const Unit& unit : m.step_case.built.partition.units) whole.push_back(cut.whole(unit.id));
   const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).format.dtype);
   const auto behind = [&](const Unit& unit) {
@@ -773,7 +776,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
     const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total;
     return layout.at(unit.id) + unit.padded <= begin && begin < end;
   };
-  const std::vector<Unit>& units = m.choice.built.partition.units;
+  const std::vector<Unit>& units = m.step_case.built.partition.units;
   return std::any_of(units.begin(), units.end(), behind);
 }
 
@@ -794,14 +797,14 @@ bool receives_other_padding(const Mutation& m) {
 /// of a copy of the model.
 UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   std::vector<UnitId> units;
-  for (const Unit& unit : m.choice.built.partition.units)
+  for (const Unit& unit : m.step_case.built.partition.units)
     for (size_t s = 0; s < unit.slices.size(); ++s) {
       const auto copies = [&](size_t i) {
-        return m.choice.built.model.tensor(unit.slices[i].tensor).copies;
+        return m.step_case.built.model.tensor(unit.slices[i].tensor).copies;
       };
       if (s == 0 || copies(s) != copies(s - 1)) units.push_back(unit.id);
     }
-  const int64_t ranks = m.choice.mesh.shards * m.choice.mesh.tensor;
+  const int64_t ranks = m.step_case.mesh.shards * m.step_case.mesh.tensor;
   return units.at(static_cast<size_t>(slot.offset / dtype_bytes(DType::kF64) / ranks));
 }
 
@@ -820,7 +823,7 @@ bool leaves_out_padding(const Mutation& m) {
   const auto elements = gradient_elements(m, m.instr.reads[which], id);
   if (!elements) return false;
   const int64_t begin = half ? (elements->begin + elements->end) / 2 : elements->begin;
-  const Unit& unit = m.choice.built.partition.unit(id);
+  const Unit& unit = m.step_case.built.partition.unit(id);
   const int64_t end = std::min(elements->end, unit.padded);
   return begin >= end || slices_in(unit, begin, end).empty();
 }
@@ -849,7 +852,7 @@ bool adds_only_padding(const Mutation& m) {
   const bool adds = m.instr.kind == InstrKind::kAccumulate || m.instr.kind == InstrKind::kAllReduce;
   const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
   if (!adds || !elements) return false;
-  const Unit& unit = m.choice.built.partition.unit(m.instr.unit);
+  const Unit& unit = m.step_case.built.partition.unit(m.instr.unit);
   const int64_t end = std::min(elements->end, unit.padded);
   return elements->begin >= end || slices_in(unit, elements->begin, end).empty();
 }
@@ -883,7 +886,7 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
   size_t found = 0;
   size_t turn = 0;
   for (const MutatedCase& c : cases()) {
-    if (!c.choice.options.overlap) continue;  // results do not depend on overlap
+    if (!c.step_case.options.overlap) continue;  // results do not depend on overlap
     Mutants mutants(c, 1200 + turn);
     const Program& program = mutants.good()[changed_rank(mutants.good())].program;
     INFO(c.name << "\n" << program_text(program));
@@ -896,7 +899,7 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       const bool same_length = mutant.instrs.size() == program.instrs.size();
       if (const auto faults = mutants.faults(*steps); !faults.empty()) {
         ++refused;
-        check_fault_text(c.choice, faults.front());
+        check_fault_text(c.step_case, faults.front());
         return;
       }
       // Every mutant that passes the checker runs; it needs a reason exactly if its results do not
@@ -904,7 +907,7 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       if (mutants.compute_other_results(*steps)) {
         ++found;
       } else {
-        CHECK(explained(reasons, {c.choice, program, program.instrs[at], -1, change.name,
+        CHECK(explained(reasons, {c.step_case, program, program.instrs[at], -1, change.name,
                                   same_length ? &mutant : nullptr}));
       }
     };
@@ -912,19 +915,19 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       const Instr& instr = program.instrs[at];
       for (const bool all : {false, true}) {
         if (all && (!instr.is_collective() || mutants.good().size() == 1)) continue;
-        if (c.choice.mesh.tensor == 1 || at % 4 == 0)
+        if (c.step_case.mesh.tensor == 1 || at % 4 == 0)
           check_mutant(at, all, {"left out", {}}, [](Program& p, size_t i) {
-            p = without(p, i);
+            p = without_instruction(p, i);
             return true;
           });
         // Most instructions are alike in all cases, so each case makes only some of the changes.
         if (++turn % 3 == 0)
           check_mutant(at, all, {"twice", {}}, [](Program& p, size_t i) {
-            p = doubled(p, i);
+            p = with_instruction_twice(p, i);
             return true;
           });
         for (const Change& change : changes_of(program, instr))
-          if (++turn % sample_stride_of(c.choice) == 0)
+          if (++turn % sample_stride_of(c.step_case) == 0)
             check_mutant(at, all, change,
                          [&](Program& p, size_t i) { return change.apply(p, p.instrs[i]); });
       }
@@ -947,7 +950,7 @@ TEST_CASE("each disk request with a wrong early start is noticed, or only makes 
   size_t refused = 0;
   size_t slower = 0;
   for (const MutatedCase& c : cases()) {
-    const std::vector<StepProgram> steps = c.choice.steps();
+    const std::vector<StepProgram> steps = c.step_case.steps();
     for (const StepProgram& step : steps) {
       const Program& good = step.program;
       INFO(c.name << "\n" << program_text(good));
@@ -1000,7 +1003,7 @@ TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for 
   size_t harmless = 0;
   size_t turn = 0;
   for (const MutatedCase& c : cases()) {
-    if (c.choice.mesh.tensor == 1 && c.choice.mesh.replicas == 1) continue;
+    if (c.step_case.mesh.tensor == 1 && c.step_case.mesh.replicas == 1) continue;
     Mutants mutants(c, 1300);
     const std::vector<StepProgram>& good = mutants.good();
     const Program& program = good[changed_rank(good)].program;
@@ -1013,13 +1016,13 @@ TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for 
             const size_t from = place_in(p, program, back ? second : first);
             const size_t to = place_in(p, program, back ? first : second);
             require(from == at || !all, "collectives stand in one order on all ranks");
-            p = moved(std::move(p), from, to, c.choice.options.overlap);
+            p = with_instruction_moved(std::move(p), from, to, c.step_case.options.overlap);
             return true;
           });
           INFO(first << " and " << second << (back ? " back" : "") << (all ? " on all ranks" : ""));
           if (const auto faults = mutants.faults(*steps); !faults.empty()) {
             ++refused;
-            check_fault_text(c.choice, faults.front());
+            check_fault_text(c.step_case, faults.front());
           } else if (mutants.compute_other_results(*steps)) {
             ++otherwise;
           } else {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "program/choices.h"
+#include "program/step_cases.h"
 #include "sim/interpreter.h"
 
 namespace ftrun::testing {
@@ -21,26 +21,26 @@ struct Outcome {
 };
 
 /// Returns the state of the interpreter after a run.
-inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) {
+inline Outcome outcome_of(const StepCase& step_case, const Interpreter& interpreter) {
   Outcome out;
-  const auto kinds = static_cast<int32_t>(choice.options.state.optimizer_states.size());
+  const auto kinds = static_cast<int32_t>(step_case.options.state.optimizer_states.size());
   for (int32_t kind = StatePiece::kParam; kind < kinds; ++kind)
     out.states.push_back(interpreter.state(kind, out.fault));
-  out.loss = interpreter.loss(choice.mesh.ranks() - 1);
+  out.loss = interpreter.loss(step_case.mesh.ranks() - 1);
   return out;
 }
 
 /// Runs steps and returns their outcome. `finite` holds, for each step, whether it is finite.
-inline Outcome run_steps(const Choice& choice, std::vector<StepProgram> steps,
+inline Outcome run_steps(const StepCase& step_case, std::vector<StepProgram> steps,
                          std::mt19937_64& random,
                          std::initializer_list<bool> finite = {true, false, true}) {
-  Interpreter interpreter(choice.built.model, choice.built.partition, std::move(steps),
-                          choice.mesh.grid());
+  Interpreter interpreter(step_case.built.model, step_case.built.partition, std::move(steps),
+                          step_case.mesh.grid());
   interpreter.load();
   for (const bool one : finite)
     if (const std::string fault = interpreter.run(random, one); !fault.empty())
       return {.fault = fault};
-  return outcome_of(choice, interpreter);
+  return outcome_of(step_case, interpreter);
 }
 
 /// Describes the first value that differs; "" if none does.
@@ -63,10 +63,10 @@ inline bool differs(const Outcome& found, const Outcome& wanted) {
 
 /// Returns whether the run fails, or ends with other values than `wanted`, in one of a few random
 /// interleavings.
-inline bool is_noticed(const Choice& choice, const std::vector<StepProgram>& steps,
+inline bool is_noticed(const StepCase& step_case, const std::vector<StepProgram>& steps,
                        const Outcome& wanted, std::mt19937_64& random) {
   for (int times = 0; times < 20; ++times)
-    if (differs(run_steps(choice, steps, random), wanted)) return true;
+    if (differs(run_steps(step_case, steps, random), wanted)) return true;
   return false;
 }
 

@@ -21,30 +21,30 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   ModelConfig config = small_config(layers, true);
   config.feed_forward = 48;
   config.vocab_rows = 64;
-  Choice choice{
+  StepCase step_case{
       build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
       {},
       mesh,
       config};
-  choice.built.partition =
-      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
-  choice.options.micro_batches = 3;
-  choice.options.overlap = overlap;
-  choice.options.bucket_elements = 1;
-  choice.options.gather_bucket_elements = 10'000;
-  choice.options.state.stage = zero;
-  choice.options.state.decays = decays_matrices;
-  choice.options.state.optimizer_states.resize(1);
-  while (!accepts_micro_batches(kind, mesh.stages, choice.options.micro_batches))
-    ++choice.options.micro_batches;
+  step_case.built.partition =
+      build_units(step_case.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  step_case.options.micro_batches = 3;
+  step_case.options.overlap = overlap;
+  step_case.options.bucket_elements = 1;
+  step_case.options.gather_bucket_elements = 10'000;
+  step_case.options.state.stage = zero;
+  step_case.options.state.decays = decays_matrices;
+  step_case.options.state.optimizer_states.resize(1);
+  while (!accepts_micro_batches(kind, mesh.stages, step_case.options.micro_batches))
+    ++step_case.options.micro_batches;
   std::mt19937_64 random(7);
   const int fixed = fixed_chunks(kind);
-  choose_pipeline(random, choice, kind, mesh.stages, fixed > 0 ? fixed : 2);
+  add_pipeline(random, step_case, kind, mesh.stages, fixed > 0 ? fixed : 2);
   const std::string name =
-      cat(schedule_text(make_schedule(kind, mesh.stages, choice.options.state.pipeline.chunks(), 0,
-                                      choice.options.micro_batches)),
+      cat(schedule_text(make_schedule(kind, mesh.stages, step_case.options.state.pipeline.chunks(),
+                                      0, step_case.options.micro_batches)),
           ", stage ", zero, overlap ? ", overlap" : "");
-  return {name, std::move(choice)};
+  return {name, std::move(step_case)};
 }
 
 constexpr PipelineSchedule kKinds[] = {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
@@ -129,30 +129,31 @@ struct Break {
   bool may_be_harmless = false;
 };
 
-std::vector<Break> breaks(const Choice& choice) {
-  const int32_t micro_batches = choice.options.micro_batches;
-  const bool overlap = choice.options.overlap;
+std::vector<Break> breaks(const StepCase& step_case) {
+  const int32_t micro_batches = step_case.options.micro_batches;
+  const bool overlap = step_case.options.overlap;
   const auto on_instr = [](auto change) {
     return [=](Program& p, size_t at) { return change(p, p.instrs[at]); };
   };
   return {
-      {"dropped", [](Program& p, size_t at) { return p = without(p, at), true; }},
-      {"doubled", [](Program& p, size_t at) { return p = doubled(p, at), true; }},
+      {"dropped", [](Program& p, size_t at) { return p = without_instruction(p, at), true; }},
+      {"doubled", [](Program& p, size_t at) { return p = with_instruction_twice(p, at), true; }},
       {"swapped with the next on its link",
        [=](Program& p, size_t at) {
          const size_t next = next_on_link(p, at);
          if (next == p.instrs.size()) return false;
-         p = testing::moved(std::move(p), at, next, overlap);
+         p = testing::with_instruction_moved(std::move(p), at, next, overlap);
          return true;
        }},
       {"at the end of the list",
        [=](Program& p, size_t at) {
-         return p = testing::moved(std::move(p), at, p.instrs.size() - 1, overlap), true;
+         return p = testing::with_instruction_moved(std::move(p), at, p.instrs.size() - 1, overlap),
+                true;
        },
        true},
       {"at the beginning",
        [=](Program& p, size_t at) {
-         return p = testing::moved(std::move(p), at, 0, overlap), true;
+         return p = testing::with_instruction_moved(std::move(p), at, 0, overlap), true;
        },
        true},
       {"before what it sends is made, or after what it brings is read",
@@ -162,7 +163,7 @@ std::vector<Break> breaks(const Choice& choice) {
          const size_t to = sends ? last_writer(p, moved_buffer(instr), at)
                                  : first_reader(p, moved_buffer(instr), at);
          if (to == p.instrs.size()) return false;
-         p = testing::moved(std::move(p), at, to, overlap);
+         p = testing::with_instruction_moved(std::move(p), at, to, overlap);
          return true;
        }},
       {"of another micro-batch", on_instr([=](Program&, Instr& i) {
@@ -232,7 +233,7 @@ struct Verdicts {
   }
 };
 
-TEST_CASE("each broken transfer between stages is refused with its position, or harmless",
+TEST_CASE("each broken transfer between stages is refused with its position, or changes no weight",
           "[long]") {
   Verdicts verdicts;
   size_t turn = 0;
@@ -245,7 +246,7 @@ TEST_CASE("each broken transfer between stages is refused with its position, or 
       for (size_t at = 0; at < good[rank].program.instrs.size(); ++at) {
         if (!good[rank].program.instrs[at].is_transfer()) continue;
         const auto [other, there] = other_end(good, rank, at);
-        for (const Break& broken : breaks(c.choice))
+        for (const Break& broken : breaks(c.step_case))
           for (const bool both : {false, true}) {
             if (++turn % 7 != 0) continue;  // a sample: each kind occurs in some case
             std::vector<StepProgram> steps = good;
@@ -258,7 +259,7 @@ TEST_CASE("each broken transfer between stages is refused with its position, or 
       }
   }
   INFO(verdicts.refused << " refused, " << verdicts.harmless << " harmless");
-  for (const Break& broken : breaks(three_axes().front().choice)) {
+  for (const Break& broken : breaks(three_axes().front().step_case)) {
     INFO(broken.name << " is refused nowhere");
     CHECK(verdicts.refused_by_name[broken.name] > 0);
   }
@@ -274,7 +275,7 @@ TEST_CASE(
   for (const MutatedCase& c : three_axes()) {
     Mutants mutants(c, 1500);
     const std::vector<StepProgram>& good = mutants.good();
-    const size_t rank = c.choice.options.state.ties_ends ? 6 : 1;
+    const size_t rank = c.step_case.options.state.ties_ends ? 6 : 1;
     const Program& program = good[rank].program;
     size_t turn = 0;
     for (size_t at = 0; at < program.instrs.size(); ++at) {
@@ -284,7 +285,8 @@ TEST_CASE(
         if (!program.instrs[to].is_transfer() || ++turn % sweep_stride(3) != 0) continue;
         std::vector<StepProgram> steps = good;
         Program& mutant = steps[rank].program;
-        mutant = testing::moved(std::move(mutant), at, to, c.choice.options.overlap);
+        mutant =
+            testing::with_instruction_moved(std::move(mutant), at, to, c.step_case.options.overlap);
         INFO(c.name << ": " << instr_label(sum) << " of rank " << rank << " at " << at
                     << " moved to " << to);
         const std::vector<std::string> faults = check_programs(programs_of(steps));
@@ -314,7 +316,7 @@ TEST_CASE(
     "a stage that adds up its parameters where the other adds up a tied matrix's gradient is "
     "refused") {
   std::vector<StepProgram> steps =
-      staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice.steps();
+      staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case.steps();
   REQUIRE(check_programs(programs_of(steps)).empty());
   Program& last = steps[1].program;
   const auto sum = std::find_if(last.instrs.begin(), last.instrs.end(), [&](const Instr& instr) {
@@ -335,11 +337,11 @@ TEST_CASE("each wait of three axes that is left out is refused, or no order is l
   size_t harmless = 0;
   size_t turn = 0;
   for (const MutatedCase& c : three_axes()) {
-    const std::vector<StepProgram> good = c.choice.steps();
+    const std::vector<StepProgram> good = c.step_case.steps();
     for (const size_t rank : {size_t{1}, size_t{6}}) {
       const Program& program = good[rank].program;
       const auto pairs = conflicts(program);
-      REQUIRE(unordered(program, pairs).empty());
+      REQUIRE(unordered_conflicts(program, pairs).empty());
       std::vector<StepProgram> steps = good;
       Program& mutant = steps[rank].program;
       for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -356,7 +358,7 @@ TEST_CASE("each wait of three axes that is left out is refused, or no order is l
           const std::vector<std::string> faults = check_programs(programs_of(steps));
           (faults.empty() ? harmless : refused) += 1;
           if (faults.empty())
-            CHECK(unordered(mutant, pairs).empty());
+            CHECK(unordered_conflicts(mutant, pairs).empty());
           else
             CHECK(names_place_and_reason(faults.front()));
           mutant.instrs[i].waits = waits;
@@ -400,29 +402,30 @@ Program with_blocking_transfers(const Program& program) {
   return out;
 }
 
-std::string fault_of_blocking(const Choice& choice) {
-  std::vector<StepProgram> steps = choice.steps();
+std::string fault_of_blocking(const StepCase& step_case) {
+  std::vector<StepProgram> steps = step_case.steps();
   for (StepProgram& step : steps) step.program = with_blocking_transfers(step.program);
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   std::mt19937_64 random(1600);
   // A run must hang exactly if the checker reports a fault.
-  const Outcome outcome = run_steps(choice, steps, random, {true});
+  const Outcome outcome = run_steps(step_case, steps, random, {true});
   CHECK(outcome.fault.empty() == faults.empty());
   if (faults.empty()) {
-    const Outcome wanted = run_steps(choice, choice.steps(), random, {true});
+    const Outcome wanted = run_steps(step_case, step_case.steps(), random, {true});
     CHECK(difference(outcome, wanted) == "");
   }
   return faults.empty() ? "" : faults.front();
 }
 
-TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the other to receive") {
-  CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
+TEST_CASE("two stages of 1F1B that block in their sends wait for each other to receive") {
+  CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case) ==
         "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 "
         "over pp@1>0 and "
         "waits for rank 0, which has not reached instruction 8 (receive layer 0 mb 0)");
 }
 
-TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe does not") {
+TEST_CASE(
+    "with sends that block, 1F1B and similar schedules hang before step 1, and GPipe does not") {
   for (const int stages : {2, 4})
     for (const int zero : {1, 3}) {
       const auto fault = [&](PipelineSchedule kind) {
@@ -430,7 +433,7 @@ TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe
             staged(kind, zero, true,
                    {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages},
                    2 * stages)
-                .choice);
+                .step_case);
       };
       INFO(stages << " stages, ZeRO " << zero);
       CHECK(fault(PipelineSchedule::kGpipe) == "");

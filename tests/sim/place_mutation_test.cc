@@ -18,38 +18,38 @@ namespace {
 
 using namespace testing;
 
-Choice choice_of(Mesh mesh, int stage) {
+StepCase step_case_of(Mesh mesh, int stage) {
   ModelConfig config = small_config(2, true);
   config.hidden = 64;
   config.feed_forward = 48 * mesh.tensor;
   config.vocab_rows = 160 * mesh.tensor;
-  Choice choice = small_choice(config, mesh);
-  choice.options.state.stage = stage;
+  StepCase step_case = small_step_case(config, mesh);
+  step_case.options.state.stage = stage;
   std::mt19937_64 random(5);
-  if (mesh.stages > 1) choose_pipeline(random, choice, PipelineSchedule::k1F1B, mesh.stages, 1);
-  return choice;
+  if (mesh.stages > 1) add_pipeline(random, step_case, PipelineSchedule::k1F1B, mesh.stages, 1);
+  return step_case;
 }
 
 /// Returns "" if each element of the model's state is saved by exactly one rank, otherwise a
 /// message about the first that is not.
-std::string saved_fault(const Choice& choice, const std::vector<StepProgram>& steps) {
+std::string saved_fault(const StepCase& step_case, const std::vector<StepProgram>& steps) {
   // `saved` counts the ranks that save each element, by tensor rank, unit and state.
   std::map<std::tuple<int, UnitId, int32_t>, std::vector<int>> saved;
-  const auto states = static_cast<int32_t>(choice.options.state.optimizer_states.size());
-  for (int tensor = 0; tensor < choice.mesh.tensor; ++tensor)
-    for (const Unit& unit : choice.built.partition.units)
+  const auto states = static_cast<int32_t>(step_case.options.state.optimizer_states.size());
+  for (int tensor = 0; tensor < step_case.mesh.tensor; ++tensor)
+    for (const Unit& unit : step_case.built.partition.units)
       for (int32_t state = StatePiece::kParam; state < states; ++state)
         saved[{tensor, unit.id, state}].assign(static_cast<size_t>(unit.padded), 0);
   for (size_t rank = 0; rank < steps.size(); ++rank)
     for (const StatePiece& piece : steps[rank].pieces) {
       if (piece.state == StatePiece::kWorking) continue;
       auto& counts =
-          saved.at({static_cast<int>(rank) % choice.mesh.tensor, piece.unit, piece.state});
+          saved.at({static_cast<int>(rank) % step_case.mesh.tensor, piece.unit, piece.state});
       for (int64_t e = piece.saved.begin; e < piece.saved.end; ++e)
         if (e < static_cast<int64_t>(counts.size())) ++counts[static_cast<size_t>(e)];
     }
   for (const auto& [which, counts] : saved)
-    for (const Slice& slice : choice.built.partition.unit(std::get<1>(which)).slices)
+    for (const Slice& slice : step_case.built.partition.unit(std::get<1>(which)).slices)
       for (int64_t e = slice.position_in_unit; e < slice.position_in_unit + slice.extent; ++e)
         if (const int count = counts[static_cast<size_t>(e)]; count != 1)
           return cat("element ", e, " of unit ", std::get<1>(which), ", state ", std::get<2>(which),
@@ -59,18 +59,20 @@ std::string saved_fault(const Choice& choice, const std::vector<StepProgram>& st
 
 std::vector<MutatedCase> cases_of_places() {
   std::vector<MutatedCase> all;
-  const auto add = [&](std::string name, Choice choice) {
-    all.push_back({std::move(name), std::move(choice)});
+  const auto add = [&](std::string name, StepCase step_case) {
+    all.push_back({std::move(name), std::move(step_case)});
   };
   for (const int stage : {0, 1, 2, 3}) {
-    add(cat("shards, stage ", stage), choice_of({.shards = 4}, stage));
-    add(cat("replicas of shards, stage ", stage), choice_of({.shards = 2, .replicas = 2}, stage));
-    add(cat("shards of tensor ranks, stage ", stage), choice_of({.shards = 2, .tensor = 2}, stage));
+    add(cat("shards, stage ", stage), step_case_of({.shards = 4}, stage));
+    add(cat("replicas of shards, stage ", stage),
+        step_case_of({.shards = 2, .replicas = 2}, stage));
+    add(cat("shards of tensor ranks, stage ", stage),
+        step_case_of({.shards = 2, .tensor = 2}, stage));
     if (stage == 1 || stage == 3)
       add(cat("shards that share rows, stage ", stage),
-          choice_of({.shards = 4, .context = 2}, stage));
+          step_case_of({.shards = 4, .context = 2}, stage));
     if (stage < 2)
-      add(cat("shards of stages, stage ", stage), choice_of({.shards = 2, .stages = 2}, stage));
+      add(cat("shards of stages, stage ", stage), step_case_of({.shards = 2, .stages = 2}, stage));
   }
   return all;
 }
@@ -79,7 +81,7 @@ const Instr& norm_of(const Program& program) {
   return program.instrs[all_of(program, InstrKind::kGradientNorm).at(0)];
 }
 
-TEST_CASE("a rank that counts another rank's part of the norm is noticed", "[long]") {
+TEST_CASE("the checker notices a rank that counts another rank's part of the norm", "[long]") {
   size_t mutants = 0;
   for (const MutatedCase& c : cases_of_places()) {
     Mutants world(c, 31);
@@ -136,25 +138,25 @@ TEST_CASE(
     "noticed") {
   size_t mutants = 0;
   std::mt19937_64 random(37);
-  for (const auto& [name, choice] : cases_of_places()) {
-    const std::vector<StepProgram> good = choice.steps();
+  for (const auto& [name, step_case] : cases_of_places()) {
+    const std::vector<StepProgram> good = step_case.steps();
     INFO(name);
-    REQUIRE(saved_fault(choice, good) == "");
+    REQUIRE(saved_fault(step_case, good) == "");
     // All mutants share one copy, because programs are large; each change is undone.
     std::vector<StepProgram> steps = good;
     for (size_t rank = 0; rank < good.size(); ++rank)
       for (size_t p = 0; p < good[rank].pieces.size(); ++p) {
         const UnitRange own = good[rank].pieces[p].saved;
-        const size_t other = (rank + static_cast<size_t>(choice.mesh.tensor)) % good.size();
+        const size_t other = (rank + static_cast<size_t>(step_case.mesh.tensor)) % good.size();
         if (good[other].pieces.size() != good[rank].pieces.size()) continue;
         const UnitRange theirs = good[other].pieces[p].saved;
         if (own.begin == theirs.begin && own.end == theirs.end) continue;
         if (random() % sweep_stride(1) != 0) continue;
         steps[rank].pieces[p].saved = theirs;
-        const std::string fault = saved_fault(choice, steps);
+        const std::string fault = saved_fault(step_case, steps);
         steps[rank].pieces[p].saved = own;
         // A part behind the last tensor holds nothing that is saved.
-        const Unit& unit = choice.built.partition.unit(good[rank].pieces[p].unit);
+        const Unit& unit = step_case.built.partition.unit(good[rank].pieces[p].unit);
         const int64_t end = unit.slices.back().position_in_unit + unit.slices.back().extent;
         if (std::min(own.begin, theirs.begin) < end) CHECK(fault != "");
         ++mutants;

@@ -5,7 +5,7 @@
 
 #include "axes/mesh.h"
 #include "equal_programs.h"
-#include "program/choices.h"
+#include "program/step_cases.h"
 #include "sim/check_world.h"
 #include "sweep.h"
 
@@ -17,8 +17,9 @@ namespace {
 using namespace testing;
 using Faults = std::vector<std::string>;
 
-RankClasses classes_of(const Choice& choice) {
-  return rank_classes(choice.built.model, choice.built.partition, choice.of_rank(0).state);
+RankClasses classes_of(const StepCase& step_case) {
+  return rank_classes(step_case.built.model, step_case.built.partition,
+                      step_case.options_of_rank(0).state);
 }
 
 /// Checks that the ranks of each class have equal programs. Returns how many pairs of classes have
@@ -87,28 +88,28 @@ void check_world_of_classes(const RankClasses& classes, const std::vector<StepPr
   REQUIRE(check_world(world) == Faults{});
 }
 
-/// Checks the classes of a choice and their world; returns the number of classes.
-int classes_that_hold(const Choice& choice) {
-  const std::vector<StepProgram> steps = choice.steps();
-  const RankClasses classes = classes_of(choice);
+/// Checks the classes of a step case and their world; returns the number of classes.
+int classes_that_hold(const StepCase& step_case) {
+  const std::vector<StepProgram> steps = step_case.steps();
+  const RankClasses classes = classes_of(step_case);
   check_classes(classes, steps);
-  check_world_of_classes(classes, steps, choice.of_rank(0).state);
+  check_world_of_classes(classes, steps, step_case.options_of_rank(0).state);
   return classes.count();
 }
 
-TEST_CASE("ranks of one class have programs that are equal up to their place, for random choices") {
+TEST_CASE("ranks of one class have programs that are equal up to their place, in random cases") {
   std::mt19937_64 random(1401);
   int joined = 0;
   int split = 0;
   int needless = 0;
   const int rounds = sweep_rounds(150);
   for (int round = 0; round < rounds; ++round) {
-    const Choice choice = random_choice(random);
-    INFO("round " << round << ": " << choice.text());
-    const std::vector<StepProgram> steps = choice.steps();
-    const RankClasses classes = classes_of(choice);
+    const StepCase step_case = random_step_case(random);
+    INFO("round " << round << ": " << step_case.text());
+    const std::vector<StepProgram> steps = step_case.steps();
+    const RankClasses classes = classes_of(step_case);
     needless += check_classes(classes, steps);
-    check_world_of_classes(classes, steps, choice.of_rank(0).state);
+    check_world_of_classes(classes, steps, step_case.options_of_rank(0).state);
     joined += classes.ranks() - classes.count();
     split += classes.count() - 1;
   }
@@ -120,21 +121,21 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, fo
 TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes of their own") {
   std::mt19937_64 random(1404);
   for (int found = 0; found < 10;) {
-    Choice choice = random_choice(random);
-    if (choice.mesh.tensor == 1) continue;
+    StepCase step_case = random_step_case(random);
+    if (step_case.mesh.tensor == 1) continue;
     ++found;
-    INFO(choice.text());
+    INFO(step_case.text());
     // The tensor has one row less than the ranks' parts hold together, so the last tensor rank has
     // padding.
-    for (TensorInfo& tensor : choice.built.model.tensors)
+    for (TensorInfo& tensor : step_case.built.model.tensors)
       if (tensor.shape[0] != tensor.local.extent[0]) --tensor.shape[0];
-    const RankClasses classes = classes_of(choice);
-    const RankMesh mesh = state_mesh(choice.of_rank(0).state);
+    const RankClasses classes = classes_of(step_case);
+    const RankMesh mesh = state_mesh(step_case.options_of_rank(0).state);
     for (int rank = 0; rank < classes.ranks(); ++rank) {
       const MeshPoint place = mesh.coordinate(rank);
-      if (place.tp + 1 == choice.mesh.tensor) continue;
+      if (place.tp + 1 == step_case.mesh.tensor) continue;
       MeshPoint last = place;
-      last.tp = choice.mesh.tensor - 1;
+      last.tp = step_case.mesh.tensor - 1;
       CHECK(classes.class_of(rank) != classes.class_of(mesh.rank_at(last)));
     }
   }
@@ -147,11 +148,11 @@ TEST_CASE(
   int split = 0;
   const int rounds = sweep_rounds(60);
   for (int round = 0; round < rounds; ++round) {
-    Choice choice = random() % 2 == 0 ? with_frozen_below(random_choice(random), random)
-                                      : with_frozen(random_choice(random), random, 40);
-    choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
-    INFO("round " << round << ": " << choice.text());
-    split += classes_that_hold(choice) - 1;
+    StepCase step_case = random() % 2 == 0 ? with_frozen_below(random_step_case(random), random)
+                                           : with_frozen(random_step_case(random), random, 40);
+    step_case.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    INFO("round " << round << ": " << step_case.text());
+    split += classes_that_hold(step_case) - 1;
   }
   CHECK(split > rounds / 3);
 }
@@ -161,34 +162,34 @@ TEST_CASE("ranks of one class have equal programs where states are codes") {
   int split = 0;
   const int rounds = sweep_rounds(60);
   for (int round = 0; round < rounds; ++round) {
-    const Choice choice = with_codes(random_choice(random), random);
-    INFO("round " << round << ": " << choice.text());
-    split += classes_that_hold(choice) - 1;
+    const StepCase step_case = with_codes(random_step_case(random), random);
+    INFO("round " << round << ": " << step_case.text());
+    split += classes_that_hold(step_case) - 1;
   }
   CHECK(split > rounds / 3);
 }
 
-/// Returns a choice with layers of a few blocks each, so that shards begin and end within matrices,
-/// at norms and behind the last tensor. Tensors of at most `small` elements are in units that are
-/// not sharded.
-Choice wide_choice(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
+/// Returns a step case with layers of a few blocks each, so that shards begin and end within
+/// matrices, at norms and behind the last tensor. Tensors of at most `small` elements are in units
+/// that are not sharded.
+StepCase wide_step_case(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
   ModelConfig config = small_config(2, false);
   config.hidden = 64;
   config.feed_forward = 240;
   config.vocab_rows = 480;
-  Choice choice{
+  StepCase step_case{
       build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
       {.micro_batches = 2, .bucket_elements = 20'000, .gather_bucket_elements = 20'000},
       mesh,
       config};
-  choice.built.partition =
-      build_units(choice.built.model, UnitGranularity::kLayer, {small, INT64_MAX});
-  choice.options.state.stage = stage;
-  choice.options.state.optimizer_tier = optimizer;
-  choice.options.state.update_elements = kUnitBlock;
-  choice.options.state.secondary_shards = mesh.secondary_shards;
-  choice.options.state.decays = decays_matrices;
-  return choice;
+  step_case.built.partition =
+      build_units(step_case.built.model, UnitGranularity::kLayer, {small, INT64_MAX});
+  step_case.options.state.stage = stage;
+  step_case.options.state.optimizer_tier = optimizer;
+  step_case.options.state.update_elements = kUnitBlock;
+  step_case.options.state.secondary_shards = mesh.secondary_shards;
+  step_case.options.state.decays = decays_matrices;
+  return step_case;
 }
 
 TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal programs", "[long]") {
@@ -204,22 +205,22 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
       for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
         for (const int64_t small : {0, 10'000}) {
           if (stage == 0 && (mesh.replicas > 1 || tier != Tier::kDevice)) continue;
-          const Choice choice = wide_choice(stage, mesh, tier, small);
-          INFO(choice.text() << ", small up to " << small);
-          const std::vector<StepProgram> steps = choice.steps();
-          const RankClasses classes = classes_of(choice);
+          const StepCase step_case = wide_step_case(stage, mesh, tier, small);
+          INFO(step_case.text() << ", small up to " << small);
+          const std::vector<StepProgram> steps = step_case.steps();
+          const RankClasses classes = classes_of(step_case);
           check_classes(classes, steps);
-          check_world_of_classes(classes, steps, choice.of_rank(0).state);
+          check_world_of_classes(classes, steps, step_case.options_of_rank(0).state);
         }
 }
 
 TEST_CASE("ranks that share rows have the same classes as shards that do not") {
   for (const int stage : {0, 1, 3}) {
-    const Choice apart = wide_choice(stage, {.shards = 12, .tensor = 2}, Tier::kDevice);
-    Choice together = apart;
+    const StepCase apart = wide_step_case(stage, {.shards = 12, .tensor = 2}, Tier::kDevice);
+    StepCase together = apart;
     together.mesh.context = 3;
     INFO(together.text());
-    CHECK(classes_of(together).of_rank == classes_of(apart).of_rank);
+    CHECK(classes_of(together).options_of_rank == classes_of(apart).options_of_rank);
     CHECK(classes_that_hold(together) == classes_of(apart).count());
   }
 }
@@ -228,8 +229,9 @@ TEST_CASE("thousands of ranks have as few classes as a few ranks") {
   for (const int stage : {0, 1, 3}) {
     int most = 0;
     for (const int shards : {16, 128, 1024, 4096}) {
-      const Choice choice = wide_choice(stage, {.shards = shards, .tensor = 4}, Tier::kDevice);
-      const RankClasses classes = classes_of(choice);
+      const StepCase step_case =
+          wide_step_case(stage, {.shards = shards, .tensor = 4}, Tier::kDevice);
+      const RankClasses classes = classes_of(step_case);
       INFO("stage " << stage << ", " << classes.ranks() << " ranks");
       CHECK(classes.ranks() == shards * 4);
       most = std::max(most, classes.count());
@@ -239,8 +241,8 @@ TEST_CASE("thousands of ranks have as few classes as a few ranks") {
 }
 
 TEST_CASE("programs that differ in more than their rank's position are in different classes") {
-  const Choice choice = wide_choice(2, {.shards = 3}, Tier::kHost);
-  const Program good = choice.step(0).program;
+  const StepCase step_case = wide_step_case(2, {.shards = 3}, Tier::kHost);
+  const Program good = step_case.step(0).program;
   const auto differs = [&](auto change) {
     Program other = good;
     change(other);
@@ -258,15 +260,16 @@ TEST_CASE("programs that differ in more than their rank's position are in differ
 }
 
 TEST_CASE("a class whose program has other collectives is named by its first rank") {
-  const Choice choice = wide_choice(1, {.shards = 5, .tensor = 2}, Tier::kDevice);
-  std::vector<StepProgram> steps = choice.steps();
-  const RankClasses classes = classes_of(choice);
+  const StepCase step_case = wide_step_case(1, {.shards = 5, .tensor = 2}, Tier::kDevice);
+  std::vector<StepProgram> steps = step_case.steps();
+  const RankClasses classes = classes_of(step_case);
   REQUIRE(classes.count() > 1);
   const int rank = classes.first[1];
   Program& program = steps[static_cast<size_t>(rank)].program;
   Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
   loss.exchange().dtype = loss.exchange().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
-  const Faults faults = check_world(world_of_classes(classes, steps, choice.of_rank(0).state));
+  const Faults faults =
+      check_world(world_of_classes(classes, steps, step_case.options_of_rank(0).state));
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
   CHECK(faults.back().find(cat("rank ", rank, " enters ")) != std::string::npos);

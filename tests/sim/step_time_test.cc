@@ -171,7 +171,7 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
   CHECK(time.matmul_flops == 2e9);
   CHECK(time.seconds >= time.layers + time.update + time.other);
   // Eight ranks with two threads each share four cores, so at most two ranks compute at once.
-  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).products == 2e9);
+  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).matmul_flops == 2e9);
   const double two = time.layers,
                eight = predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).layers;
   CHECK(eight == Approx(4 * two).epsilon(0.2));

@@ -10,7 +10,7 @@
 
 #include "axes/pipeline/pipeline_config.h"
 #include "axes/pipeline/schedule_timeline.h"
-#include "program/choices.h"
+#include "program/step_cases.h"
 #include "sim/class_plans.h"
 #include "sim/folded_world.h"
 #include "sim/rank_classes.h"
@@ -37,10 +37,10 @@ RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int 
 }
 
 TEST_CASE("lanes run at the same time, and an instruction begins when its waits are done") {
-  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
-                                    {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
-                                    {.lane = Lane::kCompute, .buffer = 2},
-                                    {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                              {.lane = Lane::kCompute, .buffer = 2},
+                                              {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
   const RankTime time = timed(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 115);
   CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 45);
@@ -50,10 +50,10 @@ TEST_CASE("lanes run at the same time, and an instruction begins when its waits 
 
 TEST_CASE("a wait is charged to what runs in it, and to what that waited for before") {
   // A copy to host memory begins when a copy to the device has ended.
-  const Program program = handmade({{.lane = Lane::kToDevice, .buffer = 0},
-                                    {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
-                                    {.lane = Lane::kCompute, .buffer = 2},
-                                    {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
+  const Program program = program_of_touches({{.lane = Lane::kToDevice, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                              {.lane = Lane::kCompute, .buffer = 2},
+                                              {.lane = Lane::kCompute, .buffer = 3, .waits = {1}}});
   const RankTime time = timed(program, {{70, 0}, {20, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 95);
   CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 60);
@@ -63,8 +63,8 @@ TEST_CASE("a wait is charged to what runs in it, and to what that waited for bef
 }
 
 TEST_CASE("threads that want the same cores share them") {
-  const Program program =
-      handmade({{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
+  const Program program = program_of_touches(
+      {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
   CHECK(timed(program, {{100, 1}, {40, 1}}, 2).end == 100);
   // On one core both run at half speed until the shorter one is done at 80; then 60 of the
   // other are left.
@@ -244,14 +244,15 @@ TEST_CASE("random meshes take the same times folded, to the picosecond, also wit
   const int wanted = sweep_draws(40);
   int compared = 0, fewer = 0, slowed = 0, noticed = 0;
   while (compared < wanted) {
-    const Choice choice =
-        random() % 2 == 0 ? random_choice(random) : random_pipeline_choice(random);
-    INFO(choice.text());
-    const StateOptions state = choice.of_rank(0).state;
-    const RankClasses classes = rank_classes(choice.built.model, choice.built.partition, state);
+    const StepCase step_case =
+        random() % 2 == 0 ? random_step_case(random) : random_pipeline_case(random);
+    INFO(step_case.text());
+    const StateOptions state = step_case.options_of_rank(0).state;
+    const RankClasses classes =
+        rank_classes(step_case.built.model, step_case.built.partition, state);
     std::vector<StepProgram> steps;
     std::vector<const Program*> programs;
-    for (const int rank : classes.first) steps.push_back(choice.step(rank));
+    for (const int rank : classes.first) steps.push_back(step_case.step(rank));
     for (const StepProgram& step : steps) programs.push_back(&step.program);
     CostedWorld costed(classes, programs, state);
     std::vector<int32_t> forgetful = program_numbers(programs.size());

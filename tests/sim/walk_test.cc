@@ -142,10 +142,10 @@ TEST_CASE("a program may have any number of groups, each with a lane") {
 }
 
 TEST_CASE("an instruction is ready when what it waits for is done, whatever else is not") {
-  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
-                                    {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
-                                    {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
-                                    {.lane = Lane::kCompute, .buffer = 3}});
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                              {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
+                                              {.lane = Lane::kCompute, .buffer = 3}});
   const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
@@ -176,10 +176,10 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
 }
 
 TEST_CASE("the last ready instruction takes the place of a done one, and new ones come after it") {
-  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
-                                    {.lane = Lane::kToHost, .buffer = 1},
-                                    {.lane = Lane::kDisk, .buffer = 2},
-                                    {.lane = Lane::kCompute, .buffer = 3, .waits = {0}}});
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1},
+                                              {.lane = Lane::kDisk, .buffer = 2},
+                                              {.lane = Lane::kCompute, .buffer = 3, .waits = {0}}});
   const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
@@ -201,7 +201,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
 }
 
 TEST_CASE("the members of a lane step stay known when others are done") {
-  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0}});
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
   const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};
   const World world = world_of(ranks);
@@ -217,7 +217,7 @@ TEST_CASE("the members of a lane step stay known when others are done") {
 
 TEST_CASE(
     "an instruction that depends on the decision runs after it, not if the step is not finite") {
-  Program program = handmade(
+  Program program = program_of_touches(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
   program.instrs[1].if_finite = true;
   const RankProgram ranks[] = {{0, &program}};

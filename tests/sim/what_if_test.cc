@@ -210,17 +210,18 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
         std::string::npos);
   CHECK(estimate_run(config, model, plan, time, machine, 1, 0).hours == 0);
 
-  // Backward recomputes the products of all blocks, except the last product of each: 2 operations
-  // per parameter and token.
+  // Backward recomputes the matrix multiplications of all blocks, except the last of each: 2
+  // operations per parameter and token.
   config.recompute.policy = RecomputeLevel::kFull;
   const StepPlan again = plan_steps(config, model, 0);
   const RunEstimate recomputed = estimate_run(config, model, again, time, machine, 1, 1000);
   CHECK(recomputed.mfu == run.mfu);
   const double hidden = 16, kv = 2 * 4, wide = 24, tokens = 8;
-  const double products = 4 * 2 * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * wide);
+  const double recomputed_matmuls =
+      4 * 2 * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * wide);
   const double flops = recomputed_flops_per_token(config, model, again.train.model);
-  CHECK(flops < 1.2 * (products + 4 * 4 * hidden * tokens));
-  CHECK(flops > products - 4 * 2 * hidden * wide);
+  CHECK(flops < 1.2 * (recomputed_matmuls + 4 * 4 * hidden * tokens));
+  CHECK(flops > recomputed_matmuls - 4 * 2 * hidden * wide);
   CHECK(recomputed.hfu - recomputed.mfu ==
         Approx(flops * run.tokens_per_second / time.matmul_flops));
 }

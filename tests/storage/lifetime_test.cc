@@ -16,7 +16,7 @@
 #include "../base/temporary_folder.h"
 #include "base/log.h"
 #include "fault_storage.h"
-#include "needs.h"
+#include "requirements.h"
 #include "storage/swap_file.h"
 #include "storage/swap_folder.h"
 
@@ -79,7 +79,7 @@ bool forbid_ring() {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-const testing::Need kSeccomp("seccomp", [] {
+const testing::Requirement kSeccomp("seccomp", [] {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(forbid_ring() ? 0 : 1);
   int status = 0;

@@ -8,7 +8,7 @@
 #include "../base/temporary_folder.h"
 #include "base/log.h"
 #include "fault_storage.h"
-#include "needs.h"
+#include "requirements.h"
 #include "storage/swap_file.h"
 
 #include <catch2/catch.hpp>
@@ -40,14 +40,14 @@ std::string refusal_of_both() {
   return ring.empty() ? refusal_of_direct_io() : ring;
 }
 
-const testing::Need kRing("io_uring", testing::ring_refusal);
-const testing::Need kDirect("direct_io", refusal_of_direct_io);
-const testing::Need kBoth("io_uring_direct", refusal_of_both);
+const testing::Requirement kRing("io_uring", testing::ring_refusal);
+const testing::Requirement kDirect("direct_io", refusal_of_direct_io);
+const testing::Requirement kBoth("io_uring_direct", refusal_of_both);
 
-/// Returns the way that is tested by the CTest entry which runs the tests tagged "[ways]".
+/// Returns the method that the CTest entry of the tests tagged "[io_methods]" tests.
 IoMethod method_under_test() {
-  const std::string need = testing::needed();
-  return {need.starts_with("io_uring") ? 0 : EPERM, need.find("direct") != need.npos ? 0 : -EINVAL};
+  const std::string name = testing::requirement_of_entry();
+  return {name.starts_with("io_uring") ? 0 : EPERM, name.find("direct") != name.npos ? 0 : -EINVAL};
 }
 
 struct Fixture {
@@ -99,7 +99,7 @@ void random_round_trip(SwapFile& file, uint64_t seed) {
   }
 }
 
-TEST_CASE("ranges of any size are read back as written, with many in flight", "[ways]") {
+TEST_CASE("ranges of any size are read back as written, with many in flight", "[io_methods]") {
   const AioOptions aio = GENERATE(AioOptions{}, AioOptions{.block_size = 4096, .queue_depth = 3},
                                   AioOptions{.block_size = 65536, .queue_depth = 1},
                                   AioOptions{.block_size = 32768, .intra_op_parallelism = 4},
@@ -110,7 +110,7 @@ TEST_CASE("ranges of any size are read back as written, with many in flight", "[
   for (uint64_t seed = 1; seed <= 2; ++seed) random_round_trip(*fixture.file, seed);
 }
 
-TEST_CASE("a partly moved block is continued from its last whole sector", "[ways]") {
+TEST_CASE("a partly moved block is continued from its last whole sector", "[io_methods]") {
   Fixture fixture(method_under_test(), {.block_size = 65536, .queue_depth = 5});
   std::mt19937_64 random(7);
   int shortened = 0, again = 0;
@@ -126,7 +126,7 @@ TEST_CASE("a partly moved block is continued from its last whole sector", "[ways
   REQUIRE(again > 50);
 }
 
-TEST_CASE("registered memory is used, and requests may also use other memory", "[ways]") {
+TEST_CASE("registered memory is used, and requests may also use other memory", "[io_methods]") {
   Fixture fixture(method_under_test(), {.block_size = 65536});
   AlignedBytes registered(1 << 20), other(1 << 20), more(300'000);
   const std::vector<std::span<std::byte>> ranges = {registered.whole_sectors(),
@@ -174,7 +174,7 @@ TEST_CASE("without overlap_events the next blocks wait for all blocks before the
   REQUIRE(fixture.storage.batches == std::vector<size_t>{4, 4, 4});
 }
 
-TEST_CASE("unwritten bytes are read as zeros, as is the rest of the last sector", "[ways]") {
+TEST_CASE("unwritten bytes are read as zeros, as is the rest of the last sector", "[io_methods]") {
   Fixture fixture(method_under_test());
   AlignedBytes written(4097), sectors(3 * 4096), zeros(3 * 4096);
   std::fill_n(zeros.data(), zeros.size(), '\0');
@@ -199,7 +199,7 @@ TEST_CASE("a swap file counts its bytes and the time of waits") {
   REQUIRE(fixture.file->counters().seconds_waited == 2.5);
 }
 
-TEST_CASE("is_done() returns whether wait() would return at once", "[ways]") {
+TEST_CASE("is_done() returns whether wait() would return at once", "[io_methods]") {
   Fixture fixture(method_under_test());
   AlignedBytes data(1 << 20);
   REQUIRE(fixture.file->is_done(fixture.file->read(data.data(), 0, 0)));
@@ -211,7 +211,8 @@ TEST_CASE("is_done() returns whether wait() would return at once", "[ways]") {
   REQUIRE(fixture.file->counters().seconds_waited == before);
 }
 
-TEST_CASE("a swap file may be destroyed while requests run, and its memory after that", "[ways]") {
+TEST_CASE("a swap file may be destroyed while requests run, and its memory after that",
+          "[io_methods]") {
   for (int i = 0; i < 20; ++i) {
     Fixture fixture(method_under_test(), {.block_size = 65536});
     AlignedBytes data(4 << 20);

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "program/choices.h"
+#include "program/step_cases.h"
 #include "sim/walk.h"
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-using testing::Choice;
+using testing::StepCase;
 
 /// Returns how many seconds an instruction of a rank takes.
 using InstrSeconds = std::function<double(int rank, const Instr&)>;
@@ -104,44 +104,45 @@ class TimedWorld {
   std::vector<Rank> ranks_;
 };
 
-/// Returns a choice with one block in each part of the model; embedding and head are in the first
-/// and the last part.
-Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
+/// Returns a step case with one block in each part of the model; embedding and head are in the
+/// first and the last part.
+StepCase pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
   const int parts = stages * chunks;
   const ModelConfig config = testing::small_config(parts, false);
-  Choice choice{testing::build(config), {}, {.stages = stages}, config};
+  StepCase step_case{testing::build(config), {}, {.stages = stages}, config};
   std::vector<int32_t> cuts{0};
   for (int32_t part = 1; part < parts; ++part) cuts.push_back(part + 1);
   cuts.push_back(parts + 2);
-  choice.options.schedule = kind;
-  choice.options.micro_batches = 8;
-  choice.options.overlap = overlap;
-  choice.options.state.decays = testing::decays_matrices;
-  choice.options.state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
-  return choice;
+  step_case.options.schedule = kind;
+  step_case.options.micro_batches = 8;
+  step_case.options.overlap = overlap;
+  step_case.options.state.decays = testing::decays_matrices;
+  step_case.options.state.pipeline =
+      PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
+  return step_case;
 }
 
-bool is_block(const Choice& choice, int32_t layer) {
-  return layer > 0 && layer <= choice.options.state.pipeline.parts();
+bool is_block(const StepCase& step_case, int32_t layer) {
+  return layer > 0 && layer <= step_case.options.state.pipeline.parts();
 }
 
 /// Returns whether an instruction belongs to a block. Embedding and head take no time here.
-bool is_of_block(const Choice& choice, const Instr& instr) {
-  return instr.runs_ops() && is_block(choice, instr.layer);
+bool is_of_block(const StepCase& step_case, const Instr& instr) {
+  return instr.runs_ops() && is_block(step_case, instr.layer);
 }
 
-std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds) {
-  const PipelineLayout& pipeline = choice.options.state.pipeline;
-  const StageActions lists = make_schedules(choice.options.schedule, pipeline.stages(),
-                                            pipeline.chunks(), choice.options.micro_batches);
-  const std::vector<StepProgram> steps = choice.steps();
+std::vector<IdleShare> idle_of(const StepCase& step_case, const InstrSeconds& seconds) {
+  const PipelineLayout& pipeline = step_case.options.state.pipeline;
+  const StageActions lists = make_schedules(step_case.options.schedule, pipeline.stages(),
+                                            pipeline.chunks(), step_case.options.micro_batches);
+  const std::vector<StepProgram> steps = step_case.steps();
   const std::vector<PipelineSeconds> found = TimedWorld(steps, seconds).run();
   std::vector<StageActionSeconds> stages(lists.size());
   for (size_t stage = 0; stage < stages.size(); ++stage)
     stages[stage].add(found[stage], lists[stage], pipeline, static_cast<int>(stage),
-                      static_cast<int32_t>(choice.built.model.layers.size()));
-  return idle_shares(lists, traits_of(choice.options.schedule).placement, stages);
+                      static_cast<int32_t>(step_case.built.model.layers.size()));
+  return idle_shares(lists, traits_of(step_case.options.schedule).placement, stages);
 }
 
 void require_idle(const std::vector<IdleShare>& found, const std::vector<double>& measured,
@@ -162,18 +163,18 @@ TEST_CASE(
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (const auto& [stages, overlap] : {std::pair{2, true}, {2, false}, {4, true}, {4, false}}) {
-      const Choice choice = pipeline_of(kind, stages, overlap);
+      const StepCase step_case = pipeline_of(kind, stages, overlap);
       std::map<std::tuple<int, InstrKind, int32_t, int32_t>, double> known;
       const auto seconds = [&](int rank, const Instr& instr) {
-        if (instr.kind != InstrKind::kGradientNorm && !is_of_block(choice, instr)) return 0.0;
+        if (instr.kind != InstrKind::kGradientNorm && !is_of_block(step_case, instr)) return 0.0;
         const auto [found, is_new] =
             known.try_emplace({rank, instr.kind, instr.layer, instr.micro_batch});
         if (is_new) found->second = static_cast<double>(10 + random() % 20);
         return found->second;
       };
-      INFO(
-          schedule_text(make_schedule(kind, stages, choice.options.state.pipeline.chunks(), 0, 8)));
-      for (const IdleShare& idle : idle_of(choice, seconds))
+      INFO(schedule_text(
+          make_schedule(kind, stages, step_case.options.state.pipeline.chunks(), 0, 8)));
+      for (const IdleShare& idle : idle_of(step_case, seconds))
         CHECK(idle.measured == Approx(idle.by_schedule).margin(1e-9));
     }
 }
@@ -183,76 +184,77 @@ TEST_CASE("no stage waits for another one within its actions") {
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (const bool overlap : {true, false}) {
-      const Choice choice = pipeline_of(kind, 2, overlap);
+      const StepCase step_case = pipeline_of(kind, 2, overlap);
       const InstrSeconds second = [&](int, const Instr& instr) {
-        return is_of_block(choice, instr) ? 1.0 : 0.0;
+        return is_of_block(step_case, instr) ? 1.0 : 0.0;
       };
       INFO("schedule " << static_cast<int>(kind) << (overlap ? ", overlap" : ""));
-      const std::vector<StepProgram> steps = choice.steps();
+      const std::vector<StepProgram> steps = step_case.steps();
       for (const PipelineSeconds& stage : TimedWorld(steps, second).run())
         for (const auto& [phase, seconds] : stage.layers)
-          CHECK(seconds == (is_block(choice, phase.layer) ? 1.0 : 0.0));
+          CHECK(seconds == (is_block(step_case, phase.layer) ? 1.0 : 0.0));
     }
 }
 
 /// Returns times where a forward pass takes one second and a backward pass two, plus what `late`
 /// adds.
-InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
-  return [&choice, late](int rank, const Instr& instr) {
+InstrSeconds one_and_two(const StepCase& step_case, const InstrSeconds& late = {}) {
+  return [&step_case, late](int rank, const Instr& instr) {
     const double usual = instr.kind == InstrKind::kForward ? 1 : 2;
-    return (is_of_block(choice, instr) ? usual : 0) + (late ? late(rank, instr) : 0);
+    return (is_of_block(step_case, instr) ? usual : 0) + (late ? late(rank, instr) : 0);
   };
 }
 
 TEST_CASE("a slow stage shows in the others' waits, as measured and by the schedule") {
-  const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
-  require_idle(idle_of(choice, one_and_two(choice)), {3.0 / 27, 3.0 / 27}, {3.0 / 27, 3.0 / 27});
+  const StepCase step_case = pipeline_of(PipelineSchedule::k1F1B, 2, false);
+  require_idle(idle_of(step_case, one_and_two(step_case)), {3.0 / 27, 3.0 / 27},
+               {3.0 / 27, 3.0 / 27});
   // Each backward pass of the last stage takes one second more. A step then takes F0, eight times
   // four seconds, and B0.
   const auto always = [&](int rank, const Instr& instr) {
-    return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward ? 1.0
-                                                                                         : 0.0;
+    return rank == 1 && is_of_block(step_case, instr) && instr.kind == InstrKind::kBackward ? 1.0
+                                                                                            : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, always)), {11.0 / 35, 3.0 / 35},
+  require_idle(idle_of(step_case, one_and_two(step_case, always)), {11.0 / 35, 3.0 / 35},
                {11.0 / 35, 3.0 / 35});
   // A delay in one micro-batch counts where it happens: the last stage has no slack before the
   // first stage's first backward pass. If the same two seconds were spread over all backward
   // passes, the stages would wait 2.75 and 4.75 of 28.75 seconds.
   const auto once = [&](int rank, const Instr& instr) {
-    return rank == 0 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
+    return rank == 0 && is_of_block(step_case, instr) && instr.kind == InstrKind::kBackward &&
                    instr.micro_batch == 0
                ? 2.0
                : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, once)), {3.0 / 29, 5.0 / 29},
+  require_idle(idle_of(step_case, one_and_two(step_case, once)), {3.0 / 29, 5.0 / 29},
                {3.0 / 29, 5.0 / 29});
   // The last stage's last backward pass is faster, because nothing else runs at that time.
   const auto alone = [&](int rank, const Instr& instr) {
-    return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
+    return rank == 1 && is_of_block(step_case, instr) && instr.kind == InstrKind::kBackward &&
                    instr.micro_batch == 7
                ? -1.0
                : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, alone)), {2.0 / 26, 3.0 / 26},
+  require_idle(idle_of(step_case, one_and_two(step_case, alone)), {2.0 / 26, 3.0 / 26},
                {2.0 / 26, 3.0 / 26});
 }
 
 TEST_CASE(
     "work of a stage after its last action is not a wait of that stage, but others wait for it") {
-  const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
+  const StepCase step_case = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   const auto norm = [&](int rank, const Instr& instr) {
     return rank == 0 && instr.kind == InstrKind::kGradientNorm ? 3.0 : 0.0;
   };
-  require_idle(idle_of(choice, one_and_two(choice, norm)), {3.0 / 30, 6.0 / 30},
+  require_idle(idle_of(step_case, one_and_two(step_case, norm)), {3.0 / 30, 6.0 / 30},
                {3.0 / 30, 6.0 / 30});
 }
 
 TEST_CASE("a late transfer is measured, and not attributed to the schedule") {
-  const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
+  const StepCase step_case = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   const auto send = [](int, const Instr& instr) {
     return instr.is_transfer() && instr.micro_batch == 0 ? 1.0 : 0.0;
   };
-  const std::vector<IdleShare> found = idle_of(choice, one_and_two(choice, send));
+  const std::vector<IdleShare> found = idle_of(step_case, one_and_two(step_case, send));
   require_idle(found, {5.0 / 29, 5.0 / 29}, {3.0 / 27, 3.0 / 27});
 }
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "inputs/export_options.h"
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <catch2/catch.hpp>
 
@@ -24,7 +24,7 @@ void write_model(const std::string& folder) {
 }
 
 Config run_in(const std::string& scratch) {
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   config.model.path = scratch + "/model";
   config.output_dir = scratch + "/out";
   config.parallel.data = 2;
@@ -60,7 +60,7 @@ std::vector<std::string> export_on_two(
 
 TEST_CASE(
     "a failure of the writer within a piece ends the export of all ranks at once, with its cause") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
   const auto fail = [](int rank, int piece) {
@@ -76,7 +76,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a failure of the writer between pieces is reported when the other ranks are done") {
-  const testing::Scratch scratch;
+  const testing::ScratchFolder scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
   std::filesystem::create_directories(export_folder(config));

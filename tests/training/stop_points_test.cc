@@ -38,10 +38,10 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
-using testing::saved_on;
+using testing::RankFixture;
 using testing::SavedState;
-using testing::Scratch;
+using testing::ScratchFolder;
+using testing::state_saved_on;
 using testing::TrainingMesh;
 
 constexpr int64_t kStopSeed = 20261124;
@@ -105,7 +105,7 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
 
 /// Returns a config with a few steps per epoch, so that most steps end in the middle of an epoch.
 Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
-  Config config = testing::run_of_stage(layout.stage);
+  Config config = testing::config_of_stage(layout.stage);
   config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
   if (layout.name.starts_with("mid-epoch")) {
     config.data.train.push_back(write_tokens(folder + "/b.bin", 23, 2));
@@ -156,10 +156,10 @@ Config evaluated(Config config) {
 /// result of an evaluation.
 class RankRun : public testing::FakeRun {
  public:
-  RankRun(Rendezvous& rendezvous, RankRig& rig, const SequenceSet& sequences,
+  RankRun(Rendezvous& rendezvous, RankFixture& fixture, const SequenceSet& sequences,
           const std::string& root)
-      : FakeRun(evaluated(rig.config), rig.config.train.steps),
-        rig_(rig),
+      : FakeRun(evaluated(fixture.config), fixture.config.train.steps),
+        rig_(fixture),
         sequences_(sequences),
         root_(root),
         rendezvous_(rendezvous) {
@@ -266,7 +266,7 @@ class RankRun : public testing::FakeRun {
     require(failure.empty(), failure.c_str());
   }
 
-  RankRig& rig_;
+  RankFixture& rig_;
   const SequenceSet& sequences_;
   const std::string root_;
   Rendezvous& rendezvous_;
@@ -304,9 +304,9 @@ class StoppedRuns {
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
     all.state =
-        saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
-                 [&](Rendezvous& rendezvous, RankRig& rig) {
-                   RankRun run(rendezvous, rig, *sequences_, scratch_.path + "/checkpoints");
+        state_saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
+                 [&](Rendezvous& rendezvous, RankFixture& fixture) {
+                   RankRun run(rendezvous, fixture, *sequences_, scratch_.path + "/checkpoints");
                    if (from > 0) run.resume(from);
                    all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
                    const std::lock_guard lock(mutex);
@@ -316,7 +316,7 @@ class StoppedRuns {
   }
 
  private:
-  const Scratch scratch_;
+  const ScratchFolder scratch_;
   const Layout& layout_;
   const Config config_;
   const std::unique_ptr<SequenceSet> sequences_;

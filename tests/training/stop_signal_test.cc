@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-using testing::exit_of;
+using testing::exit_code_in_child;
 
 /// Returns the sum of the votes for each of these signals.
 Votes votes_of(std::initializer_list<int> signals) {
@@ -50,18 +50,18 @@ TEST_CASE("each stop signal has an exit code and a name") {
 }
 
 TEST_CASE("the first signal is remembered, a second one ends the process with its own code") {
-  REQUIRE(exit_of([] {
+  REQUIRE(exit_code_in_child([] {
             catch_stop_signals();
             ::raise(SIGTERM);
             return stop_signal();
           }) == SIGTERM);
-  REQUIRE(exit_of([] {
+  REQUIRE(exit_code_in_child([] {
             catch_stop_signals();
             ::raise(SIGUSR1);
             ::raise(SIGINT);
             return 0;
           }) == 130);
-  REQUIRE(exit_of([] {
+  REQUIRE(exit_code_in_child([] {
             catch_stop_signals();
             ::raise(SIGTERM);
             ::raise(SIGUSR1);
@@ -72,7 +72,7 @@ TEST_CASE("the first signal is remembered, a second one ends the process with it
 TEST_CASE(
     "the same signal within a second repeats the first one, and later counts as a second one") {
   const auto twice = [](useconds_t pause) {
-    return exit_of([pause] {
+    return exit_code_in_child([pause] {
       catch_stop_signals();
       ::raise(SIGTERM);
       ::usleep(pause);
@@ -98,7 +98,7 @@ TEST_CASE(
 
 TEST_CASE("a lost terminal stops like SIGTERM, never forces an exit, and is ignored under nohup") {
   const auto caught_of = [](std::initializer_list<int> signals) {
-    return exit_of([signals] {
+    return exit_code_in_child([signals] {
       std::signal(SIGHUP, SIG_DFL);
       catch_stop_signals();
       for (const int signal : signals) ::raise(signal);
@@ -109,7 +109,7 @@ TEST_CASE("a lost terminal stops like SIGTERM, never forces an exit, and is igno
   REQUIRE(caught_of({SIGHUP, SIGHUP, SIGTERM}) == SIGHUP);
   REQUIRE(caught_of({SIGINT, SIGHUP}) == SIGINT);
   REQUIRE(caught_of({SIGHUP, SIGINT}) == 130);
-  REQUIRE(exit_of([] {
+  REQUIRE(exit_code_in_child([] {
             std::signal(SIGHUP, SIG_IGN);
             catch_stop_signals();
             ::raise(SIGHUP);
@@ -118,7 +118,7 @@ TEST_CASE("a lost terminal stops like SIGTERM, never forces an exit, and is igno
 }
 
 TEST_CASE("signals that arrive when all work is done are ignored") {
-  REQUIRE(exit_of([] {
+  REQUIRE(exit_code_in_child([] {
             catch_stop_signals();
             ignore_stop_signals();
             for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGTERM}) ::raise(signal);

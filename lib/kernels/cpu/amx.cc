@@ -11,7 +11,7 @@ namespace {
 
 #include "kernels/cpu/amx_units.inc"
 
-#include "kernels/cpu/amx_products.inc"
+#include "kernels/cpu/amx_matmul.inc"
 }  // namespace
 constinit const VectorKernels<BFloat16> kBFloat16 = make_amx_table();
 }  // namespace ftrun::amx

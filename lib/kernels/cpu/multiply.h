@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/op_call.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
@@ -28,17 +28,17 @@ void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
   });
 }
 
-/// Computes the product `p`. Operands or a result in 16 bits are processed in panels of the
-/// operation's scratch.
+/// Computes the matrix multiplication `p`. Operands or a result in 16 bits are processed in panels
+/// of the operation's scratch.
 template <class S, class R>
-void multiply(const OpCall& call, const ProductOperands<S, R>& p) {
+void multiply(const OpCall& call, const MatmulOperands<S, R>& p) {
   if constexpr (kIsNarrow<S> || kIsNarrow<R>) {
-    PanelProduct<S, R>(call, p).run();
+    PanelMatmul<S, R>(call, p).run();
   } else {
-    const Gemm& shape = p.shape;
+    const MatmulShape& shape = p.shape;
     if (p.bias != nullptr) fill_rows(p.c, p.bias, shape.m, shape.n);
-    gemm(shape, p.a, p.lda(), p.b, p.ldb(), p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c,
-         p.ldc());
+    matmul(shape, p.a, p.lda(), p.b, p.ldb(), p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c,
+           p.ldc());
   }
 }
 

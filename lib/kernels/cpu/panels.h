@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/op_call.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -12,7 +12,7 @@
 
 // The classes of this header multiply matrices that are stored in 16 bits. Blocks are widened into
 // fp32 panels, which are multiplied at fp32 speed, except where bf16 is multiplied without widening
-// (products.h). Results are rounded once.
+// (matmul_libraries.h). Results are rounded once.
 namespace ftrun::cpu {
 
 template <class S>
@@ -69,13 +69,14 @@ void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool ac
   });
 }
 
-/// OperandBlocks provides the blocks of an operand that a product reads. A narrow block is widened
-/// into a panel, which keeps it until another block is requested; a wide operand is read in place.
+/// OperandBlocks provides the blocks of an operand that a matrix multiplication reads. A narrow
+/// block is widened into a panel, which keeps it until another block is requested; a wide operand
+/// is read in place.
 template <class S>
 class OperandBlocks {
  public:
-  /// Reads rows that are stored `stride` elements apart; with `transposed` the rows of the
-  /// product's operand are columns there.
+  /// Reads rows that are stored `stride` elements apart; with `transposed` the rows of the operand
+  /// are columns there.
   OperandBlocks(const S* data, int64_t stride, bool transposed, Compute<S>* panel)
       : data_(data), stride_(stride), transposed_(transposed), panel_(panel) {}
 
@@ -109,10 +110,10 @@ class OperandBlocks {
   const S* widened_ = nullptr;
 };
 
-/// ProductOperands holds the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
+/// MatmulOperands holds the matrices of one multiplication c[m,n] = [c +] op(a) op(b) [+ bias].
 template <class S, class R>
-struct ProductOperands {
-  Gemm shape;
+struct MatmulOperands {
+  MatmulShape shape;
   const S* a = nullptr;
   const S* b = nullptr;
   R* c = nullptr;
@@ -133,26 +134,26 @@ struct ProductOperands {
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
-/// PanelProduct computes one product through the panels of the operation's workspace. Blocks
+/// PanelMatmul computes one multiplication through the panels of the operation's workspace. Blocks
 /// provides the blocks of b, as OperandBlocks does.
 template <class S, class R, class Blocks = OperandBlocks<S>>
-class PanelProduct {
+class PanelMatmul {
  public:
   using T = Compute<S>;
   static_assert(std::is_same_v<T, Compute<R>>);
 
   /// Takes the function that makes the blocks of b from their panel.
   template <class MakeBlocks>
-  PanelProduct(const OpCall& call, const ProductOperands<S, R>& p, MakeBlocks blocks)
+  PanelMatmul(const OpCall& call, const MatmulOperands<S, R>& p, MakeBlocks blocks)
       : p_(p),
-        workspace_layout_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R),
-                                            !Blocks::kInPlace)),
+        workspace_layout_(matmul_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R),
+                                           !Blocks::kInPlace)),
         a_(p.a, p.lda(), p.shape.transpose_a == Transpose::kYes, panel(call, workspace_layout_.a)),
         b_(blocks(panel(call, workspace_layout_.b))),
         c_(panel(call, workspace_layout_.c)) {}
 
-  PanelProduct(const OpCall& call, const ProductOperands<S, R>& p)
-      : PanelProduct(call, p, [&p](T* panel) {
+  PanelMatmul(const OpCall& call, const MatmulOperands<S, R>& p)
+      : PanelMatmul(call, p, [&p](T* panel) {
           return Blocks(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel);
         }) {}
 
@@ -197,8 +198,8 @@ class PanelProduct {
     for (int64_t k = 0; k < p_.shape.k; k += max_depth) {
       const int64_t depth = std::min(max_depth, p_.shape.k - k);
       const auto multiply_blocks = [&](const auto& a, const auto& b) {
-        gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
-             b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);
+        matmul({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
+               b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);
       };
       if constexpr (std::is_same_v<S, BFloat16>)
         if (direct_) {
@@ -210,8 +211,8 @@ class PanelProduct {
     }
   }
 
-  const ProductOperands<S, R>& p_;
-  ProductWorkspace workspace_layout_;
+  const MatmulOperands<S, R>& p_;
+  MatmulWorkspace workspace_layout_;
   OperandBlocks<S> a_;
   Blocks b_;
   T* c_;

@@ -207,9 +207,9 @@ struct VectorKernels {
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
-  // Packs right operands of products: rows of src that are summed over, or that become columns of
-  // the result. The instruction set decides the layout: numbers, [64,padded] and [padded,64], or
-  // pairs of bf16 in no more bytes.
+  // Packs right operands of matrix multiplications: rows of src that are summed over, or that
+  // become columns of the result. The instruction set decides the layout: numbers, [64,padded] and
+  // [padded,64], or pairs of bf16 in no more bytes.
   void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                     Compute<S>* out);
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,

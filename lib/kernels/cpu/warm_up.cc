@@ -4,37 +4,37 @@
 
 #include "base/clock.h"
 #include "base/round_up.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_libraries.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
 namespace {
 
-/// The number of terms that a product adds up for each element of its result. MKL packs up to 1024
-/// terms in fp32 and 2048 in bf16 at a time. It keeps the memory into which it packs, separately
-/// for each size.
+/// The number of terms that a multiplication adds up for each element of its result. MKL packs up
+/// to 1024 terms in fp32 and 2048 in bf16 at a time. It keeps the memory into which it packs,
+/// separately for each size.
 constexpr int64_t kDepth = 2048;
-constexpr int64_t kOperandBytes = kMaxProductTile * kDepth * 4;
-constexpr int64_t kResultBytes = kMaxProductTile * kMaxProductTile * 4;
+constexpr int64_t kOperandBytes = kMaxMatmulTile * kDepth * 4;
+constexpr int64_t kResultBytes = kMaxMatmulTile * kMaxMatmulTile * 4;
 
 /// Multiplies two matrices of type S, both at `operands`, into a tile of the largest size.
 template <class S>
-void multiply_tile(ProductLibrary library, const std::byte* operands, std::byte* result) {
-  constexpr int kSide = static_cast<int>(kMaxProductTile);
+void multiply_tile(MatmulLibrary library, const std::byte* operands, std::byte* result) {
+  constexpr int kSide = static_cast<int>(kMaxMatmulTile);
   const auto* const operand = reinterpret_cast<const S*>(operands);
-  multiply_with(library, ProductCall<S, float>{.m = kSide,
-                                               .n = kSide,
-                                               .k = static_cast<int>(kDepth),
-                                               .a = operand,
-                                               .lda = static_cast<int>(kDepth),
-                                               .b = operand,
-                                               .ldb = kSide,
-                                               .beta = 0,
-                                               .c = reinterpret_cast<float*>(result),
-                                               .ldc = kSide});
+  multiply_with(library, MatmulCall<S, float>{.m = kSide,
+                                              .n = kSide,
+                                              .k = static_cast<int>(kDepth),
+                                              .a = operand,
+                                              .lda = static_cast<int>(kDepth),
+                                              .b = operand,
+                                              .ldb = kSide,
+                                              .beta = 0,
+                                              .c = reinterpret_cast<float*>(result),
+                                              .ldc = kSide});
 }
 
 }  // namespace
@@ -43,12 +43,12 @@ int64_t warm_up_bytes() {
   return kOperandBytes + kernel_threads() * kResultBytes;
 }
 
-void warm_up_products(std::byte* memory) {
-  const ProductRule rule = product_rule_in_use();
+void warm_up_matmul(std::byte* memory) {
+  const MatmulRule rule = matmul_rule_in_use();
   const int threads = kernel_threads();
   std::atomic<int> begun{0};
   parallel_library_calls(threads, [&](int64_t task) {
-    // Each thread waits here until all threads have begun, so that no thread runs two products. The
+    // Each thread waits here until all threads have begun, so that no thread multiplies twice. The
     // wait is limited because the system may provide fewer threads.
     ++begun;
     for (const auto start = std::chrono::steady_clock::now();

@@ -73,7 +73,8 @@ class AttentionGraphWriter {
   }
 
   // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. dQ is computed by one
-  // product, not by blocks that add to sums in any order, so its bits are the same in every run.
+  // matrix multiplication, not by blocks that add to sums in any order, so its bits are the same in
+  // every run.
   void backward() {
     to_.q = graph_.in_memory(queries());
     to_.k = graph_.in_memory(transposed(keys()));
@@ -222,7 +223,7 @@ class AttentionGraphWriter {
     CudnnShape turned = transposed(square(CudnnType::kBFloat16));
     const int64_t x_transposed = graph_.within(turned);
     graph_.reshape(x, x_transposed);
-    const CudnnProductLengths lengths{.rows = to_.key_lengths, .depth = to_.query_lengths};
+    const CudnnMatmulLengths lengths{.rows = to_.key_lengths, .depth = to_.query_lengths};
     if (query_heads_ == part_.kv_heads) return graph_.matmul(x_transposed, y, to, lengths);
     const int64_t each =
         graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kBFloat16));

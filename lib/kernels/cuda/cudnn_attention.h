@@ -12,8 +12,8 @@
 #include "ops/attention/gpu.h"
 
 // This header runs attention with cuDNN 9, as an alternative to our own kernels. cuDNN gets the
-// attention of Dao et al. 2022 and 2023 as graphs of matrix products, a masked softmax and their
-// gradients, which it recognizes and runs as one or a few kernels. Documents are separate
+// attention of Dao et al. 2022 and 2023 as graphs of matrix multiplications, a masked softmax and
+// their gradients, which it recognizes and runs as one or a few kernels. Documents are separate
 // sequences. The graph reads their lengths and places from lists (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 

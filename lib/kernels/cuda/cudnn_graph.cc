@@ -151,7 +151,7 @@ CudnnDescriptor& CudnnGraph::operation(CudnnKind kind) {
   return operations_.emplace_back(api_, kind);
 }
 
-void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths) {
+void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c, const CudnnMatmulLengths& lengths) {
   CudnnDescriptor& mode = modes_.emplace_back(api_, CudnnKind::kMatmul);
   mode.set(CudnnAttribute::kMatmulPrecision, CudnnElement::kDataType, CudnnType::kFloat);
   mode.finalize();

@@ -89,9 +89,9 @@ struct CudnnShape {
   std::optional<int64_t> offsets = {};
 };
 
-/// CudnnProductLengths holds the ids of lists with the rows, columns and depth of a matrix product
-/// in each batch, if they are fewer than its dimensions.
-struct CudnnProductLengths {
+/// CudnnMatmulLengths holds the ids of lists with the rows, columns and depth of a matrix
+/// multiplication in each batch, if they are fewer than its dimensions.
+struct CudnnMatmulLengths {
   std::optional<int64_t> rows = {};
   std::optional<int64_t> columns = {};
   std::optional<int64_t> depth = {};
@@ -112,7 +112,7 @@ class CudnnGraph {
     return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32});
   }
 
-  void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
+  void matmul(int64_t a, int64_t b, int64_t c, const CudnnMatmulLengths& lengths = {});
   /// Pointwise is y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the index
   /// along `axis`. `precision` is the type of the arithmetic.
   struct Pointwise {

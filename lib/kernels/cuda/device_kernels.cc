@@ -297,7 +297,7 @@ class CudaKernels final : public DeviceKernels {
  private:
   void open_cudnn() {
     if (attention_.cudnn == CudnnUse::kAlways) cudnn_.emplace(load_cudnn(), true);
-    if (attention_.cudnn != CudnnUse::kWhereMeasured || !cudnn_is_measured(info_)) return;
+    if (attention_.cudnn != CudnnUse::kWhereMeasured || !is_cudnn_measured(info_)) return;
     try {
       cudnn_.emplace(load_cudnn(), false);
     } catch (const Error& error) {

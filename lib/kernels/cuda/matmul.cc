@@ -24,8 +24,8 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/// The first of two products (run_in_whole_rows()) has a multiple of kWholeRows rows of the head's
-/// matrix. A product with a multiple of kFastRows rows is fast and is not divided.
+/// The first of two multiplications (run_in_whole_rows()) has a multiple of kWholeRows rows of the
+/// head's matrix. A multiplication with a multiple of kFastRows rows is fast and is not divided.
 constexpr int64_t kWholeRows = 64, kFastRows = 8;
 
 const void* element(const void* data, DType dtype, int64_t index) {
@@ -33,13 +33,13 @@ const void* element(const void* data, DType dtype, int64_t index) {
 }
 
 /// Return the number of elements from one row to the next of a, b and c, as they are stored.
-int64_t a_stride_of(const MatrixProduct& p) {
+int64_t a_stride_of(const MatmulArguments& p) {
   return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k;
 }
-int64_t b_stride_of(const MatrixProduct& p) {
+int64_t b_stride_of(const MatmulArguments& p) {
   return p.b_stride > 0 ? p.b_stride : p.transpose_b ? p.k : p.n;
 }
-int64_t c_stride_of(const MatrixProduct& p) {
+int64_t c_stride_of(const MatmulArguments& p) {
   return p.c_stride > 0 ? p.c_stride : p.n;
 }
 
@@ -53,7 +53,7 @@ cublasOperation_t operation(bool transpose) {
 Matmul::Matmul(bool hopper) : workspace_bytes_(static_cast<size_t>(hopper ? 32 : 4) << 20) {
   check(cublasCreate(&handle_), "opening cuBLAS");
   cuda::check(cudaMalloc(&workspace_, workspace_bytes_),
-              "allocating the workspace of matrix products");
+              "allocating the workspace of matrix multiplications");
   const int mode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
   check(cublasSetMathMode(handle_, static_cast<cublasMath_t>(mode)), "setting cuBLAS up");
 }
@@ -73,9 +73,9 @@ void Matmul::use(cudaStream_t stream) {
   has_stream_ = true;
 }
 
-/// Computes a product. cuBLAS is column-major: a row-major matrix is its transpose there, and c^T =
-/// op(b)^T op(a)^T.
-void Matmul::run(const MatrixProduct& p, cudaStream_t stream) {
+/// Multiplies matrices. cuBLAS is column-major: a row-major matrix is its transpose there, and c^T
+/// = op(b)^T op(a)^T.
+void Matmul::run(const MatmulArguments& p, cudaStream_t stream) {
   use(stream);
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);
   const int a_stride = blas_int(a_stride_of(p)), b_stride = blas_int(b_stride_of(p)),
@@ -84,20 +84,20 @@ void Matmul::run(const MatrixProduct& p, cudaStream_t stream) {
       cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &p.alpha,
                    p.b, data_type(p.dtype), b_stride, p.a, data_type(p.dtype), a_stride, &p.beta,
                    p.c, data_type(p.out_dtype), c_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-      "a matrix product");
+      "a matrix multiplication");
 }
 
-void Matmul::run_in_whole_rows(const MatrixProduct& p, Rows rows, cudaStream_t stream) {
-  const auto extent = [rows](MatrixProduct& of) -> int64_t& {
+void Matmul::run_in_whole_rows(const MatmulArguments& p, Rows rows, cudaStream_t stream) {
+  const auto extent = [rows](MatmulArguments& of) -> int64_t& {
     return rows == Rows::kM ? of.m : rows == Rows::kN ? of.n : of.k;
   };
-  MatrixProduct whole = p;
+  MatmulArguments whole = p;
   whole.a_stride = a_stride_of(p);
   whole.b_stride = b_stride_of(p);
   whole.c_stride = c_stride_of(p);
   const int64_t all = extent(whole), first = all / kWholeRows * kWholeRows;
   if (all % kFastRows == 0 || first == 0) return run(p, stream);
-  MatrixProduct rest = whole;
+  MatmulArguments rest = whole;
   extent(whole) = first;
   extent(rest) = all - first;
   // The number of elements from row or column 0 of an operand to row or column `first`.

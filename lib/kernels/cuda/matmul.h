@@ -9,9 +9,9 @@
 
 namespace ftrun::cuda {
 
-/// MatrixProduct is a row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is
-/// [k,n]. With beta 0 c is not read.
-struct MatrixProduct {
+/// MatmulArguments describes a row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b)
+/// is [k,n]. With beta 0 c is not read.
+struct MatmulArguments {
   bool transpose_a = false;
   bool transpose_b = false;
   int64_t m = 0;
@@ -31,9 +31,9 @@ struct MatrixProduct {
   DType out_dtype = DType::kF32;
 };
 
-/// Matmul computes matrix products with cuBLAS. They are summed in fp32, without TF32, and have the
-/// same bits from run to run. It allocates one workspace, so products must be enqueued to one
-/// stream at a time.
+/// Matmul multiplies matrices with cuBLAS. Results are summed in fp32, without TF32, and have the
+/// same bits from run to run. It allocates one workspace, so multiplications must be enqueued to
+/// one stream at a time.
 class Matmul {
  public:
   explicit Matmul(bool hopper);
@@ -41,15 +41,15 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  void run(const MatrixProduct& product, cudaStream_t stream);
+  void run(const MatmulArguments& arguments, cudaStream_t stream);
 
-  /// Rows names the extent of a product that is the number of rows of the head's matrix.
+  /// Rows names the extent of a multiplication that is the number of rows of the head's matrix.
   enum class Rows { kM, kN, kK };
-  /// Runs `product` as two products if its extent `rows`, the rows of the head's matrix, is not a
+  /// Runs the multiplication as two if its extent `rows`, the rows of the head's matrix, is not a
   /// multiple of 8: cuBLAS has no fast kernels for other extents, regardless of the strides (8B's
-  /// head after one token was added, on an H100: 42 ms instead of 5.5). The second product has
-  /// fewer than kWholeRows rows, and is added to the first if `rows` is kK.
-  void run_in_whole_rows(const MatrixProduct& product, Rows rows, cudaStream_t stream);
+  /// head after one token was added, on an H100: 42 ms instead of 5.5). The second one has fewer
+  /// than kWholeRows rows, and is added to the first if `rows` is kK.
+  void run_in_whole_rows(const MatmulArguments& arguments, Rows rows, cudaStream_t stream);
 
  private:
   void use(cudaStream_t stream);

@@ -2,9 +2,10 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// The functions of this file wrap instructions that CUDA C++ does not offer: products on the tensor
-// cores, loads of their operands, asynchronous copies into shared memory, powers of two. (Tests on
-// machines without a GPU include another file of this name, which does the same on the host.)
+// The functions of this file wrap instructions that CUDA C++ does not offer: matrix multiplications
+// on the tensor cores, loads of their operands, asynchronous copies into shared memory, powers of
+// two. (Tests on machines without a GPU include another file of this name, which does the same on
+// the host.)
 namespace ftrun::cuda {
 
 // FragmentA, B and C hold one lane's elements of the operands of mma.m16n8k16 (PTX ISA, "Matrix

@@ -10,7 +10,7 @@ namespace {
 
 constexpr ConfigKeys kCohereKeys{.norm_epsilon = "layer_norm_eps"};
 constexpr ConfigKeys kCohere2Keys{.head_size = nullptr, .norm_epsilon = "layer_norm_eps"};
-constexpr TensorNames kCohereNames{.post_norm = {}};
+constexpr TensorNames kCohereNames{.mlp_norm = {}};
 
 constexpr ConfigDefaults cohere_defaults(double theta) {
   return {.positions = 8192, .norm_epsilon = 1e-5, .rope_theta = theta, .pad_id = 0, .tied = true};

@@ -47,7 +47,7 @@ const Family kFalconFamily{
               .embedding = "transformer.word_embeddings",
               .blocks = "transformer.h.",
               .parallel_input_norm = "ln_attn",
-              .parallel_post_norm = "ln_mlp",
+              .parallel_mlp_norm = "ln_mlp",
               .linear_layers = {"self_attention.query_key_value", "self_attention.query_key_value",
                                 "self_attention.query_key_value", "self_attention.dense", "",
                                 "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"},

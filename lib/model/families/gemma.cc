@@ -31,7 +31,7 @@ constexpr ConfigDefaults kGemma3Defaults = [] {
   return found;
 }();
 
-constexpr TensorNames kNormedOutputs{.post_norm = "pre_feedforward_layernorm",
+constexpr TensorNames kNormedOutputs{.mlp_norm = "pre_feedforward_layernorm",
                                      .attention_output_norm = "post_attention_layernorm",
                                      .mlp_output_norm = "post_feedforward_layernorm"};
 

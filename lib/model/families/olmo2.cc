@@ -16,7 +16,7 @@ const Family kOlmo2Family{.model_type = "olmo2",
                           .architecture = "Olmo2ForCausalLM",
                           .defaults = {.positions = 2048, .norm_epsilon = 1e-5, .pad_id = 1},
                           .names = {.input_norm = {},
-                                    .post_norm = {},
+                                    .mlp_norm = {},
                                     .attention_output_norm = "post_attention_layernorm",
                                     .mlp_output_norm = "post_feedforward_layernorm"},
                           .read = read_olmo2};

@@ -37,7 +37,7 @@ const Family kOptFamily{
               .positions = "model.decoder.embed_positions",
               .blocks = "model.decoder.layers.",
               .input_norm = "self_attn_layer_norm",
-              .post_norm = "final_layer_norm",
+              .mlp_norm = "final_layer_norm",
               .linear_layers = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                 "self_attn.out_proj", "", "fc1", "fc2"},
               .norm = "model.decoder.final_layer_norm"},

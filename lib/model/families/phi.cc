@@ -25,7 +25,7 @@ const Family kPhiFamily{
                  .norm_epsilon = 1e-5,
                  .partial_rotary = 0.5,
                  .activation = "gelu_new"},
-    .names = {.post_norm = {},
+    .names = {.mlp_norm = {},
               .linear_layers = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                 "self_attn.dense", "", "mlp.fc1", "mlp.fc2"},
               .norm = "model.final_layernorm",

@@ -88,7 +88,7 @@ constinit const OpSpec activation_dgrad{
 
 constinit const OpSpec gated_activation{
     .name = "gated_activation",
-    .shapes = "N,G -> N,F",
+    .shapes = "N,2F -> N,F",
     .shared_by = "F",
     .cheap_result = 0,
     .work = activation_work,
@@ -98,7 +98,7 @@ constinit const OpSpec gated_activation{
 
 constinit const OpSpec gated_activation_dgrad{
     .name = "gated_activation_dgrad",
-    .shapes = "N,F N,G -> N,G",
+    .shapes = "N,F N,2F -> N,2F",
     .shared_by = "F",
     .in_place = 1,
     .work = gated_activation_dgrad_work,

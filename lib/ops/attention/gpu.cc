@@ -118,7 +118,7 @@ void prepare(const LayerGraph& graph, const Op& op, bool backward, const Librari
       libraries.cudnn != nullptr &&
       cudnn_supports(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
       (libraries.cudnn->required() ||
-       cudnn_pays(libraries.gpu, attrs.head_size, libraries.documents));
+       is_cudnn_faster(libraries.gpu, attrs.head_size, libraries.documents));
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
   const bool computes_all =
       computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);

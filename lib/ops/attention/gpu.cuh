@@ -49,24 +49,24 @@ struct AttentionArgs {
   }
 };
 
-/// ScaledScores computes scores, times `unit`, from products of queries and keys. A kernel's loop
-/// over scores takes such a type as a parameter; with_scores() chooses it.
+/// ScaledScores computes scores, times `unit`, from dot products of queries and keys. A kernel's
+/// loop over scores takes such a type as a parameter; with_scores() chooses it.
 struct ScaledScores {
   float factor;
 
-  __device__ float score(float product) const { return product * factor; }
-  /// Returns the derivative of the score with respect to the product, divided by the scale.
-  __device__ float slope(float /*product*/) const { return 1.0F; }
+  __device__ float score(float dot) const { return dot * factor; }
+  /// Returns the derivative of the score with respect to the dot product, divided by the scale.
+  __device__ float slope(float /*dot*/) const { return 1.0F; }
 };
 
 /// CappedScores computes bounded scores: softcap tanh(scaled / softcap).
 struct CappedScores {
   float inner, outer;
 
-  __device__ float tangent(float product) const { return tanhf(product * inner); }
-  __device__ float score(float product) const { return tangent(product) * outer; }
-  __device__ float slope(float product) const {
-    const float t = tangent(product);
+  __device__ float tangent(float dot) const { return tanhf(dot * inner); }
+  __device__ float score(float dot) const { return tangent(dot) * outer; }
+  __device__ float slope(float dot) const {
+    const float t = tangent(dot);
     return 1.0F - t * t;
   }
 };

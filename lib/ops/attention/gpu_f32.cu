@@ -35,7 +35,7 @@ struct Scores {
 };
 
 /// Computes the thread's four elements of left right^T.
-__device__ inline Scores products(const Args& args, const float* left, const float* right) {
+__device__ inline Scores dot_products(const Args& args, const float* left, const float* right) {
   const int stride = tile_stride(args);
   Scores s;
   for (int i = 0; i < args.head_size; ++i) {
@@ -67,8 +67,8 @@ __device__ inline void share(const Scores& s, float* weights) {
 }
 
 /// Computes sums += weights[kTile, kTile] tile.
-__device__ inline void add_product(const Args& args, Sums& sums, const float* weights,
-                                   const float* tile) {
+__device__ inline void add_weighted_rows(const Args& args, Sums& sums, const float* weights,
+                                         const float* tile) {
   const int stride = tile_stride(args);
   for (int k = 0; k < kTile; ++k) {
     const float w0 = weights[threadIdx.y * kWeightStride + k],
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
     load_tile(args, k, args.key(token, kv_head), args.width, rows_from(args, key));
     load_tile(args, v, args.value(token, kv_head), args.width, rows_from(args, key));
     __syncthreads();
-    Scores s = products(args, q, k);
+    Scores s = dot_products(args, q, k);
     with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
       for (int c = 0; c < kMaxColumns; ++c) sums.e[r][c] *= shrink;
     }
     share(s, weights);
-    add_product(args, sums, weights, v);
+    add_weighted_rows(args, sums, weights, v);
   }
   float factor[2];
 #pragma unroll
@@ -228,21 +228,21 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
     load_tile(args, k, args.key(token, kv_head), args.width, rows_from(args, key));
     load_tile(args, v, args.value(token, kv_head), args.width, rows_from(args, key));
     __syncthreads();
-    Scores s = products(args, q, k);
-    const Scores dp = products(args, da, v);
+    Scores s = dot_products(args, q, k);
+    const Scores dp = dot_products(args, da, v);
     with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
-          const float product = s.e[r][c];
-          const float weight = seen ? expf(scoring.score(product) - query[r].lse) : 0.0F;
-          s.e[r][c] = score_gradient(weight, scoring.slope(product), dp.e[r][c], query[r]);
+          const float dot = s.e[r][c];
+          const float weight = seen ? expf(scoring.score(dot) - query[r].lse) : 0.0F;
+          s.e[r][c] = score_gradient(weight, scoring.slope(dot), dp.e[r][c], query[r]);
         }
     });
     share(s, weights);
-    add_product(args, sums, weights, k);
+    add_weighted_rows(args, sums, weights, k);
   }
   const float factor[2] = {args.scale, args.scale};
   store_rows(args, sums, args.dqkv + own * args.width + head * args.head_size, args.width,
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
       load_tile(args, q, args.query(token, head), args.width, rows_from(args, at));
       load_tile(args, da, args.da + args.out(token, head), args.out_width, rows_from(args, at));
       __syncthreads();
-      Scores p = products(args, k, q), ds = products(args, v, da);
+      Scores p = dot_products(args, k, q), ds = dot_products(args, v, da);
       with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
@@ -281,16 +281,16 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             const bool seen = query.sees(first + static_cast<int>(threadIdx.y) + r * kSide);
-            const float product = p.e[r][c];
-            p.e[r][c] = seen ? expf(scoring.score(product) - query.lse) : 0.0F;
-            ds.e[r][c] = score_gradient(p.e[r][c], scoring.slope(product), ds.e[r][c], query);
+            const float dot = p.e[r][c];
+            p.e[r][c] = seen ? expf(scoring.score(dot) - query.lse) : 0.0F;
+            ds.e[r][c] = score_gradient(p.e[r][c], scoring.slope(dot), ds.e[r][c], query);
           }
         }
       });
       share(p, weights);
-      add_product(args, dv, weights, da);
+      add_weighted_rows(args, dv, weights, da);
       share(ds, weights);
-      add_product(args, dk, weights, q);
+      add_weighted_rows(args, dk, weights, q);
     }
   const float scaled[2] = {args.scale, args.scale}, one[2] = {1.0F, 1.0F};
   float* const keys = args.dqkv + own * args.width + (args.query_heads + kv_head) * args.head_size;

@@ -120,7 +120,7 @@ __device__ FragmentsB block_as_b(const T* tile, int row, int column) {
   return as_fragments(load_transposed_blocks(tile + rows_in_order<D>().at(row, column)));
 }
 
-/// Rounds results[16, 8 N] to T, as left operands of the next product: 16 columns each.
+/// Rounds results[16, 8 N] to T, as left operands of the next multiplication: 16 columns each.
 template <class T, int N>
 __device__ inline void round_results(FragmentA (&rounded)[N / 2], const FragmentC (&results)[N]) {
 #pragma unroll
@@ -163,8 +163,8 @@ __device__ void start_tile(T* tile, const T* from, int64_t stride, int rows, int
 /// Computes left right^T: scores[g][i] has the rows from `row` + 16 g on of `left` and the rows
 /// from 8 i on of `right`.
 template <int D, int G, int N, class T>
-__device__ void products(FragmentC (&scores)[G][N], const T* left, int row, const T* right) {
-  __syncwarp();  // loads may have let lanes diverge; products need all of them
+__device__ void dot_products(FragmentC (&scores)[G][N], const T* left, int row, const T* right) {
+  __syncwarp();  // loads may have let lanes diverge; multiplications need all of them
 #pragma unroll
   for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -188,9 +188,9 @@ __device__ void products(FragmentC (&scores)[G][N], const T* left, int row, cons
 
 /// Adds weights[g][16, 16 N] times rows of a tile, from its column `first_column` on, to sums[g].
 template <int D, int G, int N, int Columns, class T>
-__device__ void add_product(FragmentC (&sums)[G][Columns], const FragmentA (&weights)[G][N],
-                            const T* tile, int first_column) {
-  __syncwarp();  // loads may have let lanes diverge; products need all of them
+__device__ void add_weighted_rows(FragmentC (&sums)[G][Columns], const FragmentA (&weights)[G][N],
+                                  const T* tile, int first_column) {
+  __syncwarp();  // loads may have let lanes diverge; multiplications need all of them
 #pragma unroll
   for (int i = 0; i < N; ++i)
 #pragma unroll
@@ -410,7 +410,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
     start_values(first);
     const TileMask mask = queries.mask_of(first, kTile);
     FragmentC scores[G][kTile / 8];
-    if (mask != TileMask::kAllMasked) products<D>(scores, q, warp_row, k);
+    if (mask != TileMask::kAllMasked) dot_products<D>(scores, q, warp_row, k);
     wait_for_copies();
     __syncthreads();
     if (first + kTile < end) start_keys(first + kTile);
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
       round_results<T>(weights[g], scores[g]);
       rescale_sums(sums[g], rescale);
     }
-    add_product<D>(sums, weights, v, 0);
+    add_weighted_rows<D>(sums, weights, v, 0);
   }
   if (queries.last < 0) return;
 #pragma unroll
@@ -511,8 +511,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
     if (mask == TileMask::kAllMasked) continue;
     const T* const k = keys_of(first);
     FragmentC scores[G][kKeys / 8], dp[G][kKeys / 8];
-    products<D>(scores, q, warp_row, k);
-    products<D>(dp, da, warp_row, k + kKeys * D);
+    dot_products<D>(scores, q, warp_row, k);
+    dot_products<D>(dp, da, warp_row, k + kKeys * D);
     FragmentA ds[G][kKeys / 16];
     with_scores(args, kLog2e, mask, [&](auto scoring, auto masked) {
 #pragma unroll
@@ -527,15 +527,15 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
               const bool seen =
                   !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
               float& score = scores[g][i].r[2 * half + c];
-              const float product = score,
-                          weight = seen ? exp2_approx(scoring.score(product) - lse[g][half]) : 0.0F;
-              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * scoring.slope(product);
+              const float dot = score,
+                          weight = seen ? exp2_approx(scoring.score(dot) - lse[g][half]) : 0.0F;
+              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * scoring.slope(dot);
             }
         }
         round_results<T>(ds[g], scores[g]);
       }
     });
-    add_product<D>(sums, ds, k, 0);
+    add_weighted_rows<D>(sums, ds, k, 0);
   }
   if (queries.last < 0) return;
   const float factor[2] = {args.scale, args.scale};
@@ -629,8 +629,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
       const bool all = part >= last_warp_key && of.lowest[last_query - part] <= warp_key;
       const T* const q = parts + at * (2 * kQueries * D);
       FragmentC weights[1][kQueries / 8], ds[1][kQueries / 8];
-      products<D>(weights, k, warp_row, q);
-      products<D>(ds, v, warp_row, q + kQueries * D);
+      dot_products<D>(weights, k, warp_row, q);
+      dot_products<D>(ds, v, warp_row, q + kQueries * D);
       with_scores(args, kLog2e, all ? TileMask::kNoneMasked : TileMask::kPartlyMasked,
                   [&](auto scoring, auto masked) {
 #pragma unroll
@@ -641,20 +641,19 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
                                   key = warp_key + lane_group() + c / 2 * 8;
                         const bool seen = !decltype(masked)::value ||
                                           (key <= part + query && key >= of.lowest[query]);
-                        const float product = weights[0][i].r[c];
+                        const float dot = weights[0][i].r[c];
                         const float weight =
-                            seen ? exp2_approx(scoring.score(product) - of.lse[query] * kLog2e)
-                                 : 0.0F;
+                            seen ? exp2_approx(scoring.score(dot) - of.lse[query] * kLog2e) : 0.0F;
                         weights[0][i].r[c] = weight;
                         ds[0][i].r[c] =
-                            weight * (ds[0][i].r[c] - of.delta[query]) * scoring.slope(product);
+                            weight * (ds[0][i].r[c] - of.delta[query]) * scoring.slope(dot);
                       }
                   });
       FragmentA left[1][kQueries / 16];
       round_results<T>(left[0], weights[0]);
-      add_product<D>(dv, left, q + kQueries * D, first_column);
+      add_weighted_rows<D>(dv, left, q + kQueries * D, first_column);
       round_results<T>(left[0], ds[0]);
-      add_product<D>(dk, left, q, first_column);
+      add_weighted_rows<D>(dk, left, q, first_column);
     }
     if (head > last_head) break;
   }

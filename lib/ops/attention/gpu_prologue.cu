@@ -7,8 +7,8 @@ namespace {
 // Computes, in one thread block for each query block of a row, the first key to which each token
 // attends (the start of its document or of its window, whichever is later), and the first key block
 // that the query block needs. A token always attends to itself, whatever `starts` says.
-__global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block,
-                            int sequence_length, int window, int query_blocks) {
+__global__ void compute_lowest_keys(const int32_t* starts, int32_t* lowest, int32_t* first_block,
+                                    int sequence_length, int window, int query_blocks) {
   __shared__ int needed[kAttentionBlock];
   const int t = static_cast<int>(blockIdx.x % query_blocks * kAttentionBlock + threadIdx.x);
   const int64_t n = static_cast<int64_t>(blockIdx.x / query_blocks) * sequence_length + t;
@@ -28,8 +28,8 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
 // Computes delta = da . a with one warp for each head of a token. Tokens whose block is computed
 // elsewhere need no delta.
 template <class T, int V>
-__global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads,
-                           int head_size, int sequence_length, const int32_t* uncovered) {
+__global__ void compute_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads,
+                              int head_size, int sequence_length, const int32_t* uncovered) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (item >= tokens * heads) return;
   if (uncovered != nullptr) {
@@ -59,8 +59,9 @@ void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
   const int64_t query_blocks = divide_up(at.sequence_length, kAttentionBlock);
   launch({blocks(a.tokens / at.sequence_length * query_blocks),
           static_cast<unsigned>(kAttentionBlock), 0, stream},
-         find_lowest, a.starts, a.lowest, a.first_block, static_cast<int>(at.sequence_length),
-         static_cast<int>(at.window), static_cast<int>(query_blocks));
+         compute_lowest_keys, a.starts, a.lowest, a.first_block,
+         static_cast<int>(at.sequence_length), static_cast<int>(at.window),
+         static_cast<int>(query_blocks));
   if (a.da == nullptr) return;
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
@@ -70,7 +71,7 @@ void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
       // elements keep more lanes busy.
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
       launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream},
-             find_delta<T, V>, static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta,
+             compute_delta<T, V>, static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta,
              a.tokens, static_cast<int>(at.query_heads), static_cast<int>(at.head_size),
              static_cast<int>(at.sequence_length), a.uncovered);
     });

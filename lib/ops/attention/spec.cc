@@ -38,23 +38,23 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
   return pairs * static_cast<double>(tokens / row * attrs.query_heads);
 }
 
-/// Returns the work of `products` products over a head's elements for each scored pair, and of the
-/// pair's exponential.
-OpWork attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int products) {
+/// Returns the work of `matmuls` matrix multiplications over a head's elements for each scored
+/// pair, and of the pair's exponential.
+OpWork work_of_matmuls(const LayerGraph& graph, const Op& op, ValueId qkv, int matmuls) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
-  return Pass{.flops = 2.0 * products * pairs * static_cast<double>(attrs.head_size),
+  return Pass{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
               .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
               .bytes = operand_bytes(graph, op)};
 }
 
 OpWork attention_work(const LayerGraph& graph, const Op& op) {
-  return attention_products(graph, op, op.in[0], 2);
+  return work_of_matmuls(graph, op, op.in[0], 2);
 }
 
-/// Counts five products: the scores again, then the gradients with respect to P, v, q and k.
+/// Counts five multiplications: the scores again, then the gradients with respect to P, v, q and k.
 OpWork attention_dgrad_work(const LayerGraph& graph, const Op& op) {
-  return attention_products(graph, op, op.in[1], 5);
+  return work_of_matmuls(graph, op, op.in[1], 5);
 }
 
 int64_t attention_bytes(const Value& qkv, const Op& op, bool backward) {
@@ -123,7 +123,7 @@ namespace specs {
 
 constinit const OpSpec attention{
     .name = "attention",
-    .shapes = "N,Q N -> N,A H,N",
+    .shapes = "N,(H+2K)d N -> N,Hd H,N",
     .shared_by = "H",
     .letters = attention_letters,
     .work_class = WorkClass::kAttention,
@@ -135,7 +135,7 @@ constinit const OpSpec attention{
 
 constinit const OpSpec attention_dgrad{
     .name = "attention_dgrad",
-    .shapes = "N,A N,Q N,A H,N N -> N,Q",
+    .shapes = "N,Hd N,(H+2K)d N,Hd H,N N -> N,(H+2K)d",
     .shared_by = "H",
     .letters = attention_letters,
     .gpu_library_bytes = attention_dgrad_library_bytes,

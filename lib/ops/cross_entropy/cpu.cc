@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
@@ -18,13 +18,13 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// Head computes the products of the head, only for tokens that count. A chunk has some of these
-/// tokens; if masked tokens lie between them, it gathers them into the workspace. Logits have the
-/// type T = Compute<S>; 16-bit operands and gradients pass through rows and a panel of type T in
-/// the workspace. If the CPU multiplies bf16 as it is stored, the operands of all three products
-/// are bf16: the gradient of the logits is rounded to bf16, like all other gradients of
-/// activations, and sums are fp32. A 16-bit dw is rounded once for each chunk. Operands 0, 1, 2 are
-/// x, w and labels; result 1 is dx.
+/// Head computes the matrix multiplications of the head, only for tokens that count. A chunk has
+/// some of these tokens; if masked tokens lie between them, it gathers them into the workspace.
+/// Logits have the type T = Compute<S>; 16-bit operands and gradients pass through rows and a panel
+/// of type T in the workspace. If the CPU multiplies bf16 as it is stored, the operands of all
+/// three multiplications are bf16: the gradient of the logits is rounded to bf16, like all other
+/// gradients of activations, and sums are fp32. A 16-bit dw is rounded once for each chunk.
+/// Operands 0, 1, 2 are x, w and labels; result 1 is dx.
 template <class S>
 class Head {
  public:
@@ -37,8 +37,8 @@ class Head {
     /// The rows of x lie in the workspace, because the tokens are not neighbors, or because 16-bit
     /// rows were widened.
     bool gathered;
-    /// The rows of x. `rows` if products compute in T, `stored_rows` if bf16 is multiplied as it is
-    /// stored; the other one is null.
+    /// The rows of x. `rows` if multiplications compute in T, `stored_rows` if bf16 is multiplied
+    /// as it is stored; the other one is null.
     const T* rows;
     const S* stored_rows;
   };
@@ -146,16 +146,16 @@ class Head {
   void find_logits(const Chunk& chunk) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
-        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
-                    chunk.stored_rows, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
+        return matmul({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
+                      chunk.stored_rows, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
     for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
-      gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
-           hidden_, 0.0, logits_ + row, vocabulary_);
+      matmul({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
+             hidden_, 0.0, logits_ + row, vocabulary_);
     });
   }
 
-  /// Converts a row of the gradient of the logits to the form that the products read: rounds it to
-  /// bf16, in place, if they multiply bf16.
+  /// Converts a row of the gradient of the logits to the form that the multiplications read: rounds
+  /// it to bf16, in place, if they multiply bf16.
   void round_gradient(T* row) const {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
@@ -191,11 +191,11 @@ class Head {
     const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
       if constexpr (std::is_same_v<S, BFloat16>)
         if (direct_)
-          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count},
-                      rounded_gradients() + row, rounded_stride(), chunk.stored_rows, hidden_, beta,
-                      out, hidden_);
-      gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
-           vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
+          return matmul({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count},
+                        rounded_gradients() + row, rounded_stride(), chunk.stored_rows, hidden_,
+                        beta, out, hidden_);
+      matmul({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
+             vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
     };
     call_.with_gradient<S>(results_.weight, [&]<class G>(G* dw) {
       if constexpr (!kIsNarrow<G>) {
@@ -261,11 +261,11 @@ class Head {
   void multiply_by_weight(const Chunk& chunk, T* out) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
-        return gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, vocabulary_},
-                    rounded_gradients(), rounded_stride(), w_, hidden_, 0.0, out, hidden_);
+        return matmul({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, vocabulary_},
+                      rounded_gradients(), rounded_stride(), w_, hidden_, 0.0, out, hidden_);
     for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
-      gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row, vocabulary_,
-           w, hidden_, row > 0 ? 1.0 : 0.0, out, hidden_);
+      matmul({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row,
+             vocabulary_, w, hidden_, row > 0 ? 1.0 : 0.0, out, hidden_);
     });
   }
 
@@ -418,8 +418,8 @@ class LinearCrossEntropy {
   }
 
   /// Computes the loss of one row from its log-sum-exp, and then, while the row is in the cache,
-  /// its gradient (softmax - onehot) * token_loss_factor in place, in the form that the products
-  /// read.
+  /// its gradient (softmax - onehot) * token_loss_factor in place, in the form that the
+  /// multiplications read.
   RowLoss row_loss(T* row, int32_t label) {
     head_.add_bias(row);
     cap_.apply(row);
@@ -447,9 +447,9 @@ class LinearCrossEntropy {
 
 /// kVocabularyLogits and kVocabularyCrossEntropy both use the counted tokens of a chunk: these are
 /// the first rows of its logits, statistics and label_logit; other rows are 0. Each of the two
-/// lists these tokens itself, which is cheap: C labels, compared with a product of C V D. A list
-/// passed from one to the other would be one more value of the graph, with a layout on which all
-/// devices would have to agree.
+/// lists these tokens itself, which is cheap: C labels, compared with a multiplication of C V D
+/// operations. A list passed from one to the other would be one more value of the graph, with a
+/// layout on which all devices would have to agree.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;

@@ -11,10 +11,10 @@ namespace ftrun {
 class GraphBuilder;
 
 // linear_cross_entropy
-//   The head's GEMM and the loss in one operation, in chunks of tokens, so that the logits are
-//   never in memory as a whole. The loss of token n is (lse(logits) - logits[label]); gradients
-//   are multiplied by StepScalars::token_loss_factor; labels < 0 do not count. With a softcap c
-//   logits are c tanh(product / c).
+//   The head's matrix multiplication and the loss in one operation, in chunks of tokens, so that
+//   the logits are never in memory as a whole. The loss of token n is (lse(logits) -
+//   logits[label]); gradients are multiplied by StepScalars::token_loss_factor; labels < 0 do not
+//   count. With a softcap c logits are c tanh(x w^T / c).
 //   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
 //        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],
@@ -97,8 +97,8 @@ struct VocabularyPart {
 };
 /// Emits the loss of a rank whose `weight` and `bias` (-1: none) are the part.rank-th block of the
 /// vocabulary's rows. All blocks have the same number of rows; those of the last block that the
-/// vocabulary does not have are padding. A chunk's exchange may run at the same time as the product
-/// of the next chunk; the logits of two chunks are in memory at once.
+/// vocabulary does not have are padding. A chunk's exchange may run at the same time as the
+/// multiplication of the next chunk; the logits of two chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, const VocabularyPart& part,
                                  ValueId bias = -1);

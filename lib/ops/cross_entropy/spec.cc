@@ -49,24 +49,24 @@ struct HeadPasses {
   /// The head has a bias.
   bool bias = false;
   /// The passes are those of a GPU. There, a separate pass first writes the bias to the logits and
-  /// the product adds to it; on a CPU, the pass of the losses adds the bias.
+  /// the multiplication adds to it; on a CPU, the pass of the losses adds the bias.
   bool on_gpu = false;
   double chunks = 1;
 
-  double product() const { return 2.0 * tokens * hidden * vocabulary; }
+  double matmul_flops() const { return 2.0 * tokens * hidden * vocabulary; }
   double x_bytes() const { return tokens * hidden * static_cast<double>(bytes.element); }
   double weight_bytes() const {
     return chunks * vocabulary * hidden * static_cast<double>(bytes.element);
   }
   double logit_bytes() const { return tokens * vocabulary * logit; }
 
-  Pass product_with_weight() const {
-    return {.flops = product(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
+  Pass matmul_pass() const {
+    return {.flops = matmul_flops(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
   }
   /// Adds the passes of the logits and of their losses. A row stays in a cache between the sum of
   /// its exponentials and their second use.
   void add_losses(OpWork& work, double transcendentals) const {
-    Pass logits = product_with_weight();
+    Pass logits = matmul_pass();
     if (bias && on_gpu) {
       work.add({.bytes = logit_bytes()});
       logits.bytes += logit_bytes();
@@ -86,9 +86,9 @@ struct HeadPasses {
   void add_gradients(OpWork& work, const HeadGradients& results, double reads) const {
     const double row = (chunks + reads) * vocabulary * static_cast<double>(bytes.gradient);
     if (results.weight > 0)
-      work.add({.flops = product(), .bytes = x_bytes() + logit_bytes() + hidden * row});
+      work.add({.flops = matmul_flops(), .bytes = x_bytes() + logit_bytes() + hidden * row});
     if (results.bias > 0) work.add({.flops = tokens * vocabulary, .bytes = logit_bytes() + row});
-    work.add(product_with_weight());
+    work.add(matmul_pass());
   }
 };
 
@@ -137,7 +137,8 @@ OpWork vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
   return work;
 }
 
-/// Counts the softmax of the logits from all ranks' statistics, and the products of both gradients.
+/// Counts the softmax of the logits from all ranks' statistics, and the multiplications of both
+/// gradients.
 OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   const Value &logits = graph.at(op.in[3]), &statistics = graph.at(op.in[4]);
@@ -331,7 +332,7 @@ constinit const OpSpec linear_cross_entropy{
     .shapes = "N,D V,D N [V] -> 2 [N,D] [V] [V,D]",
     .must_not_recompute = true,
     .parameter_gradient = 2,
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = linear_cross_entropy_work,
     .workspace = linear_cross_entropy_workspace,
     .gpu_workspace = linear_cross_entropy_gpu_workspace,
@@ -343,7 +344,7 @@ constinit const OpSpec vocabulary_logits{
     .shapes = "N,D V,D N [V] -> C,V C,2 C",
     .letters = vocabulary_letters,
     .private_result = 0,
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = vocabulary_logits_work,
     .workspace = vocabulary_logits_workspace,
     .gpu_workspace = workspace_of::none,
@@ -352,10 +353,10 @@ constinit const OpSpec vocabulary_logits{
 
 constinit const OpSpec vocabulary_cross_entropy{
     .name = "vocabulary_cross_entropy",
-    .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
+    .shapes = "N,D V,D N C,V tC,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
     .must_not_recompute = true,
     .letters = vocabulary_letters,
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = vocabulary_cross_entropy_work,
     .workspace = vocabulary_cross_entropy_workspace,
     .gpu_workspace = vocabulary_cross_entropy_gpu_workspace,

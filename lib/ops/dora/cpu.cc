@@ -2,9 +2,9 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/packed_matmul.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/partial_gradient.h"
@@ -80,8 +80,8 @@ void scale_columns(const OpCall& call, const S* bias) {
   });
 }
 
-/// Computes panel[rows, inputs] = rows of the weight, operand 0, with the values that products
-/// read.
+/// Computes panel[rows, inputs] = rows of the weight, operand 0, with the values that
+/// multiplications read.
 template <class S>
 void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
                        Compute<S>* panel) {
@@ -143,8 +143,8 @@ void dora_squared_lengths(const OpCall& call) {
       widen_weight_rows<S>(call, part.first_column + row, rows, inputs, panel);
       widen_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
       for (int64_t i = 0; i < rows * part.rank; ++i) scaled[i] *= static_cast<T>(part.scale);
-      gemm({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank,
-           a + part.first_rank * inputs, inputs, 1.0, panel, inputs);
+      matmul({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank,
+             a + part.first_rank * inputs, inputs, 1.0, panel, inputs);
       parallel_ranges(rows, 16, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r)
           squares[row + r] = static_cast<T>(squared_length(panel + r * inputs, inputs));

@@ -13,9 +13,9 @@ class GraphBuilder;
 // dora_squared_lengths
 //   Magnitudes in addition to low-rank adapters (Liu et al. 2024, "DoRA"): row o of
 //   w_p + scale_p b_p a_p, where a_p are the part's rows of a, gets the length m_o. Its own length
-//   is a constant for the gradients. M = P_1 + P_2 + P_3; a row of zeros stays zero. The magnitudes
+//   is a constant for the gradients. M = O_1 + O_2 + O_3; a row of zeros stays zero. The magnitudes
 //   m are F32 (F64 in an F64 graph), as q is.
-//   in:  w[O,I], a[J,I], b_1[P_1,r_1], [b_2], [b_3]
+//   in:  w[O,I], a[J,I], b_1[O_1,r_1], [b_2], [b_3]
 //   out: q[M] (F32, F64 in an F64 graph): squared lengths of the rows
 // dora_scale
 //   Part p of z, the linear layer's results with lora_up and without a bias, is multiplied by m_p /

@@ -21,7 +21,7 @@ namespace {
 
 void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   for (const DoraAttrs::ScaledColumns& part : op.attrs.get<DoraAttrs>().parts)
-    letters["M"] += part.columns;
+    letters["O1+O2+O3"] += part.columns;
 }
 
 /// Counts the work of B A for each row, and of the square of the sum.
@@ -122,7 +122,7 @@ namespace specs {
 
 constinit const OpSpec dora_squared_lengths{
     .name = "dora_squared_lengths",
-    .shapes = "O,I J,I O1,r1 [O2,r2] [O3,r3] -> M",
+    .shapes = "O,I r1+r2+r3,I O1,r1 [O2,r2] [O3,r3] -> O1+O2+O3",
     .shared_by = "OI",
     .work = dora_squared_lengths_work,
     .workspace = dora_squared_lengths_workspace,
@@ -132,7 +132,7 @@ constinit const OpSpec dora_squared_lengths{
 
 constinit const OpSpec dora_scale{
     .name = "dora_scale",
-    .shapes = "N,O M M [O] -> N,O",
+    .shapes = "N,O O1+O2+O3 O1+O2+O3 [O] -> N,O",
     .shared_by = "O",
     .cheap_result = 0,
     .in_place = 0,
@@ -143,7 +143,7 @@ constinit const OpSpec dora_scale{
 
 constinit const OpSpec dora_scale_dgrad{
     .name = "dora_scale_dgrad",
-    .shapes = "N,O M M -> N,O",
+    .shapes = "N,O O1+O2+O3 O1+O2+O3 -> N,O",
     .shared_by = "O",
     .in_place = 0,
     .letters = dora_letters,
@@ -152,7 +152,7 @@ constinit const OpSpec dora_scale_dgrad{
 
 constinit const OpSpec dora_scale_wgrad{
     .name = "dora_scale_wgrad",
-    .shapes = "N,O N,O M -> M",
+    .shapes = "N,O N,O O1+O2+O3 -> O1+O2+O3",
     .shared_by = "O",
     .letters = dora_letters,
     .workspace = workspace_of::partial_gradients,

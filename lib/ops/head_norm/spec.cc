@@ -42,7 +42,7 @@ namespace specs {
 
 constinit const OpSpec head_norm{
     .name = "head_norm",
-    .shapes = "N,Q A U -> N,Q N,R N,R",
+    .shapes = "N,(H+2K)d Hd Kd -> N,(H+2K)d N,H+K N,H+K",
     .shared_by = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
@@ -51,7 +51,7 @@ constinit const OpSpec head_norm{
 
 constinit const OpSpec head_norm_dgrad{
     .name = "head_norm_dgrad",
-    .shapes = "N,Q N,Q N,R N,R A U -> N,Q",
+    .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K Hd Kd -> N,(H+2K)d",
     .shared_by = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
@@ -59,7 +59,7 @@ constinit const OpSpec head_norm_dgrad{
 
 constinit const OpSpec head_norm_wgrad{
     .name = "head_norm_wgrad",
-    .shapes = "N,Q N,Q N,R N,R -> A U",
+    .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K -> Hd Kd",
     .shared_by = "H",
     .letters = head_letters,
     .workspace = workspace_of::partial_gradients,

@@ -9,9 +9,9 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// Runs `whole`, a product with operand 1 (a weight). A packed weight is unpacked part by part; the
-/// product with each part gives some columns of the result.
-void multiply_by_weight(const Operation& op, MatrixProduct whole, Matmul& matmul) {
+/// Runs `whole`, a multiplication by operand 1 (a weight). A packed weight is unpacked part by
+/// part; the multiplication by each part gives some columns of the result.
+void multiply_by_weight(const Operation& op, MatmulArguments whole, Matmul& matmul) {
   const PackedFormat& format = op.packed(1);
   if (!format) {
     whole.b = op.in(1);
@@ -20,7 +20,7 @@ void multiply_by_weight(const Operation& op, MatrixProduct whole, Matmul& matmul
   const int64_t panel_columns = gpu_panel_columns(whole.n, whole.k);
   op.require_workspace(panel_columns * whole.k * dtype_bytes(op.dtype()));
   for (int64_t first = 0; first < whole.n; first += panel_columns) {
-    MatrixProduct part = whole;
+    MatmulArguments part = whole;
     part.n = std::min(panel_columns, whole.n - first);
     part.b = op.workspace<void>();
     part.c = op.element(whole.c, first);

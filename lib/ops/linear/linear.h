@@ -24,9 +24,9 @@ class GraphBuilder;
 /// LinearAttrs holds the attributes of a linear operation of a tensor-parallel layer; those that do
 /// not depend on other ranks have NoAttrs.
 struct LinearAttrs {
-  /// The number of ranks that divide the rows of w (column parallelism of the transposed product):
-  /// the gradient with respect to x that each rank computes is a term of a sum over these ranks. 1:
-  /// it is the whole gradient.
+  /// The number of ranks that divide the rows of w (column parallelism of the transposed
+  /// multiplication): the gradient with respect to x that each rank computes is a term of a sum
+  /// over these ranks. 1: it is the whole gradient.
   int64_t gradient_ranks = 1;
   /// This rank adds b. False: b is given and gets its gradient, but another rank adds it, because
   /// the results are summed.

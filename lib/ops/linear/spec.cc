@@ -16,27 +16,28 @@ namespace ftrun {
 namespace {
 
 OpWork linear_work(const LayerGraph& graph, const Op& op) {
-  return Pass{.flops = product_flops(graph, op.in[0], op.in[1]), .bytes = operand_bytes(graph, op)};
+  return Pass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
+              .bytes = operand_bytes(graph, op)};
 }
 
 OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
-  return Pass{.flops = product_flops(graph, op.in[0], op.out[0]),
+  return Pass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
               .bytes = operand_bytes(graph, op)};
 }
 
 int64_t linear_workspace(const LayerGraph& graph, const Op& op) {
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  return product_bytes(graph, op, x[0], w[0], x[1]);
+  return matmul_workspace_bytes(graph, op, x[0], w[0], x[1]);
 }
 
 int64_t linear_dgrad_workspace(const LayerGraph& graph, const Op& op) {
   const Dims &dy = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  return product_bytes(graph, op, dy[0], w[1], dy[1]);
+  return matmul_workspace_bytes(graph, op, dy[0], w[1], dy[1]);
 }
 
 int64_t linear_wgrad_workspace(const LayerGraph& graph, const Op& op) {
   const Dims &dy = graph.at(op.in[0]).dims, &x = graph.at(op.in[1]).dims;
-  return product_bytes(graph, op, dy[1], x[1], dy[0]);
+  return matmul_workspace_bytes(graph, op, dy[1], x[1], dy[0]);
 }
 
 int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
@@ -104,7 +105,7 @@ constinit const OpSpec linear{
     .name = "linear",
     .shapes = "N,I O,I [O] -> N,O",
     .shared_by = "OI",
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_workspace,
     .gpu_workspace = packed_panel_gpu_workspace,
@@ -116,7 +117,7 @@ constinit const OpSpec linear_dgrad{
     .shapes = "N,O O,I [N,I] -> N,I",
     .shared_by = "OI",
     .in_place = 2,
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_dgrad_workspace,
     .gpu_workspace = packed_panel_gpu_workspace,
@@ -126,7 +127,7 @@ constinit const OpSpec linear_wgrad{
     .name = "linear_wgrad",
     .shapes = "N,O N,I -> O,I",
     .shared_by = "OI",
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = linear_wgrad_work,
     .workspace = linear_wgrad_workspace,
     .gpu_workspace = workspace_of::none,

@@ -7,10 +7,10 @@
 
 namespace ftrun {
 
-ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
-                                   int64_t result_bytes, bool packed) {
+MatmulWorkspace matmul_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
+                                 int64_t result_bytes, bool packed) {
   const bool narrow = is_narrow(operand_bytes), narrow_result = is_narrow(result_bytes);
-  ProductWorkspace w;
+  MatmulWorkspace w;
   w.rows = packed && !narrow && !narrow_result ? m : std::min<int64_t>(m, packed ? 2048 : 512);
   w.columns = std::min<int64_t>(n, 1024);
   w.depth = std::min<int64_t>(k, 2048);
@@ -22,10 +22,11 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
   return w;
 }
 
-int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
-  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
-                           dtype_bytes(graph.at(op.out[0]).dtype),
-                           static_cast<bool>(graph.at(op.in[1]).packed))
+int64_t matmul_workspace_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n,
+                               int64_t k) {
+  return matmul_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
+                          dtype_bytes(graph.at(op.out[0]).dtype),
+                          static_cast<bool>(graph.at(op.in[1]).packed))
       .bytes;
 }
 

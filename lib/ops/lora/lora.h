@@ -13,16 +13,16 @@ struct LayerGraph;
 
 // lora_up
 //   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a linear layer's results y
-//   (LoraAttrs): part p has P_p neighboring columns of y, rank r_p, and the next r_p columns of
+//   (LoraAttrs): part p has O_p neighboring columns of y, rank r_p, and the next r_p columns of
 //   h = x a^T (a linear); J = r_1 + r_2 + r_3.
-//   in:  y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]
+//   in:  y[N,O], h[N,J], b_1[O_1,r_1], [b_2], [b_3]
 //   out: y, to part p of which scale_p h_p b_p^T is added (out may be in)
 // lora_up_dgrad
-//   in:  dy[N,O], b_1[P_1,r_1], [b_2], [b_3]
+//   in:  dy[N,O], b_1[O_1,r_1], [b_2], [b_3]
 //   out: dh[N,J]: dh_p = scale_p dy_p b_p
 // lora_up_wgrad
 //   in:  dy[N,O], h[N,J]
-//   out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
+//   out: db_1[O_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
 
 /// LoraAttrs holds the attributes of the low-rank adapters of one linear layer: the parts that have
 /// an adapter, with their columns.

@@ -52,11 +52,11 @@ LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   const auto panels_of = [&](const LoraPart& part) {
     switch (op.kind) {
       case OpKind::kLoraUp:
-        return product_bytes(graph, op, tokens, part.columns, part.rank);
+        return matmul_workspace_bytes(graph, op, tokens, part.columns, part.rank);
       case OpKind::kLoraUpDgrad:
-        return product_bytes(graph, op, tokens, part.rank, part.columns);
+        return matmul_workspace_bytes(graph, op, tokens, part.rank, part.columns);
       default:
-        return product_bytes(graph, op, part.columns, part.rank, tokens);
+        return matmul_workspace_bytes(graph, op, part.columns, part.rank, tokens);
     }
   };
   int64_t panels = 0;
@@ -94,10 +94,10 @@ namespace specs {
 
 constinit const OpSpec lora_up{
     .name = "lora_up",
-    .shapes = "N,O N,J O1,r1 [O2,r2] [O3,r3] -> N,O",
+    .shapes = "N,O N,r1+r2+r3 O1,r1 [O2,r2] [O3,r3] -> N,O",
     .shared_by = "O",
     .in_place = 0,
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,
@@ -106,9 +106,9 @@ constinit const OpSpec lora_up{
 
 constinit const OpSpec lora_up_dgrad{
     .name = "lora_up_dgrad",
-    .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,J",
+    .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,r1+r2+r3",
     .shared_by = "O",
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,
@@ -116,9 +116,9 @@ constinit const OpSpec lora_up_dgrad{
 
 constinit const OpSpec lora_up_wgrad{
     .name = "lora_up_wgrad",
-    .shapes = "N,O N,J -> O1,r1 [O2,r2] [O3,r3]",
+    .shapes = "N,O N,r1+r2+r3 -> O1,r1 [O2,r2] [O3,r3]",
     .shared_by = "O",
-    .work_class = WorkClass::kProduct,
+    .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,

@@ -8,7 +8,7 @@ struct LayerGraph;
 struct Op;
 
 /// LoraWorkspace holds byte offsets in the scratch of lora_up and its gradients; the panels of
-/// their products begin at 0.
+/// their multiplications begin at 0.
 struct LoraWorkspace {
   /// The offset of [N,J] in the dtype of h: h times the scale of each part. -1 for lora_up_dgrad,
   /// which computes it in place.

@@ -40,7 +40,7 @@ namespace specs {
 
 constinit const OpSpec qk_norm{
     .name = "qk_norm",
-    .shapes = "N,Q d d -> N,Q N,R",
+    .shapes = "N,(H+2K)d d d -> N,(H+2K)d N,H+K",
     .shared_by = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
@@ -49,7 +49,7 @@ constinit const OpSpec qk_norm{
 
 constinit const OpSpec qk_norm_dgrad{
     .name = "qk_norm_dgrad",
-    .shapes = "N,Q N,Q N,R d d -> N,Q",
+    .shapes = "N,(H+2K)d N,(H+2K)d N,H+K d d -> N,(H+2K)d",
     .shared_by = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
@@ -57,7 +57,7 @@ constinit const OpSpec qk_norm_dgrad{
 
 constinit const OpSpec qk_norm_wgrad{
     .name = "qk_norm_wgrad",
-    .shapes = "N,Q N,Q N,R -> d d",
+    .shapes = "N,(H+2K)d N,(H+2K)d N,H+K -> d d",
     .shared_by = "H",
     .letters = head_letters,
     .workspace = workspace_of::partial_gradients,

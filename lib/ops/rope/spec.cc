@@ -66,7 +66,7 @@ constinit const OpSpec rope_table{
 
 constinit const OpSpec rope{
     .name = "rope",
-    .shapes = "N,Q N,E -> N,Q",
+    .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
     .shared_by = "H",
     .in_place = 0,
     .letters = rope_letters,
@@ -76,7 +76,7 @@ constinit const OpSpec rope{
 
 constinit const OpSpec rope_dgrad{
     .name = "rope_dgrad",
-    .shapes = "N,Q N,E -> N,Q",
+    .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
     .shared_by = "H",
     .in_place = 0,
     .letters = rope_letters,

@@ -60,7 +60,7 @@ namespace specs {
 
 constinit const OpSpec qk_dots{
     .name = "qk_dots",
-    .shapes = "N,Q N,Q [A] [U] -> N,2",
+    .shapes = "N,(H+2K)d N,(H+2K)d [Hd] [Kd] -> N,2",
     .shared_by = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
@@ -69,7 +69,7 @@ constinit const OpSpec qk_dots{
 
 constinit const OpSpec whole_qk_norm{
     .name = "whole_qk_norm",
-    .shapes = "N,Q N,2 A U -> N,Q N,2",
+    .shapes = "N,(H+2K)d N,2 Hd Kd -> N,(H+2K)d N,2",
     .shared_by = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
@@ -78,7 +78,7 @@ constinit const OpSpec whole_qk_norm{
 
 constinit const OpSpec whole_qk_norm_dgrad{
     .name = "whole_qk_norm_dgrad",
-    .shapes = "N,Q N,Q N,2 N,2 A U -> N,Q",
+    .shapes = "N,(H+2K)d N,(H+2K)d N,2 N,2 Hd Kd -> N,(H+2K)d",
     .shared_by = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
@@ -86,7 +86,7 @@ constinit const OpSpec whole_qk_norm_dgrad{
 
 constinit const OpSpec whole_qk_norm_wgrad{
     .name = "whole_qk_norm_wgrad",
-    .shapes = "N,Q N,Q N,2 -> A U",
+    .shapes = "N,(H+2K)d N,(H+2K)d N,2 -> Hd Kd",
     .shared_by = "H",
     .letters = whole_qk_norm_letters,
     .workspace = workspace_of::partial_gradients,

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kCount = 1 << 20;
 
-struct Rig {
-  explicit Rig(DeviceKernels& kernels)
+struct OneRankGpu {
+  explicit OneRankGpu(DeviceKernels& kernels)
       : gpu(kernels),
         stream(kernels.create_stream(true)),
         data(static_cast<float*>(kernels.allocate(kCount * 4))),
@@ -53,20 +53,24 @@ std::vector<float> counted() {
 
 /// Checks a collective between two kernels that double their input: the result must be four times
 /// the input.
-void check_between_kernels(Rig& rig, bool in_order) {
-  const auto group = rig.open(in_order ? "in order" : "plain", in_order);
+void check_between_kernels(OneRankGpu& gpu_rank, bool in_order) {
+  const auto group = gpu_rank.open(in_order ? "in order" : "plain", in_order);
   const std::vector<float> given = counted();
   std::vector<float> found(given.size());
-  rig.gpu.copy(rig.data, given.data(), kCount * 4, rig.stream);
-  rig.gpu.copy(rig.out, given.data(), kCount * 4, rig.stream);
-  rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
-  group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
-  group->reduce_scatter(rig.data, rig.out, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"})
+  gpu_rank.gpu.copy(gpu_rank.data, given.data(), kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.copy(gpu_rank.out, given.data(), kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.add_into(gpu_rank.data, DType::kF32, gpu_rank.out, DType::kF32, kCount,
+                        gpu_rank.stream);
+  group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
+  group
+      ->reduce_scatter(gpu_rank.data, gpu_rank.out, kCount, DType::kF32, ReduceOp::kSum,
+                       {"between kernels"})
       .wait();
-  group->all_gather(rig.out, rig.data, kCount, DType::kF32, {"between kernels"}).wait();
-  rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
-  rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
-  rig.gpu.synchronize(rig.stream);
+  group->all_gather(gpu_rank.out, gpu_rank.data, kCount, DType::kF32, {"between kernels"}).wait();
+  gpu_rank.gpu.add_into(gpu_rank.data, DType::kF32, gpu_rank.out, DType::kF32, kCount,
+                        gpu_rank.stream);
+  gpu_rank.gpu.copy(found.data(), gpu_rank.data, kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.synchronize(gpu_rank.stream);
   group->check_peers();
   for (size_t i = 0; i < given.size(); ++i)
     if (found[i] != 4 * given[i])
@@ -75,14 +79,14 @@ void check_between_kernels(Rig& rig, bool in_order) {
   std::printf("%s: collectives between kernels, shutdown\n", in_order ? "our sums" : "NCCL's sums");
 }
 
-void check_abort(Rig& rig) {
-  const auto group = rig.open("given up", false);
-  group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"before"}).wait();
-  rig.gpu.synchronize(rig.stream);
+void check_abort(OneRankGpu& gpu_rank) {
+  const auto group = gpu_rank.open("given up", false);
+  group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"before"}).wait();
+  gpu_rank.gpu.synchronize(gpu_rank.stream);
   group->abort("the test");
   bool refused = false;
   try {
-    group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"after"}).wait();
+    group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"after"}).wait();
   } catch (const Error& error) {
     refused = error.code() == ExitCode::kPeerLost;
   }
@@ -92,34 +96,35 @@ void check_abort(Rig& rig) {
 
 /// Checks a collective that is recorded and launched twice. Then the group is aborted while the
 /// recording exists, or closed after the recording is destroyed.
-void check_recorded(Rig& rig, bool gives_up) {
-  const auto group = rig.open(gives_up ? "recorded, given up" : "recorded, closed", false);
+void check_recorded(OneRankGpu& gpu_rank, bool gives_up) {
+  const auto group = gpu_rank.open(gives_up ? "recorded, given up" : "recorded, closed", false);
   const std::vector<float> given = counted();
   std::vector<float> found(given.size());
-  rig.gpu.copy(rig.data, given.data(), kCount * 4, rig.stream);
+  gpu_rank.gpu.copy(gpu_rank.data, given.data(), kCount * 4, gpu_rank.stream);
   const auto reduce = [&] {
-    group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"recorded"}).wait();
+    group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"recorded"}).wait();
   };
   reduce();
   group->begin_recording();
-  rig.gpu.begin_capture(rig.stream);
-  rig.gpu.add_into(rig.data, DType::kF32, rig.data, DType::kF32, kCount, rig.stream);
+  gpu_rank.gpu.begin_capture(gpu_rank.stream);
+  gpu_rank.gpu.add_into(gpu_rank.data, DType::kF32, gpu_rank.data, DType::kF32, kCount,
+                        gpu_rank.stream);
   reduce();
-  const DeviceGraph graph = rig.gpu.end_capture(rig.stream);
+  const DeviceGraph graph = gpu_rank.gpu.end_capture(gpu_rank.stream);
   std::vector<CollectiveRecord> records = group->end_recording();
   for (int times = 0; times < 2; ++times) {
     group->begin_replay(records);
-    rig.gpu.launch(graph, rig.stream);
+    gpu_rank.gpu.launch(graph, gpu_rank.stream);
     group->end_replay();
   }
-  rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
-  rig.gpu.synchronize(rig.stream);
+  gpu_rank.gpu.copy(found.data(), gpu_rank.data, kCount * 4, gpu_rank.stream);
+  gpu_rank.gpu.synchronize(gpu_rank.stream);
   group->check_peers();
   for (size_t i = 0; i < given.size(); ++i)
     if (found[i] != 4 * given[i])
       bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
   if (gives_up) group->abort("the test");
-  rig.gpu.destroy(graph);
+  gpu_rank.gpu.destroy(graph);
   group->release_recordings(1);
   if (!gives_up) group->shutdown();
   std::printf("recorded twice, %s\n", gives_up ? "given up" : "closed");
@@ -134,12 +139,12 @@ int run() {
     return testing::exit_code_without_gpu(error);
   }
   std::printf("on %s\n", gpu->info().name.c_str());
-  Rig rig(*gpu);
-  check_between_kernels(rig, false);
-  check_between_kernels(rig, true);
-  check_recorded(rig, false);
-  check_recorded(rig, true);
-  check_abort(rig);
+  OneRankGpu gpu_rank(*gpu);
+  check_between_kernels(gpu_rank, false);
+  check_between_kernels(gpu_rank, true);
+  check_recorded(gpu_rank, false);
+  check_recorded(gpu_rank, true);
+  check_abort(gpu_rank);
   return 0;
 }
 

@@ -35,21 +35,22 @@ struct MeshTraining {
 /// Trains on the mesh: with the CUDA kernels, or on the CPU if `connect` is empty.
 MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                         const GroupOnGpu& connect) {
-  Config config = meshed(plain, mesh);
+  Config config = config_on_mesh(plain, mesh);
   TrainingOutcome outcome;
-  WholeState start, whole;
+  CombinedState start, whole;
   const StateOptions options = options_of(mesh, config, model);
   if (connect) config.device = DeviceKind::kCuda;
-  on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  run_on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
-    RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
+    RankFixture fixture(config, model, there ? there->groups : host,
+                        there ? there->gpu.get() : nullptr);
     // Without the multiple, small gradients would be 0 in fp16.
-    if (config.fp16.enabled) rig.gradient_multiple = 4096;
-    start.add(rig.state.slices());
+    if (config.fp16.enabled) fixture.gradient_multiple = 4096;
+    start.add(fixture.state.slices());
     TrainingOutcome own;
-    train_steps(rig, kMeshSteps, own);
-    whole.add(rig.state.slices());
+    train_steps(fixture, kMeshSteps, own);
+    whole.add(fixture.state.slices());
     if (rendezvous.rank() == 0) outcome = own;
   });
   outcome.state = whole.take();

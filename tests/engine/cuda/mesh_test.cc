@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("cuda mesh: tensor ranks train the CPU's losses and weights, sharded and on tiers too") {
+TEST_CASE("cuda mesh: tensor ranks get the CPU's losses and weights, also sharded and offloaded") {
   set_kernel_threads(1);
   testing::Mailbox mailbox;
   const testing::GroupOnGpu staged = [&](Gpu& gpu, const Communicator& like) {
@@ -21,12 +21,12 @@ TEST_CASE("cuda mesh: tensor ranks train the CPU's losses and weights, sharded a
                                       {1, OffloadDevice::kCpu},
                                       {2, OffloadDevice::kNvme},
                                       {3, OffloadDevice::kNone}}) {
-    Config config = testing::run_of_stage(stage);
+    Config config = testing::config_of_stage(stage);
     testing::offload_to(config, device);
     config.bf16.enabled = stage == 0;
     testing::compare_on_mesh(config, model, {.tensor = 2, .micro_batches = 2}, staged);
   }
-  Config config = testing::run_of_stage(3);
+  Config config = testing::config_of_stage(3);
   config.parallel.sequence = false;
   config.recompute.policy = RecomputeLevel::kFull;
   testing::compare_on_mesh(config, model, {.tensor = 2, .shards = 2, .micro_batches = 2}, staged);

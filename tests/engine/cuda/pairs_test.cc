@@ -32,8 +32,7 @@ bool is_possible(const AxisValues& row) {
 }
 
 TEST_CASE(
-    "cuda pairs: any two of mesh, stage, precision and adapter train the CPU's losses and "
-    "weights") {
+    "cuda pairs: any two of mesh, stage, precision and adapter give the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const AxisValues& row : testing::covering_rows(
            {static_cast<int>(meshes().size()), 4, testing::kPrecisions, testing::kAdapters},
@@ -42,7 +41,7 @@ TEST_CASE(
     const auto adapter = static_cast<testing::Adapter>(row[kAdapter]);
     INFO(name_of(precision) << ", " << name_of(adapter));
     const TrainingMesh& mesh = meshes()[static_cast<size_t>(row[kMesh])];
-    Config config = testing::run_of_stage(row[kStage]);
+    Config config = testing::config_of_stage(row[kStage]);
     config.parallel.schedule = PipelineSchedule::k1F1B;
     config.parallel.virtual_stages = 1;
     config.train_micro_batch_size_per_gpu = 1;

@@ -17,16 +17,14 @@ namespace {
 using testing::EmulatedGpu;
 using testing::EmulatedNetwork;
 
-TEST_CASE(
-    "cuda mesh: stages of a pipeline train the CPU's losses and weights, with every "
-    "schedule") {
+TEST_CASE("cuda mesh: stages of a pipeline get the CPU's losses and weights, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::small_model(true), 4);
   for (const PipelineSchedule schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     INFO(name_of(schedule));
-    Config config = testing::run_of_stage(schedule == PipelineSchedule::kZbH1 ? 0 : 1);
+    Config config = testing::config_of_stage(schedule == PipelineSchedule::kZbH1 ? 0 : 1);
     config.bf16.enabled = schedule == PipelineSchedule::kGpipe;
     config.parallel.schedule = schedule;
     const bool two_parts =
@@ -39,9 +37,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda mesh: tensor ranks and shards within stages train the CPU's losses and weights") {
+TEST_CASE("cuda mesh: tensor ranks and shards within stages get the CPU's losses and weights") {
   set_kernel_threads(1);
-  Config config = testing::run_of_stage(2);
+  Config config = testing::config_of_stage(2);
   config.parallel.schedule = PipelineSchedule::k1F1B;
   config.parallel.virtual_stages = 1;
   config.zero.overlap_comm = true;
@@ -59,7 +57,7 @@ TEST_CASE(
     "cuda: an operation whose result on a GPU differs from the CPU's ends the run before its first "
     "step") {
   set_kernel_threads(1);
-  Config config = testing::run_of_stage(0);
+  Config config = testing::config_of_stage(0);
   config.device = DeviceKind::kCuda;
   for (const OpKind kind : {OpKind::kLinear, OpKind::kAttentionDgrad, OpKind::kGatedActivation}) {
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <limits>
 
-#include "../rig.h"
+#include "../rank_fixture.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "engine/compare_kernels.h"
@@ -17,14 +17,14 @@
 namespace ftrun {
 namespace {
 
-using testing::RankRig;
+using testing::RankFixture;
 
 constexpr int kSteps = 3;
 
 /// Changes a config so that rounding errors stay small. Adam divides by the size of a gradient:
 /// with its usual epsilon, a gradient that consists of rounding errors alone would move its weight
 /// as far as any other gradient does.
-Config comparable(Config config) {
+Config with_small_rounding_errors(Config config) {
   config.optimizer.eps = 1e-2;
   return config;
 }
@@ -46,8 +46,8 @@ std::map<std::string, DType> dtypes_of(const ModelState& state) {
 /// Requires that weights and states differ by at most `tolerance` times the largest value of their
 /// tensor.
 void require_close(const ModelState& here, const ModelState& there, double tolerance) {
-  const auto expected = testing::contents(here);
-  const auto found = testing::contents(there);
+  const auto expected = testing::saved_contents(here);
+  const auto found = testing::saved_contents(there);
   REQUIRE(found.size() == expected.size());
   const std::map<std::string, DType> dtypes = dtypes_of(there);
   for (const auto& [name, bytes] : expected) {
@@ -72,9 +72,9 @@ Config on_gpu(Config config) {
 void compare(const Config& config, double loss_tolerance, double state_tolerance) {
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-  RankRig here(config, testing::small_model(), *single_rank.group);
-  RankRig there(on_gpu(config), testing::small_model(), RankGroups::of_one(*single_rank.group),
-                gpu.get());
+  RankFixture here(config, testing::small_model(), *single_rank.group);
+  RankFixture there(on_gpu(config), testing::small_model(), RankGroups::of_one(*single_rank.group),
+                    gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
@@ -99,7 +99,7 @@ TEST_CASE(
   for (const auto& [stage, device] :
        {std::pair(0, kNone), {1, kNvme}, {2, kCpu}, {3, kNone}, {3, kCpu}, {3, kNvme}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::run_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     testing::offload_to(config, device);
     config.zero.overlap_comm = true;
     compare(config, 1e-5, 1e-4);
@@ -110,7 +110,7 @@ TEST_CASE("cuda: training in bf16 gives the CPU's losses and weights within bf16
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::run_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.bf16.enabled = true;
     testing::offload_to(config, device);
     compare(config, 5e-3, 5e-2);
@@ -121,7 +121,7 @@ TEST_CASE("cuda: training in fp16 gives the CPU's losses and weights within fp16
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::run_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.fp16.enabled = true;
     testing::offload_to(config, device);
     compare(config, 2e-3, 2e-2);
@@ -132,7 +132,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
-    Config config = comparable(testing::run_of_stage(stage));
+    Config config = with_small_rounding_errors(testing::config_of_stage(stage));
     config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
     config.bf16.bf16_master_weights_and_grads = stage == 1;
     testing::offload_to(config, device);
@@ -140,10 +140,10 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU'
   }
 }
 
-TEST_CASE("cuda: adapters with magnitudes (DoRA) train the CPU's losses and weights") {
+TEST_CASE("cuda: training adapters with magnitudes (DoRA) gives the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
-    Config config = comparable(testing::with_dropout(testing::run_of_stage(2)));
+    Config config = with_small_rounding_errors(testing::with_dropout(testing::config_of_stage(2)));
     config.adapter.use_dora = true;
     config.bf16.enabled = bf16;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
@@ -155,15 +155,15 @@ TEST_CASE(
     "and weights") {
   set_kernel_threads(1);
   testing::SingleRank single_rank;
-  Config config = comparable(testing::run_of_stage(0));
+  Config config = with_small_rounding_errors(testing::config_of_stage(0));
   config.bf16.enabled = true;
   config.data.sequence_length = 16;
   ModelConfig model = testing::small_model();
   model.head_size = 128;
   const std::unique_ptr<Gpu> gpu =
       testing::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
-  RankRig here(config, model, *single_rank.group);
-  RankRig there(on_gpu(config), model, RankGroups::of_one(*single_rank.group), gpu.get());
+  RankFixture here(config, model, *single_rank.group);
+  RankFixture there(on_gpu(config), model, RankGroups::of_one(*single_rank.group), gpu.get());
   for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
   here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
     // Each row holds documents of 9, 1 and 6 tokens. In step 2 a row holds 8 documents, more than
@@ -184,7 +184,7 @@ TEST_CASE(
 TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
-    Config config = comparable(testing::with_dropout(testing::run_of_stage(2)));
+    Config config = with_small_rounding_errors(testing::with_dropout(testing::config_of_stage(2)));
     config.bf16.enabled = bf16;
     config.recompute.policy = RecomputeLevel::kFull;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
@@ -195,12 +195,13 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
   set_kernel_threads(1);
   testing::SingleRank single_rank;
   const auto trained = [&](const std::function<void(Config&)>& change) {
-    Config config = on_gpu(testing::run_of_stage(2));
+    Config config = on_gpu(testing::config_of_stage(2));
     change(config);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-    RankRig rig(config, testing::small_model(), RankGroups::of_one(*single_rank.group), gpu.get());
-    for (int64_t step = 1; step <= kSteps; ++step) rig.train(step);
-    return testing::contents(rig.state);
+    RankFixture fixture(config, testing::small_model(), RankGroups::of_one(*single_rank.group),
+                        gpu.get());
+    for (int64_t step = 1; step <= kSteps; ++step) fixture.train(step);
+    return testing::saved_contents(fixture.state);
   };
   const auto expected = trained([](Config&) {});
   REQUIRE(trained([](Config&) {}) == expected);
@@ -214,7 +215,7 @@ TEST_CASE("cuda: recompute and activations kept on the host change no bit of a G
 TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on a small model") {
   set_kernel_threads(1);
   const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
-    Config config = on_gpu(testing::run_of_stage(0));
+    Config config = on_gpu(testing::config_of_stage(0));
     ModelConfig model = testing::small_model();
     change(config, model);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
@@ -241,7 +242,7 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
   });
   compared([](Config& c, ModelConfig& m) {
     c.bf16.enabled = true;
-    testing::without_norm_weights(m);
+    testing::remove_norm_weights(m);
   });
   const ComparedKernels plain =
       compared([](Config& c, ModelConfig&) { c = on_gpu(testing::with_dropout(c)); });
@@ -254,22 +255,24 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
   REQUIRE(dora.operations > plain.operations);
 }
 
-TEST_CASE("cuda: a step that is not finite changes nothing, and its first such value is located") {
+TEST_CASE(
+    "cuda: a step with a value that is not finite changes nothing, and the first such value is "
+    "located") {
   set_kernel_threads(1);
   testing::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-  RankRig rig(on_gpu(testing::small_run()), testing::small_model(),
-              RankGroups::of_one(*single_rank.group), gpu.get());
-  rig.train(1);
-  const auto before = testing::contents(rig.state);
-  StepRun run = rig.prepared(2);
+  RankFixture fixture(on_gpu(testing::small_run_config()), testing::small_model(),
+                      RankGroups::of_one(*single_rank.group), gpu.get());
+  fixture.train(1);
+  const auto before = testing::saved_contents(fixture.state);
+  StepRun run = fixture.prepared(2);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
-  rig.train_executor.run(run);
+  fixture.train_executor.run(run);
   REQUIRE_FALSE(run.result.finite);
-  REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text,
+  REQUIRE_THAT(fixture.train_executor.find_nonfinite(run).text,
                Catch::StartsWith("backward layer 3 mb 0 (head): "));
-  REQUIRE(testing::contents(rig.state) == before);
-  REQUIRE(rig.train(2).result.finite);
+  REQUIRE(testing::saved_contents(fixture.state) == before);
+  REQUIRE(fixture.train(2).result.finite);
 }
 
 }  // namespace

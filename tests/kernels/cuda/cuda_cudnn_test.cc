@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "ops/attention/attention.h"
 
 #include <catch2/catch.hpp>

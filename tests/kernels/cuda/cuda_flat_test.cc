@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "ops/kinds.h"
 #include "optimizers/code_map.h"
 #include "optimizers/max_states.h"
@@ -15,7 +15,7 @@
 namespace ftrun::testing {
 namespace {
 
-Array floats(int64_t count, uint64_t seed) {
+Array random_floats(int64_t count, uint64_t seed) {
   return random_array({count}, seed);
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const bool decoupled : {true, false}) {
         CAPTURE(count, dtype_name(dtype), decoupled);
-        std::vector<float> p = as_floats(floats(count, 1));
+        std::vector<float> p = as_floats(random_floats(count, 1));
         std::vector<float> m(static_cast<size_t>(count), 0.0F), v = m;
         const DeviceBytes dp = on_device(p), dm = on_device(m), dv = on_device(v), copy(2 * count);
         const OptimizerConfig options{
@@ -73,7 +73,7 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
             .adam_w_mode = false};
         for (int step = 0; step < 5; ++step) {
           const StepScalars s = scalars_of(step);
-          const Array g = rounded(floats(count, 100 + static_cast<uint64_t>(step)), dtype);
+          const Array g = rounded(random_floats(count, 100 + static_cast<uint64_t>(step)), dtype);
           const DeviceBytes dg = on_device(g, dtype), ds = on_device(std::vector<StepScalars>{s});
           const std::vector<float> cpu_g = as_floats(g);
           optimizer_update({.parameters = p.data(),
@@ -94,7 +94,8 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
         REQUIRE(relative_error(read(dm, DType::kF32), array_of(m)) < 1e-6);
         REQUIRE(relative_error(read(dv, DType::kF32), array_of(v)) < 1e-6);
         REQUIRE((copy.read() == to_bytes(read(dp, DType::kF32), DType::kBF16)));
-        REQUIRE((dp.intact() && dm.intact() && dv.intact() && copy.intact()));
+        REQUIRE((dp.guards_are_intact() && dm.guards_are_intact() && dv.guards_are_intact() &&
+                 copy.guards_are_intact()));
       }
 }
 
@@ -107,11 +108,13 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
         OptimizerConfig{.type = kSgd, .weight_decay = 0.01, .momentum = 0.9, .nesterov = true}})
     for (const int64_t count : kCounts) {
       CAPTURE(count, options.momentum, options.dampening, options.nesterov);
-      std::vector<float> p = as_floats(floats(count, 1)), buffer(static_cast<size_t>(count), NAN);
+      std::vector<float> p = as_floats(random_floats(count, 1)),
+                         buffer(static_cast<size_t>(count), NAN);
       const DeviceBytes dp = on_device(p), db = on_device(buffer);
       for (int step = 0; step < 5; ++step) {
         const StepScalars s = scalars_of(step);
-        const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
+        const std::vector<float> g =
+            as_floats(random_floats(count, 100 + static_cast<uint64_t>(step)));
         const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
         const bool momentum = options.momentum != 0.0;
         optimizer_update({.parameters = p.data(),
@@ -140,14 +143,15 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
       config.lr_decay = 0.25;
       const size_t kept = optimizer_states(config).size();
       CAPTURE(name_of(config.type), count);
-      std::vector<float> p = as_floats(floats(count, 1));
+      std::vector<float> p = as_floats(random_floats(count, 1));
       std::vector<std::vector<float>> states(kMaxOptimizerStates,
                                              std::vector<float>(static_cast<size_t>(count), 0.25F));
       const DeviceBytes dp = on_device(p), first = on_device(states[0]),
                         second = on_device(states[1]);
       for (int step = 0; step < 5; ++step) {
         const StepScalars s = scalars_of(step);
-        const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
+        const std::vector<float> g =
+            as_floats(random_floats(count, 100 + static_cast<uint64_t>(step)));
         const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
         optimizer_update({.parameters = p.data(),
                           .gradients = g.data(),
@@ -212,7 +216,7 @@ TEST_CASE(
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const int64_t count : straddles ? std::vector<int64_t>{340} : kCounts) {
         CAPTURE(straddles, dtype_name(dtype), count);
-        std::vector<float> p = as_floats(floats(count, 1));
+        std::vector<float> p = as_floats(random_floats(count, 1));
         const DeviceBytes dp = on_device(p);
         // The states have as many scales as the whole tensor has blocks.
         CodedState first(straddles ? 1020 : count), second(straddles ? 1020 : count);
@@ -221,7 +225,7 @@ TEST_CASE(
           const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
           // Gradients have few significant bits, so that products are exact.
           const Array gradient =
-              rounded(floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
+              rounded(random_floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
           const std::vector<std::byte> g = to_bytes(gradient, dtype);
           const DeviceBytes dg = on_device(gradient, dtype);
           std::vector<float> new_first(first.scales.size()), new_second(second.scales.size());
@@ -288,7 +292,7 @@ RoundedStep rounded_step(DType parameter, DType gradient, DType state, DType cop
 template <class Step>
 RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   const auto content = [&](uint64_t seed, DType dtype) {
-    Array a = floats(c.count, seed);
+    Array a = random_floats(c.count, seed);
     // Second moments must not be negative.
     if (seed == 4)
       for (double& v : a.data) v = std::abs(v);
@@ -298,7 +302,7 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
                   std::vector<std::byte>(static_cast<size_t>(c.count * dtype_bytes(c.copy)))};
   // Gradients have few significant bits: products are exact, so fused multiply-add changes nothing.
   const std::vector<std::byte> gradients =
-      to_bytes(rounded(floats(c.count, 2), DType::kBF16), c.gradient);
+      to_bytes(rounded(random_floats(c.count, 2), DType::kBF16), c.gradient);
   FlatUpdate u{.parameter_dtype = c.parameter,
                .gradient_dtype = c.gradient,
                .state_dtype = c.state,
@@ -323,7 +327,8 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   u.copy = copy.data();
   step(u);
   gpu().synchronize(stream());
-  REQUIRE((p.intact() && g.intact() && m.intact() && v.intact() && copy.intact()));
+  REQUIRE((p.guards_are_intact() && g.guards_are_intact() && m.guards_are_intact() &&
+           v.guards_are_intact() && copy.guards_are_intact()));
   return {p.read(), m.read(), v.read(), copy.read()};
 }
 
@@ -393,7 +398,7 @@ TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
   }
 }
 
-TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
+TEST_CASE("cuda: updates of state in 16 bits have the same bits however they are cut") {
   const StepScalars s = scalars_of_powers();
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   const RoundedStep c = kRoundedSteps[2];
@@ -430,7 +435,7 @@ double device_sum(const Array& g, DType dtype) {
   const double first = read_double(sum);
   gpu().sum_of_squares(dg.data(), dtype, count, true, sum.as<double>(), scratch.data(), stream());
   REQUIRE((read_double(sum) == 2.0 * first || !std::isfinite(first)));
-  REQUIRE(scratch.intact());
+  REQUIRE(scratch.guards_are_intact());
   return first;
 }
 
@@ -441,7 +446,7 @@ TEST_CASE(
                               3 * kNormGroup + 77, 300 * kNormGroup + 5})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CAPTURE(count, dtype_name(dtype));
-      const Array g = rounded(floats(count, 7), dtype);
+      const Array g = rounded(random_floats(count, 7), dtype);
       const double expected = sum_of_squares(as_floats(g).data(), DType::kF32, count),
                    actual = device_sum(g, dtype);
       if (count <= kNormGroup)
@@ -455,14 +460,14 @@ TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") 
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
-      Array g = floats(8200, 3);
+      Array g = random_floats(8200, 3);
       g.data[at] = static_cast<double>(bad);
       REQUIRE_FALSE(std::isfinite(device_sum(g, DType::kF32)));
     }
 }
 
-TEST_CASE("cuda: converting rounds to nearest even, and back is exact") {
-  const Array a = floats(5000, 3);
+TEST_CASE("cuda: conversions round to nearest even, and conversions back are exact") {
+  const Array a = random_floats(5000, 3);
   const DeviceBytes wide = on_device(a, DType::kF32), again(4 * 5000);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const DeviceBytes narrow(2 * 5000);
@@ -478,13 +483,13 @@ TEST_CASE("cuda: adding into a buffer rounds once, in every mix of dtypes, as on
   for (const DType to_dtype : {DType::kF32, DType::kBF16, DType::kF16})
     for (const DType from_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CAPTURE(dtype_name(to_dtype), dtype_name(from_dtype));
-      std::vector<std::byte> sum = to_bytes(floats(count, 4), to_dtype);
-      const std::vector<std::byte> more = to_bytes(floats(count, 5), from_dtype);
+      std::vector<std::byte> sum = to_bytes(random_floats(count, 4), to_dtype);
+      const std::vector<std::byte> more = to_bytes(random_floats(count, 5), from_dtype);
       const DeviceBytes there = on_device(sum), addend = on_device(more);
       add_into(sum.data(), to_dtype, more.data(), from_dtype, count);
       gpu().add_into(there.data(), to_dtype, addend.data(), from_dtype, count, stream());
       REQUIRE((there.read() == sum));
-      REQUIRE(there.intact());
+      REQUIRE(there.guards_are_intact());
     }
 }
 
@@ -527,7 +532,7 @@ TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
       const DeviceBytes out(count * dtype_bytes(dtype));
       gpu().sum_blocks(blocks.data(), kRanks, stride, dtype, count, out.data(), stream());
       const Array found = from_bytes(out.read(), {count}, dtype);
-      REQUIRE(out.intact());
+      REQUIRE(out.guards_are_intact());
       for (int64_t i = 0; i < count; ++i) {
         double wide = 0.0;
         float narrow = 0.0F;
@@ -566,7 +571,8 @@ TEST_CASE("cuda: streams wait for events, and pinned memory travels both ways") 
   gpu().destroy(other);
 }
 
-TEST_CASE("cuda: too large an allocation says what was asked for and what is free") {
+TEST_CASE(
+    "cuda: the error of too large an allocation says how much was requested and how much is free") {
   const int64_t total = gpu().memory().total_bytes;
   REQUIRE(gpu().memory().free_bytes <= total);
   try {

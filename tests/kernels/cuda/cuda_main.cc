@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "catch_runner.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "without_gpu.h"
 
 int main(int argc, char** argv) {

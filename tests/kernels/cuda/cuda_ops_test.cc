@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
@@ -70,7 +70,8 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
   }
 }
 
-TEST_CASE("cuda: the row that is left out gets no gradient, of a whole table and of a part") {
+TEST_CASE(
+    "cuda: the row of an ignored token gets no gradient, in a whole table and in a part of one") {
   for (const int64_t first : {0, 40})
     for (const bool accumulate : {false, true}) {
       const std::vector<int32_t> tokens{3, 45, 45, 0, 119, 45, 3, 50};
@@ -118,7 +119,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: a bias that another rank adds is left out of the matrix product") {
+TEST_CASE("cuda: a bias that another rank adds is left out of the matrix multiplication") {
   for (const bool adds : {true, false})
     require_agreement({OpKind::kLinear,
                        LinearAttrs{2, adds},
@@ -135,7 +136,7 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
                                 {random(dims, 1), random({s.width}, 2)},
                                 {Operand::out(dims), Operand::statistic({s.tokens})}};
     require_agreement(forward);
-    const Operand rstd = Operand::floats(cpu_output(forward, 1));
+    const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
     require_gradient({OpKind::kRmsNormWgrad,
                       NoAttrs{},
                       {random(dims, 3), random(dims, 1), rstd},
@@ -176,8 +177,8 @@ TEST_CASE(
       for (size_t i = 0; i < params; ++i) forward.in.push_back(random({s.width}, 2 + i));
       require_agreement(forward);
       const std::vector<Operand> read{random(dims, 5), random(dims, 1),
-                                      Operand::floats(cpu_output(forward, 1)),
-                                      Operand::floats(cpu_output(forward, 2))};
+                                      Operand::random_floats(cpu_output(forward, 1)),
+                                      Operand::random_floats(cpu_output(forward, 2))};
       OperationCase input{OpKind::kLayerNormDgrad, NoAttrs{}, read, {Operand::out(dims)}};
       if (params > 0) input.in.push_back(random({s.width}, 2));
       require_agreement(input);
@@ -202,7 +203,7 @@ TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
                                   {random(dims, 1), random({size}, 2), random({size}, 3)},
                                   {Operand::out(dims), Operand::statistic({tokens, all})}};
       require_agreement(forward);
-      const Operand rstd = Operand::floats(cpu_output(forward, 1));
+      const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
       require_agreement(
           {OpKind::kQkNormDgrad,
            heads,
@@ -229,8 +230,8 @@ TEST_CASE("cuda: head_norm and its gradients agree with the CPU") {
           {qkv, wq, wk},
           {Operand::out(dims), Operand::statistic(statistic), Operand::statistic(statistic)}};
       require_agreement(forward);
-      const Operand mean = Operand::floats(cpu_output(forward, 1)),
-                    rstd = Operand::floats(cpu_output(forward, 2));
+      const Operand mean = Operand::random_floats(cpu_output(forward, 1)),
+                    rstd = Operand::random_floats(cpu_output(forward, 2));
       require_agreement(
           {OpKind::kHeadNormDgrad, heads, {dy, qkv, mean, rstd, wq, wk}, {Operand::out(dims)}});
       require_gradient({OpKind::kHeadNormWgrad,
@@ -254,16 +255,16 @@ TEST_CASE("cuda: norms over all query and all key heads and their gradients agre
       require_agreement(squares);
       const OperationCase forward{OpKind::kWholeQkNorm,
                                   attrs,
-                                  {qkv, Operand::floats(cpu_output(squares, 0)), wq, wk},
+                                  {qkv, Operand::random_floats(cpu_output(squares, 0)), wq, wk},
                                   {Operand::out(dims), Operand::statistic({tokens, 2})}};
       require_agreement(forward);
       const OperationCase dots{
           OpKind::kQkDots, attrs, {dy, qkv, wq, wk}, {Operand::statistic({tokens, 2})}};
       require_agreement(dots, 1e-3);
-      const Operand rstd = Operand::floats(cpu_output(forward, 1));
+      const Operand rstd = Operand::random_floats(cpu_output(forward, 1));
       require_agreement({OpKind::kWholeQkNormDgrad,
                          attrs,
-                         {dy, qkv, rstd, Operand::floats(cpu_output(dots, 0)), wq, wk},
+                         {dy, qkv, rstd, Operand::random_floats(cpu_output(dots, 0)), wq, wk},
                          {Operand::out(dims)}});
       require_gradient({OpKind::kWholeQkNormWgrad,
                         attrs,
@@ -293,8 +294,8 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
 }
 
 TEST_CASE(
-    "cuda: linear and its gradient by packed weights agree with the CPU on the numbers that those "
-    "stand for") {
+    "cuda: linear and its gradient with packed weights agree with the CPU on the numbers that the "
+    "weights represent") {
   for (const PackedFormat& format : {PackedFormat{PackedKind::kNf4, 64, true, false},
                                      PackedFormat{PackedKind::kNf4, 64, true, true},
                                      PackedFormat{PackedKind::kNf4, 256, false, false},
@@ -337,7 +338,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda: lengths of a weight's rows with adapters agree with the CPU, of packed weights too") {
+    "cuda: lengths of a weight's rows with adapters agree with the CPU, also of packed weights") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   for (const int64_t inputs : {7, 192}) {
     const Operand down = random({16, inputs}, 2);
@@ -377,9 +378,9 @@ TEST_CASE(
     for (double& square : squares.data) square = square * square + 0.25;
     if (rows > 1) squares.data[1] = 0.0;  // a row whose elements are all 0
     const Dims dims{s.tokens, s.outputs};
-    const Operand z = random(dims, 1), q = Operand::floats(squares),
-                  m = Operand::floats(random_array({rows}, 3)), bias = random({s.outputs}, 4),
-                  dy = random(dims, 5);
+    const Operand z = random(dims, 1), q = Operand::random_floats(squares),
+                  m = Operand::random_floats(random_array({rows}, 3)),
+                  bias = random({s.outputs}, 4), dy = random(dims, 5);
     DoraAttrs attrs{s.parts};
     require_agreement({OpKind::kDoraScale, attrs, {z, q, m}, {Operand::out(dims)}});
     OperationCase biased{OpKind::kDoraScale, attrs, {z, q, m, bias}, {Operand::out(dims)}};
@@ -433,7 +434,7 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
                               {Operand::tokens(positions)},
                               {Operand::statistic({tokens, turning})}};
     require_agreement(table);
-    const Operand rope = Operand::floats(cpu_output(table, 0));
+    const Operand rope = Operand::random_floats(cpu_output(table, 0));
     for (const OpKind kind : {OpKind::kRope, OpKind::kRopeDgrad}) {
       OperationCase c{kind, RopeAttrs{heads}, {random(dims, 1), rope}, {Operand::out(dims)}};
       require_agreement(c);
@@ -586,7 +587,7 @@ std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) 
       OpKind::kAttentionDgrad,
       a,
       {random(out, 2), random(qkv, 1), Operand::activation(cpu_output(forward, 0)),
-       Operand::floats(cpu_output(forward, 1)), starts},
+       Operand::random_floats(cpu_output(forward, 1)), starts},
       {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }
@@ -603,7 +604,7 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
     const Dims dims{s.tokens, s.width};
     Array rstd = random_array({s.tokens}, 5);
     for (double& each : rstd.data) each = 1.0 + each * each;
-    std::vector<Operand> in{random(dims, 1), random(dims, 2), Operand::floats(rstd),
+    std::vector<Operand> in{random(dims, 1), random(dims, 2), Operand::random_floats(rstd),
                             random({s.width}, 3)};
     for (const DTypes dtypes : kDTypes) {
       const Operand dw = Operand::gradient(Dims{s.width}),
@@ -747,9 +748,9 @@ std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t
   for (size_t i = 1; i < statistics.data.size(); i += 2)
     statistics.data[i] = 2.0 + statistics.data[i];
   OperationCase loss{OpKind::kVocabularyCrossEntropy, attrs, given, {Operand::loss(10.0, 3.0)}};
-  loss.in.push_back(Operand::floats(random_array({chunk, vocabulary}, 3)));
-  loss.in.push_back(Operand::floats(statistics));
-  loss.in.push_back(Operand::floats(random_array({chunk}, 5)));
+  loss.in.push_back(Operand::random_floats(random_array({chunk, vocabulary}, 3)));
+  loss.in.push_back(Operand::random_floats(statistics));
+  loss.in.push_back(Operand::random_floats(random_array({chunk}, 5)));
   if (!gradients) return {logits, loss};
   loss.out.push_back(Operand::activation(
       {{tokens, hidden}, std::vector<double>(static_cast<size_t>(tokens * hidden), 0.5)}));
@@ -773,18 +774,18 @@ std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
   std::vector<Array> sum;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
     OperationCase c = seconds[rank];
-    c.in[3] = Operand::floats(made[rank][0]);
-    c.in[4] = Operand::floats(statistics);
-    c.in[5] = Operand::floats(made[rank][2]);
-    c.also_out = 3;
+    c.in[3] = Operand::random_floats(made[rank][0]);
+    c.in[4] = Operand::random_floats(statistics);
+    c.in[5] = Operand::random_floats(made[rank][2]);
+    c.changed_input = 3;
     std::vector<Array> out = run_on_gpu(c, dtypes);
     if (rank == 0) {
       sum = out;
       continue;
     }
-    sum[0] = plus(sum[0], out[0]);
+    sum[0] = array_sum(sum[0], out[0]);
     if (c.out.size() == 1) continue;  // the case has no gradients
-    sum[1] = plus(sum[1], out[1]);
+    sum[1] = array_sum(sum[1], out[1]);
     for (size_t i = 2; i < out.size(); ++i) {
       sum[i].data.insert(sum[i].data.end(), out[i].data.begin(), out[i].data.end());
       sum[i].dims[0] += out[i].dims[0];
@@ -913,7 +914,7 @@ TEST_CASE(
   for (const DTypes dtypes : kDTypes) {
     OperationCase c = split_loss_cases(19, 24, 40, 3, 1, true).second;
     c.accumulate = true;
-    c.also_out = 3;
+    c.changed_input = 3;
     const std::vector<Array> out = run_on_gpu(c, dtypes);
     for (size_t n = 0; n < 19; ++n)
       for (size_t i = 0; i < 24; ++i) {
@@ -967,7 +968,7 @@ void require_unsupported(const OperationCase& c, DTypes dtypes, const std::strin
   }
 }
 
-TEST_CASE("cuda: what the kernels cannot do is refused by name") {
+TEST_CASE("cuda: what the kernels do not support is refused by name") {
   const Operand x = random({2, 2}, 1);
   require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}},
                       {DType::kF64, DType::kF64},

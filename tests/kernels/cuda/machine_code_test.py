@@ -29,7 +29,7 @@ import tempfile
 LOCAL_MEMORY = {"rope_table_rows"}
 # Kernels that unpack vectors from codes of fewer bytes, or reduce vectors to one number.
 NARROW_LOADS = {"unpack_rows"}
-NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
+NUMBERS = {"compute_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
 # Kernels with the template arguments (input type, output type, V).
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
@@ -221,8 +221,8 @@ def is_attention(kernel):
 
 def tensor_cores(kernel):
     if is_attention(kernel) and not (kernel.count(("HMMA",)) and kernel.count(("LDSM",))):
-        yield (f"{kernel.count(('HMMA',))} products on tensor cores, {kernel.count(('LDSM',))} "
-               "loads of their operands")
+        yield (f"{kernel.count(('HMMA',))} multiplications on tensor cores, "
+               f"{kernel.count(('LDSM',))} loads of their operands")
 
 
 def vector_bits(kernel):

@@ -22,8 +22,8 @@
 #include "config/write.h"
 #include "inputs/sequence_options.h"
 #include "optimizers/optimizers.h"
-#include "places.h"
 #include "program/step_plan.h"
+#include "source_paths.h"
 #include "training/loss_scaler.h"
 #include "training/scheduled_scalars.h"
 
@@ -202,7 +202,8 @@ std::string scalars(const Config& config) {
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
-    for (const LowRank& low : block.of) text += cat(low.rank, "*", low.scale, " ");
+    for (const LowRank& low_rank : block.by_projection)
+      text += cat(low_rank.rank, "*", low_rank.scale, " ");
   for (const TensorInfo& tensor : model.tensors)
     text += cat(static_cast<int>(tensor.initial.source), tensor.trainable ? "t" : "f");
   return text;
@@ -404,7 +405,7 @@ const std::map<std::string, RunKey>& run_keys() {
       // The keys below set where and how the run computes.
       {"device", {"lib/training/session.cc", "request.config.device"}},
       {"threads", {"lib/training/trainer.cc", "config_.threads"}},
-      {"kernels.products", {"lib/training/trainer.cc", "pinned_products(config_.kernels)"}},
+      {"kernels.products", {"lib/training/trainer.cc", "pinned_matmul_library(config_.kernels)"}},
       {"kernels.attention", {"lib/engine/choose_gpu.cc", "config.kernels.attention"}},
       {"kernels.step_graph", {"lib/engine/choose_gpu.cc", "config.kernels.step_graph"}},
       {"comm.backend", {"lib/training/session.cc", "backend_of(config.comm)"}},

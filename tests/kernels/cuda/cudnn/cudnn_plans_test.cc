@@ -141,7 +141,8 @@ TEST_CASE(
   REQUIRE_FALSE(cuda::cudnn_supports(info_of(kAda), whole, DType::kBF16, 32768, false));
 }
 
-TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {
+TEST_CASE(
+    "cudnn plans: shapes that the table leaves out because of their head size have no engine") {
   REQUIRE(engines_of_rows(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
   REQUIRE(engines_of_rows(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
   const AttentionAttrs attrs = shape(32, 8, 128, 4096);
@@ -150,102 +151,107 @@ TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {
 
 #if __has_include(<cudnn_graph.h>)
 template <class Own, class Theirs>
-constexpr bool same(Own own, Theirs theirs) {
+constexpr bool same_value(Own own, Theirs theirs) {
   return static_cast<int>(own) == static_cast<int>(theirs);
 }
 using A = cuda::CudnnAttribute;
 using K = cuda::CudnnKind;
 using E = cuda::CudnnElement;
 using P = cuda::CudnnPointwise;
-static_assert(same(K::kPointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR) &&
-              same(K::kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR) &&
-              same(K::kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) &&
-              same(K::kHeuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) &&
-              same(K::kPlan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) &&
-              same(K::kPointwiseOperation, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) &&
-              same(K::kOperationGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) &&
-              same(K::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) &&
-              same(K::kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR) &&
-              same(K::kMatmul, CUDNN_BACKEND_MATMUL_DESCRIPTOR) &&
-              same(K::kMatmulOperation, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) &&
-              same(K::kReduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR) &&
-              same(K::kReductionOperation, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) &&
-              same(K::kReshapeOperation, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) &&
-              same(K::kDeviceProperties, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
-static_assert(same(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) &&
-              same(A::kPointwisePrecision, CUDNN_ATTR_POINTWISE_MATH_PREC) &&
-              same(A::kPointwiseAxis, CUDNN_ATTR_POINTWISE_AXIS) &&
-              same(A::kHeuristicsMode, CUDNN_ATTR_ENGINEHEUR_MODE) &&
-              same(A::kHeuristicsGraph, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) &&
-              same(A::kHeuristicsResults, CUDNN_ATTR_ENGINEHEUR_RESULTS) &&
-              same(A::kHeuristicsDevice, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) &&
-              same(A::kEngineConfigEngine, CUDNN_ATTR_ENGINECFG_ENGINE) &&
-              same(A::kEngineConfigWorkspaceBytes, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) &&
-              same(A::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) &&
-              same(A::kPlanEngineConfig, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) &&
-              same(A::kPlanWorkspaceBytes, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) &&
-              same(A::kPlanDevice, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP) &&
-              same(A::kPointwiseDescriptor, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR) &&
-              same(A::kPointwiseX, CUDNN_ATTR_OPERATION_POINTWISE_XDESC) &&
-              same(A::kPointwiseB, CUDNN_ATTR_OPERATION_POINTWISE_BDESC) &&
-              same(A::kPointwiseY, CUDNN_ATTR_OPERATION_POINTWISE_YDESC) &&
-              same(A::kPointwiseT, CUDNN_ATTR_OPERATION_POINTWISE_TDESC));
-static_assert(same(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) &&
-              same(A::kGraphOperations, CUDNN_ATTR_OPERATIONGRAPH_OPS) &&
-              same(A::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) &&
-              same(A::kTensorType, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
-              same(A::kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS) &&
-              same(A::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES) &&
-              same(A::kTensorId, CUDNN_ATTR_TENSOR_UNIQUE_ID) &&
-              same(A::kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
-              same(A::kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
-              same(A::kTensorOffsets, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) &&
-              same(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
-              same(A::kPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) &&
-              same(A::kPackWorkspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) &&
-              same(A::kEngineNumericalNotes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) &&
-              same(A::kMatmulPrecision, CUDNN_ATTR_MATMUL_COMP_TYPE) &&
-              same(A::kMatmulA, CUDNN_ATTR_OPERATION_MATMUL_ADESC) &&
-              same(A::kMatmulB, CUDNN_ATTR_OPERATION_MATMUL_BDESC) &&
-              same(A::kMatmulC, CUDNN_ATTR_OPERATION_MATMUL_CDESC) &&
-              same(A::kMatmulDescriptor, CUDNN_ATTR_OPERATION_MATMUL_DESC) &&
-              same(A::kMatmulRows, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC) &&
-              same(A::kMatmulColumns, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC) &&
-              same(A::kMatmulDepth, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC) &&
-              same(A::kReductionOperator, CUDNN_ATTR_REDUCTION_OPERATOR) &&
-              same(A::kReductionPrecision, CUDNN_ATTR_REDUCTION_COMP_TYPE) &&
-              same(A::kReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC) &&
-              same(A::kReductionY, CUDNN_ATTR_OPERATION_REDUCTION_YDESC) &&
-              same(A::kReductionDescriptor, CUDNN_ATTR_OPERATION_REDUCTION_DESC) &&
-              same(A::kReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC) &&
-              same(A::kReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC) &&
-              same(A::kDeviceJson, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION));
-static_assert(same(E::kHandle, CUDNN_TYPE_HANDLE) && same(E::kDataType, CUDNN_TYPE_DATA_TYPE) &&
-              same(E::kBoolean, CUDNN_TYPE_BOOLEAN) && same(E::kInt64, CUDNN_TYPE_INT64) &&
-              same(E::kPointer, CUDNN_TYPE_VOID_PTR) &&
-              same(E::kHeuristicsMode, CUDNN_TYPE_HEUR_MODE) &&
-              same(E::kNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE) &&
-              same(E::kPointwiseMode, CUDNN_TYPE_POINTWISE_MODE) &&
-              same(E::kDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR) &&
-              same(E::kReductionOperator, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE) &&
-              same(E::kChar, CUDNN_TYPE_CHAR));
-static_assert(same(cuda::CudnnType::kFloat, CUDNN_DATA_FLOAT) &&
-              same(cuda::CudnnType::kInt32, CUDNN_DATA_INT32) &&
-              same(cuda::CudnnType::kBFloat16, CUDNN_DATA_BFLOAT16) &&
-              same(cuda::CudnnType::kBoolean, CUDNN_DATA_BOOLEAN));
-static_assert(same(P::kAdd, CUDNN_POINTWISE_ADD) && same(P::kMultiply, CUDNN_POINTWISE_MUL) &&
-              same(P::kDivide, CUDNN_POINTWISE_DIV) && same(P::kSubtract, CUDNN_POINTWISE_SUB) &&
-              same(P::kExp, CUDNN_POINTWISE_EXP) && same(P::kLog, CUDNN_POINTWISE_LOG) &&
-              same(P::kGreater, CUDNN_POINTWISE_CMP_GT) &&
-              same(P::kGreaterOrEqual, CUDNN_POINTWISE_CMP_GE) &&
-              same(P::kLess, CUDNN_POINTWISE_CMP_LT) &&
-              same(P::kAnd, CUDNN_POINTWISE_LOGICAL_AND) &&
-              same(P::kIndex, CUDNN_POINTWISE_GEN_INDEX) &&
-              same(P::kSelect, CUDNN_POINTWISE_BINARY_SELECT));
-static_assert(same(cuda::CudnnReduction::kAdd, CUDNN_REDUCE_TENSOR_ADD) &&
-              same(cuda::CudnnReduction::kMax, CUDNN_REDUCE_TENSOR_MAX));
-static_assert(same(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
-              same(cuda::kCudnnNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
+static_assert(same_value(K::kPointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR) &&
+              same_value(K::kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR) &&
+              same_value(K::kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) &&
+              same_value(K::kHeuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) &&
+              same_value(K::kPlan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) &&
+              same_value(K::kPointwiseOperation, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) &&
+              same_value(K::kOperationGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) &&
+              same_value(K::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) &&
+              same_value(K::kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR) &&
+              same_value(K::kMatmul, CUDNN_BACKEND_MATMUL_DESCRIPTOR) &&
+              same_value(K::kMatmulOperation, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) &&
+              same_value(K::kReduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR) &&
+              same_value(K::kReductionOperation, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) &&
+              same_value(K::kReshapeOperation, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) &&
+              same_value(K::kDeviceProperties, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
+static_assert(same_value(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) &&
+              same_value(A::kPointwisePrecision, CUDNN_ATTR_POINTWISE_MATH_PREC) &&
+              same_value(A::kPointwiseAxis, CUDNN_ATTR_POINTWISE_AXIS) &&
+              same_value(A::kHeuristicsMode, CUDNN_ATTR_ENGINEHEUR_MODE) &&
+              same_value(A::kHeuristicsGraph, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) &&
+              same_value(A::kHeuristicsResults, CUDNN_ATTR_ENGINEHEUR_RESULTS) &&
+              same_value(A::kHeuristicsDevice, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) &&
+              same_value(A::kEngineConfigEngine, CUDNN_ATTR_ENGINECFG_ENGINE) &&
+              same_value(A::kEngineConfigWorkspaceBytes, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) &&
+              same_value(A::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) &&
+              same_value(A::kPlanEngineConfig, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) &&
+              same_value(A::kPlanWorkspaceBytes, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) &&
+              same_value(A::kPlanDevice, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP) &&
+              same_value(A::kPointwiseDescriptor, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR) &&
+              same_value(A::kPointwiseX, CUDNN_ATTR_OPERATION_POINTWISE_XDESC) &&
+              same_value(A::kPointwiseB, CUDNN_ATTR_OPERATION_POINTWISE_BDESC) &&
+              same_value(A::kPointwiseY, CUDNN_ATTR_OPERATION_POINTWISE_YDESC) &&
+              same_value(A::kPointwiseT, CUDNN_ATTR_OPERATION_POINTWISE_TDESC));
+static_assert(same_value(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) &&
+              same_value(A::kGraphOperations, CUDNN_ATTR_OPERATIONGRAPH_OPS) &&
+              same_value(A::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) &&
+              same_value(A::kTensorType, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+              same_value(A::kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS) &&
+              same_value(A::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES) &&
+              same_value(A::kTensorId, CUDNN_ATTR_TENSOR_UNIQUE_ID) &&
+              same_value(A::kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
+              same_value(A::kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
+              same_value(A::kTensorOffsets, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) &&
+              same_value(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
+              same_value(A::kPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) &&
+              same_value(A::kPackWorkspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) &&
+              same_value(A::kEngineNumericalNotes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) &&
+              same_value(A::kMatmulPrecision, CUDNN_ATTR_MATMUL_COMP_TYPE) &&
+              same_value(A::kMatmulA, CUDNN_ATTR_OPERATION_MATMUL_ADESC) &&
+              same_value(A::kMatmulB, CUDNN_ATTR_OPERATION_MATMUL_BDESC) &&
+              same_value(A::kMatmulC, CUDNN_ATTR_OPERATION_MATMUL_CDESC) &&
+              same_value(A::kMatmulDescriptor, CUDNN_ATTR_OPERATION_MATMUL_DESC) &&
+              same_value(A::kMatmulRows, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC) &&
+              same_value(A::kMatmulColumns, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC) &&
+              same_value(A::kMatmulDepth, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC) &&
+              same_value(A::kReductionOperator, CUDNN_ATTR_REDUCTION_OPERATOR) &&
+              same_value(A::kReductionPrecision, CUDNN_ATTR_REDUCTION_COMP_TYPE) &&
+              same_value(A::kReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC) &&
+              same_value(A::kReductionY, CUDNN_ATTR_OPERATION_REDUCTION_YDESC) &&
+              same_value(A::kReductionDescriptor, CUDNN_ATTR_OPERATION_REDUCTION_DESC) &&
+              same_value(A::kReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC) &&
+              same_value(A::kReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC) &&
+              same_value(A::kDeviceJson, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION));
+static_assert(same_value(E::kHandle, CUDNN_TYPE_HANDLE) &&
+              same_value(E::kDataType, CUDNN_TYPE_DATA_TYPE) &&
+              same_value(E::kBoolean, CUDNN_TYPE_BOOLEAN) &&
+              same_value(E::kInt64, CUDNN_TYPE_INT64) &&
+              same_value(E::kPointer, CUDNN_TYPE_VOID_PTR) &&
+              same_value(E::kHeuristicsMode, CUDNN_TYPE_HEUR_MODE) &&
+              same_value(E::kNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE) &&
+              same_value(E::kPointwiseMode, CUDNN_TYPE_POINTWISE_MODE) &&
+              same_value(E::kDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR) &&
+              same_value(E::kReductionOperator, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE) &&
+              same_value(E::kChar, CUDNN_TYPE_CHAR));
+static_assert(same_value(cuda::CudnnType::kFloat, CUDNN_DATA_FLOAT) &&
+              same_value(cuda::CudnnType::kInt32, CUDNN_DATA_INT32) &&
+              same_value(cuda::CudnnType::kBFloat16, CUDNN_DATA_BFLOAT16) &&
+              same_value(cuda::CudnnType::kBoolean, CUDNN_DATA_BOOLEAN));
+static_assert(same_value(P::kAdd, CUDNN_POINTWISE_ADD) &&
+              same_value(P::kMultiply, CUDNN_POINTWISE_MUL) &&
+              same_value(P::kDivide, CUDNN_POINTWISE_DIV) &&
+              same_value(P::kSubtract, CUDNN_POINTWISE_SUB) &&
+              same_value(P::kExp, CUDNN_POINTWISE_EXP) &&
+              same_value(P::kLog, CUDNN_POINTWISE_LOG) &&
+              same_value(P::kGreater, CUDNN_POINTWISE_CMP_GT) &&
+              same_value(P::kGreaterOrEqual, CUDNN_POINTWISE_CMP_GE) &&
+              same_value(P::kLess, CUDNN_POINTWISE_CMP_LT) &&
+              same_value(P::kAnd, CUDNN_POINTWISE_LOGICAL_AND) &&
+              same_value(P::kIndex, CUDNN_POINTWISE_GEN_INDEX) &&
+              same_value(P::kSelect, CUDNN_POINTWISE_BINARY_SELECT));
+static_assert(same_value(cuda::CudnnReduction::kAdd, CUDNN_REDUCE_TENSOR_ADD) &&
+              same_value(cuda::CudnnReduction::kMax, CUDNN_REDUCE_TENSOR_MAX));
+static_assert(same_value(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
+              same_value(cuda::kCudnnNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
 #endif
 
 /// Returns why cuDNN cannot be used here; "" if it can.

@@ -54,7 +54,7 @@ struct EmulatedMatrix {
 };
 
 /// Copies `count` rows or columns of `k` elements into contiguous fp64 numbers. Each is used in
-/// many products, so it is converted only once.
+/// many multiplications, so it is converted only once.
 template <class At>
 std::vector<double> lines_of(int count, int k, const At& at) {
   std::vector<double> lines(static_cast<size_t>(count) * static_cast<size_t>(k));
@@ -72,9 +72,9 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
                                    cudaDataType_t c_type, int ldc, int, int) {
   const EmulatedMatrix left{a, a_type, lda, op_a}, right{b, b_type, ldb, op_b}, out{c, c_type, ldc};
   if (!left.has_aligned_rows() || !right.has_aligned_rows() || !out.has_aligned_rows())
-    ++emulator::runtime().unaligned_products;
+    ++emulator::runtime().unaligned_matmuls;
   if (m >= 64 && n >= 64 && k >= 64 && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0))
-    ++emulator::runtime().odd_products;
+    ++emulator::runtime().odd_matmuls;
   const std::vector<double> rows = lines_of(m, k, [&](int row, int i) { return left.at(row, i); });
   const std::vector<double> columns =
       lines_of(n, k, [&](int column, int i) { return right.at(i, column); });

@@ -62,12 +62,12 @@ struct Runtime {
   int64_t launches = 0;
   /// Runs the blocks of a kernel from the last to the first.
   bool last_block_first = false;
-  /// The number of matrix products with rows that do not begin at multiples of 16 bytes, which are
-  /// slow on tensor cores.
-  int64_t unaligned_products = 0;
-  /// The number of products of at least 64 rows, columns and depth where one of the three is not a
-  /// multiple of 8: cuBLAS's fast kernels do not support them.
-  int64_t odd_products = 0;
+  /// The number of matrix multiplications with rows that do not begin at multiples of 16 bytes,
+  /// which are slow on tensor cores.
+  int64_t unaligned_matmuls = 0;
+  /// The number of multiplications of at least 64 rows, columns and depth where one of the three is
+  /// not a multiple of 8: cuBLAS's fast kernels do not support them.
+  int64_t odd_matmuls = 0;
   /// The calling thread's current GPU.
   int device = 0;
   /// The number of times that an attribute of a kernel was set.

@@ -14,9 +14,9 @@
 
 // This file emulates cuDNN's backend on the host. Descriptors hold what was set, and check what
 // cuDNN's documentation requires. Running a plan runs the operations of its graph one after the
-// other in fp64. A product whose sequences come from lists has the rows, columns and depth that
-// these lists give. A tensor with offsets has as many tokens in a sequence as the first list says;
-// tokens beyond read as NaN and are not written.
+// other in fp64. A multiplication whose sequences come from lists has the rows, columns and depth
+// that these lists give. A tensor with offsets has as many tokens in a sequence as the first list
+// says; tokens beyond read as NaN and are not written.
 namespace ftrun::emulator {
 
 Cudnn& cudnn() {

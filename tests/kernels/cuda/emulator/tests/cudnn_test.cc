@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
@@ -109,7 +109,7 @@ TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
 }
 
 TEST_CASE(
-    "cudnn: kWhereMeasured uses it on a GPU where it was measured, and our kernels where it "
+    "cudnn: kWhereMeasured uses cuDNN on a GPU where it was measured, and our kernels where cuDNN "
     "cannot") {
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
@@ -151,15 +151,15 @@ TEST_CASE(
 TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our kernels the others") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
-  const auto products = [&](const std::vector<int64_t>& lengths) {
+  const auto matmuls_run = [&](const std::vector<int64_t>& lengths) {
     cudnn().ran.clear();
     REQUIRE(error_of(testing::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
     return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
   };
-  // A graph has two products. Rows of 24 tokens need one graph, with four slots for documents; rows
-  // of 300 would need three graphs.
-  REQUIRE(products({7, 17}) == 2);
-  REQUIRE(products({2}) == 2);
+  // A graph has two matrix multiplications. Rows of 24 tokens need one graph, with four slots for
+  // documents; rows of 300 would need three graphs.
+  REQUIRE(matmuls_run({7, 17}) == 2);
+  REQUIRE(matmuls_run({2}) == 2);
   REQUIRE(gpu_document_groups(48, 24).size() == 1);
   REQUIRE(gpu_document_groups(48, 24)[0].slots == 8);
   const std::vector<GpuDocumentGroup> groups = gpu_document_groups(4096, 4096);
@@ -237,17 +237,19 @@ TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits")
   const RestoredCudnn restored;
   const AttentionAttrs attrs = attrs_of(4, 2, 8, 8);
   HostAttention attention(attrs, 24);
-  const auto products = [] { return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul"); };
+  const auto matmuls_run = [] {
+    return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
+  };
   cudnn().ran.clear();
   const auto whole = attention.compute(1 << 20);
-  const int64_t once = products();
+  const int64_t once = matmuls_run();
   // The scores of a row and head count as 64 x 64. The first limit holds one row with all heads,
   // the others one head of keys.
   for (const auto& [bytes, runs] :
        std::vector<std::pair<int64_t, int64_t>>{{4 * 8192, 3}, {2 * 8192, 6}, {1, 6}}) {
     cudnn().ran.clear();
     REQUIRE((attention.compute(bytes) == whole));
-    REQUIRE(products() == runs * once);
+    REQUIRE(matmuls_run() == runs * once);
   }
 }
 
@@ -259,7 +261,7 @@ TEST_CASE("cudnn: the first engine that repeats its bits and has a plan is used"
   REQUIRE(cudnn().engine == 2);
 }
 
-TEST_CASE("cudnn: attention without such an engine is refused before the run") {
+TEST_CASE("cudnn: attention without an engine that repeats its bits is refused before the run") {
   WithCudnn gpu;
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   const auto refused = [&](std::vector<emulator::Engine> engines) {

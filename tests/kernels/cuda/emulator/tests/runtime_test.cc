@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/rank_error.h"
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 #include "graph/builder.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device.h"
@@ -130,7 +130,7 @@ int64_t norm_launches(int64_t width, bool together) {
   testing::Array rstd = testing::random_array({9}, 1);
   const std::vector<testing::Operand> in{
       given(testing::random_array({9, width}, 2)), given(testing::random_array({9, width}, 3)),
-      testing::Operand::floats(rstd), given(testing::random_array({width}, 4))};
+      testing::Operand::random_floats(rstd), given(testing::random_array({width}, 4))};
   const RestoredRuntime restored;
   emulator::runtime().launches = 0;
   testing::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together,
@@ -151,8 +151,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda runtime: the head's products have rows and extents that fast kernels take, whatever the "
-    "vocabulary") {
+    "cuda runtime: the head's multiplications have rows and extents that fast kernels take, "
+    "whatever the vocabulary") {
   std::vector<int32_t> labels;
   for (int32_t n = 0; n < 128; ++n) labels.push_back(n % 5 == 0 ? -100 : n);
   const testing::OperationCase c{
@@ -164,10 +164,10 @@ TEST_CASE(
        testing::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
   for (const testing::DTypes dtypes : testing::kDTypes) {
-    emulator::runtime().unaligned_products = emulator::runtime().odd_products = 0;
+    emulator::runtime().unaligned_matmuls = emulator::runtime().odd_matmuls = 0;
     testing::run_on_gpu(c, dtypes);
-    REQUIRE(emulator::runtime().unaligned_products == 0);
-    REQUIRE(emulator::runtime().odd_products == 0);
+    REQUIRE(emulator::runtime().unaligned_matmuls == 0);
+    REQUIRE(emulator::runtime().odd_matmuls == 0);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "places.h"
+#include "source_paths.h"
 
 namespace ftrun::testing {
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/matmul_libraries.h"
 
 #include <dlfcn.h>
 
@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "kernels/choose_matmul_library.h"
 #include "kernels/cpu/cpu_vendor.h"
-#include "kernels/products_in_use.h"
 
 // Declares functions of the BLAS inside libtorch_cpu (MKL with 32-bit integers).
 extern "C" {
@@ -30,16 +30,16 @@ namespace ftrun {
 
 namespace {
 
-char letter(bool transpose) {
+char blas_letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
 /// SignalBlocker delays signals to the calling thread while it exists. Calls of oneDNN need it: its
 /// fp32 kernels for AVX-512 use the stack pointer as an additional register that points into their
 /// buffers on the heap, so the frame of a signal handler would overwrite the memory before these
-/// buffers. The kernels of MKL and OpenBLAS are not known to do so, but multiply_with() delays
-/// signals for all libraries in fp32 and bf16, with two system calls for each product. It does not
-/// in fp64, which only MKL multiplies.
+/// buffers. That the kernels of MKL and OpenBLAS never do so is not known, so multiply_with()
+/// delays signals for all libraries in fp32 and bf16, with two system calls for each tile. In fp64,
+/// which only tests have, it delays none.
 class SignalBlocker {
  public:
   SignalBlocker() {
@@ -58,8 +58,8 @@ class SignalBlocker {
 // --- MKL: column-major. A row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T. ---
 
 template <class S, class R, class Function>
-void multiply_column_major(const ProductCall<S, R>& p, Function function) {
-  const char left = letter(p.transpose_b), right = letter(p.transpose_a);
+void multiply_column_major(const MatmulCall<S, R>& p, Function function) {
+  const char left = blas_letter(p.transpose_b), right = blas_letter(p.transpose_a);
   const R one = 1;
   // Calls run on one thread anyway, but MKL must know it: on some Intel CPUs where it uses its AVX2
   // kernels, its results have other bits if it believes that it has more threads. The setting
@@ -70,17 +70,17 @@ void multiply_column_major(const ProductCall<S, R>& p, Function function) {
 
 // --- oneDNN: row-major, 64-bit sizes; the same two functions since its first version. ---
 
-using OneDnnProduct = int (*)(char transa, char transb, int64_t m, int64_t n, int64_t k,
-                              float alpha, const void* a, int64_t lda, const void* b, int64_t ldb,
-                              float beta, float* c, int64_t ldc);
+using OneDnnGemm = int (*)(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha,
+                           const void* a, int64_t lda, const void* b, int64_t ldb, float beta,
+                           float* c, int64_t ldc);
 
 constexpr int kOneDnnSuccess = 0, kOneDnnOutOfMemory = 1;
 /// dnnl_cpu_isa_avx512_core: a bit for each instruction set.
 constexpr int kOneDnnAvx512 = 0x27;
 
 struct OneDnn {
-  OneDnnProduct fp32 = nullptr;
-  OneDnnProduct bf16 = nullptr;
+  OneDnnGemm fp32 = nullptr;
+  OneDnnGemm bf16 = nullptr;
   /// The library can multiply bf16 here. The function for it exists on every CPU, but fails where
   /// oneDNN does not use AVX-512.
   bool multiplies_bf16 = false;
@@ -94,10 +94,10 @@ Function symbol(void* handle, const char* name) {
 
 OneDnn load_onednn() {
   OneDnn library;
-  void* const handle = open_product_library(ProductLibrary::kOneDnn).handle;
+  void* const handle = open_matmul_library(MatmulLibrary::kOneDnn).handle;
   if (handle == nullptr) return library;
-  library.fp32 = symbol<OneDnnProduct>(handle, "dnnl_sgemm");
-  library.bf16 = symbol<OneDnnProduct>(handle, "dnnl_gemm_bf16bf16f32");
+  library.fp32 = symbol<OneDnnGemm>(handle, "dnnl_sgemm");
+  library.bf16 = symbol<OneDnnGemm>(handle, "dnnl_gemm_bf16bf16f32");
   // dnnl_get_effective_cpu_isa() returns the instruction sets that oneDNN may use, which its
   // environment variables can restrict. A trial multiplication would compile kernels that an fp32
   // run never calls, which takes a twentieth of a rank's start.
@@ -119,9 +119,9 @@ const OneDnn& onednn() {
 }
 
 template <class S>
-void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
-  const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F,
-                              p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+void multiply_onednn(OneDnnGemm function, const MatmulCall<S, float>& p) {
+  const int status = function(blas_letter(p.transpose_a), blas_letter(p.transpose_b), p.m, p.n, p.k,
+                              1.0F, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
   // The call can run out of memory, because oneDNN allocates memory for packed operands and for
   // compiled kernels.
   if (status == kOneDnnOutOfMemory) throw std::bad_alloc();
@@ -133,13 +133,13 @@ void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
 
 // --- OpenBLAS: the C interface of BLAS, in the wheel with a prefix before its names. ---
 
-using CblasProduct = void (*)(int order, int transa, int transb, int m, int n, int k, float alpha,
-                              const float* a, int lda, const float* b, int ldb, float beta,
-                              float* c, int ldc);
+using CblasGemm = void (*)(int order, int transa, int transb, int m, int n, int k, float alpha,
+                           const float* a, int lda, const float* b, int ldb, float beta, float* c,
+                           int ldc);
 constexpr int kCblasRowMajor = 101, kCblasNoTrans = 111, kCblasTrans = 112;
 
 struct OpenBlas {
-  CblasProduct fp32 = nullptr;
+  CblasGemm fp32 = nullptr;
   std::string version;
 };
 
@@ -153,19 +153,19 @@ std::string version_word(const char* config) {
 
 OpenBlas load_openblas() {
   OpenBlas library;
-  void* const handle = open_product_library(ProductLibrary::kOpenBlas).handle;
+  void* const handle = open_matmul_library(MatmulLibrary::kOpenBlas).handle;
   if (handle == nullptr) return library;
   for (const std::string prefix : {"scipy_", ""}) {
     const auto function = [&](const char* name) { return prefix + name; };
-    const auto product = symbol<CblasProduct>(handle, function("cblas_sgemm").c_str());
+    const auto multiply = symbol<CblasGemm>(handle, function("cblas_sgemm").c_str());
     using SetThreads = void (*)(int);
     const auto set_threads =
         symbol<SetThreads>(handle, function("openblas_set_num_threads").c_str());
     using Config = const char* (*)();
     const auto config = symbol<Config>(handle, function("openblas_get_config").c_str());
-    if (product == nullptr || set_threads == nullptr || config == nullptr) continue;
+    if (multiply == nullptr || set_threads == nullptr || config == nullptr) continue;
     set_threads(1);
-    library = {product, version_word(config())};
+    library = {multiply, version_word(config())};
     break;
   }
   return library;
@@ -182,17 +182,18 @@ int cblas_letter(bool transpose) {
 
 // --- the rule ---
 
-std::optional<ProductLibrary> bf16_rule(const CpuTraits& cpu, const LibrariesAtHand& at_hand) {
+std::optional<MatmulLibrary> bf16_rule(const CpuTraits& cpu, const AvailableLibraries& available) {
   if (cpu.isa < Isa::kAvx512) return std::nullopt;
-  if (cpu.amx_bf16) return ProductLibrary::kMkl;
-  if (cpu.avx512_bf16 && at_hand.onednn) return ProductLibrary::kOneDnn;
+  if (cpu.amx_bf16) return MatmulLibrary::kMkl;
+  if (cpu.avx512_bf16 && available.onednn) return MatmulLibrary::kOneDnn;
   return std::nullopt;
 }
 
-/// RuleInUse holds the rule that products follow; empty until it is first needed or set.
+/// RuleInUse holds the rule that matrix multiplications follow; empty until it is first needed or
+/// set.
 struct RuleInUse {
   std::mutex mutex;
-  std::optional<ProductRule> rule;
+  std::optional<MatmulRule> rule;
 };
 
 RuleInUse& rule_in_use() {
@@ -200,8 +201,8 @@ RuleInUse& rule_in_use() {
   return in_use;
 }
 
-std::string describe_rule(const std::optional<ProductLibrary>& library) {
-  return library ? describe_product_library(*library) : "widened to fp32";
+std::string describe_rule(const std::optional<MatmulLibrary>& library) {
+  return library ? describe_matmul_library(*library) : "widened to fp32";
 }
 
 std::string describe_attention(Isa isa) {
@@ -211,28 +212,28 @@ std::string describe_attention(Isa isa) {
 
 /// Returns the name of the library that the rule prefers and that cannot be loaded; "" if there is
 /// none.
-std::string missing_library(const CpuTraits& cpu, const ProductRule& rule) {
-  const ProductRule wanted = product_rule(cpu, {});
-  if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));
-  if (wanted.bf16 == rule.bf16 || has_product_library(*wanted.bf16)) return "";
-  return std::string(product_library_name(*wanted.bf16));
+std::string missing_library(const CpuTraits& cpu, const MatmulRule& rule) {
+  const MatmulRule wanted = matmul_rule(cpu, {});
+  if (wanted.fp32 != rule.fp32) return std::string(matmul_library_name(wanted.fp32));
+  if (wanted.bf16 == rule.bf16 || has_matmul_library(*wanted.bf16)) return "";
+  return std::string(matmul_library_name(*wanted.bf16));
 }
 
 /// Returns the rule for the libraries that can be called here. Loads only libraries that a rule
 /// names.
-ProductRule rule_at_hand(const CpuTraits& cpu, std::optional<ProductLibrary> pinned) {
-  LibrariesAtHand at_hand;
+MatmulRule rule_for_available_libraries(const CpuTraits& cpu, std::optional<MatmulLibrary> pinned) {
+  AvailableLibraries available;
   for (;;) {
-    ProductRule rule = product_rule(cpu, at_hand, pinned);
-    const auto lacks = [&](ProductLibrary library) {
-      return (rule.fp32 == library || rule.bf16 == library) && !has_product_library(library);
+    MatmulRule rule = matmul_rule(cpu, available, pinned);
+    const auto lacks = [&](MatmulLibrary library) {
+      return (rule.fp32 == library || rule.bf16 == library) && !has_matmul_library(library);
     };
-    if (lacks(ProductLibrary::kOneDnn))
-      at_hand.onednn = false;
-    else if (lacks(ProductLibrary::kOpenBlas))
-      at_hand.openblas = false;
+    if (lacks(MatmulLibrary::kOneDnn))
+      available.onednn = false;
+    else if (lacks(MatmulLibrary::kOpenBlas))
+      available.openblas = false;
     else {
-      if (rule.bf16 && !has_bf16_products(*rule.bf16)) rule.bf16.reset();
+      if (rule.bf16 && !has_bf16_matmul(*rule.bf16)) rule.bf16.reset();
       return rule;
     }
   }
@@ -249,100 +250,100 @@ CpuTraits this_cpu() {
   return cpu;
 }
 
-ProductRule product_rule(const CpuTraits& cpu, const LibrariesAtHand& at_hand,
-                         std::optional<ProductLibrary> pinned) {
-  ProductRule rule;
-  rule.bf16 = bf16_rule(cpu, at_hand);
+MatmulRule matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
+                       std::optional<MatmulLibrary> pinned) {
+  MatmulRule rule;
+  rule.bf16 = bf16_rule(cpu, available);
   if (pinned) {
     rule.fp32 = *pinned;
     if (rule.bf16 && rule.bf16 != pinned) rule.bf16.reset();
     return rule;
   }
   if (is_amd(cpu.vendor) && cpu.isa >= Isa::kAvx512) {
-    if (at_hand.onednn)
-      rule.fp32 = ProductLibrary::kOneDnn;
-    else if (at_hand.openblas)
-      rule.fp32 = ProductLibrary::kOpenBlas;
+    if (available.onednn)
+      rule.fp32 = MatmulLibrary::kOneDnn;
+    else if (available.openblas)
+      rule.fp32 = MatmulLibrary::kOpenBlas;
   }
   return rule;
 }
 
-ProductRule product_rule_in_use() {
+MatmulRule matmul_rule_in_use() {
   RuleInUse& in_use = rule_in_use();
   const std::lock_guard lock(in_use.mutex);
-  if (!in_use.rule) in_use.rule = rule_at_hand(this_cpu(), std::nullopt);
+  if (!in_use.rule) in_use.rule = rule_for_available_libraries(this_cpu(), std::nullopt);
   return *in_use.rule;
 }
 
-void set_product_rule(const ProductRule& rule) {
+void set_matmul_rule(const MatmulRule& rule) {
   RuleInUse& in_use = rule_in_use();
   const std::lock_guard lock(in_use.mutex);
   in_use.rule = rule;
 }
 
-void multiply_with(ProductLibrary library, const ProductCall<float, float>& p) {
+void multiply_with(MatmulLibrary library, const MatmulCall<float, float>& p) {
   const SignalBlocker held_back;
   switch (library) {
-    case ProductLibrary::kMkl:
+    case MatmulLibrary::kMkl:
       return multiply_column_major(p, sgemm_);
-    case ProductLibrary::kOneDnn:
+    case MatmulLibrary::kOneDnn:
       return multiply_onednn(onednn().fp32, p);
-    case ProductLibrary::kOpenBlas:
+    case MatmulLibrary::kOpenBlas:
       return openblas().fp32(kCblasRowMajor, cblas_letter(p.transpose_a),
                              cblas_letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda, p.b,
                              p.ldb, p.beta, p.c, p.ldc);
   }
 }
 
-void multiply_with(ProductLibrary library, const ProductCall<double, double>& p) {
-  require(library == ProductLibrary::kMkl, "products of fp64 are MKL's");
+void multiply_with(MatmulLibrary library, const MatmulCall<double, double>& p) {
+  require(library == MatmulLibrary::kMkl, "fp64 is multiplied by MKL");
   multiply_column_major(p, dgemm_);
 }
 
-void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& p) {
+void multiply_with(MatmulLibrary library, const MatmulCall<BFloat16, float>& p) {
   const SignalBlocker held_back;
-  if (library == ProductLibrary::kMkl) return multiply_column_major(p, gemm_bf16bf16f32_);
-  require(library == ProductLibrary::kOneDnn, "bf16 is multiplied by MKL or oneDNN");
+  if (library == MatmulLibrary::kMkl) return multiply_column_major(p, gemm_bf16bf16f32_);
+  require(library == MatmulLibrary::kOneDnn, "bf16 is multiplied by MKL or oneDNN");
   multiply_onednn(onednn().bf16, p);
 }
 
-bool has_bf16_products(ProductLibrary library) {
-  return library == ProductLibrary::kMkl ||
-         (library == ProductLibrary::kOneDnn && onednn().multiplies_bf16);
+bool has_bf16_matmul(MatmulLibrary library) {
+  return library == MatmulLibrary::kMkl ||
+         (library == MatmulLibrary::kOneDnn && onednn().multiplies_bf16);
 }
 
-bool has_product_library(ProductLibrary library) {
+bool has_matmul_library(MatmulLibrary library) {
   switch (library) {
-    case ProductLibrary::kMkl:
+    case MatmulLibrary::kMkl:
       return true;
-    case ProductLibrary::kOneDnn:
+    case MatmulLibrary::kOneDnn:
       return onednn().fp32 != nullptr && onednn().bf16 != nullptr;
-    case ProductLibrary::kOpenBlas:
+    case MatmulLibrary::kOpenBlas:
       return openblas().fp32 != nullptr;
   }
   return false;
 }
 
-std::string describe_product_library(ProductLibrary library) {
-  std::string text(product_library_name(library));
-  if (library == ProductLibrary::kOneDnn) text += " " + onednn().version;
-  if (library == ProductLibrary::kOpenBlas) text += " " + openblas().version;
+std::string describe_matmul_library(MatmulLibrary library) {
+  std::string text(matmul_library_name(library));
+  if (library == MatmulLibrary::kOneDnn) text += " " + onednn().version;
+  if (library == MatmulLibrary::kOpenBlas) text += " " + openblas().version;
   return text;
 }
 
-ProductsInUse choose_products(std::optional<ProductLibrary> pinned,
-                              bool attention_on_matrix_units) {
+MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
+                                           bool attention_on_matrix_units) {
   if (pinned) {
-    require_product_library(*pinned);
-    if (!has_product_library(*pinned))
-      throw product_library_error(*pinned, "it lacks the functions that multiply matrices");
+    require_matmul_library(*pinned);
+    if (!has_matmul_library(*pinned))
+      throw matmul_library_error(*pinned, "it lacks the functions that multiply matrices");
   }
   if (attention_on_matrix_units && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
   const CpuTraits cpu = this_cpu();
-  const ProductRule rule = rule_at_hand(cpu, pinned);
-  set_product_rule(rule);
-  return {describe_product_library(rule.fp32), describe_rule(rule.bf16),
-          describe_attention(cpu.isa), pinned ? "" : missing_library(cpu, rule)};
+  const MatmulRule rule = rule_for_available_libraries(cpu, pinned);
+  set_matmul_rule(rule);
+  return {describe_matmul_library(rule.fp32), describe_rule(rule.bf16), describe_attention(cpu.isa),
+          pinned ? "" : missing_library(cpu, rule)};
 }
 
 }  // namespace ftrun

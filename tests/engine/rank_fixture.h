@@ -26,29 +26,29 @@ ModelConfig small_model(bool tied = false);
 /// several blocks, which three ranks share unevenly.
 ModelConfig model_of_many_blocks(bool tied = false);
 /// Replaces all norms of a model by layer norms without weight and bias.
-void without_norm_weights(ModelConfig& model);
+void remove_norm_weights(ModelConfig& model);
 
 /// Returns a config with rows of 8 tokens, two rows in a micro-batch and two micro-batches in a
 /// step.
-Config small_run();
+Config small_run_config();
 
-/// The factor of the loss with which RankRig::prepared() trains.
+/// The factor of the loss with which RankFixture::prepared() trains.
 inline constexpr float kLossScale = 0.01F;
 inline constexpr double kClipNorm = 1.0;
 
 /// Returns a config of ZeRO `stage` without persistent small parameters: every tensor is sharded.
-Config run_of_stage(int64_t stage);
+Config config_of_stage(int64_t stage);
 
 /// Returns the config with adapters on all linear layers, and with a dropout rate of 0.25 on the
 /// adapters' inputs.
 Config with_dropout(Config config);
 
-/// Scratch creates a folder and removes it in its destructor.
-struct Scratch {
-  Scratch();
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
+/// ScratchFolder creates a folder and removes it in its destructor.
+struct ScratchFolder {
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
   std::string path;
 };
 
@@ -73,8 +73,8 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 /// writes it.
 const ModelFolder& model_folder(const ModelConfig& model);
 
-/// RigSettings holds the settings of a rig that no key of the config sets.
-struct RigSettings {
+/// RankFixtureSettings holds the settings of a fixture that no key of the config sets.
+struct RankFixtureSettings {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Selects the trainable tensors; null: all.
   std::function<bool(const TensorInfo&)> trains = nullptr;
@@ -82,13 +82,13 @@ struct RigSettings {
   std::function<void(Program&)> mutates = nullptr;
 };
 
-/// RankRig holds everything that one rank of a small run needs: memory, executors and state, with
-/// the weights of model_folder(). It sets `parallel.data` to the size of the group.
-struct RankRig {
-  /// Builds the rig, on `gpu` (borrowed) if it is given.
-  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups,
-          Gpu* gpu = nullptr, const RigSettings& settings = {});
-  RankRig(const Config& config, const ModelConfig& model, Communicator& group);
+/// RankFixture holds everything that one rank of a small run needs: memory, executors and state,
+/// with the weights of model_folder(). It sets `parallel.data` to the size of the group.
+struct RankFixture {
+  /// Builds the fixture, on `gpu` (borrowed) if it is given.
+  RankFixture(const Config& config, const ModelConfig& model, const RankGroups& groups,
+              Gpu* gpu = nullptr, const RankFixtureSettings& settings = {});
+  RankFixture(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// Runs one training step on random batches that depend on `step` and the rank.
   StepRun train(int64_t step);
@@ -118,14 +118,14 @@ struct RankRig {
 
 /// Writes `value` into element `index` of the tensor that layers read, if this rank has this
 /// element. In 16 bits this is a copy, which the next update rebuilds from the master weights.
-void plant(RankRig& rig, const std::string& name, int64_t index, float value);
+void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t index, float value);
 
 /// Returns tokens from a counter-based generator; labels are the tokens shifted by one.
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
 
-/// WholeState combines the slices that ranks save into the state of the whole model. Ranks may add
-/// theirs concurrently.
-class WholeState {
+/// CombinedState combines the slices that ranks save into the state of the whole model. Ranks may
+/// add theirs concurrently.
+class CombinedState {
  public:
   /// Adds slices. Error(kBug) when an element was added before.
   void add(const std::vector<StateSlice>& slices);
@@ -143,7 +143,7 @@ class WholeState {
 };
 
 /// Returns what one rank would save if it were the only one.
-std::map<std::string, std::vector<std::byte>> contents(const ModelState& state);
+std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& state);
 /// Returns the slices that a rank saves.
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state);
 
@@ -164,13 +164,13 @@ std::vector<std::string> errors_on_ranks(
 
 /// Runs `body` on one thread per rank of a mesh, with the rank's groups; the rank in `mesh` is
 /// ignored. Requires that no rank throws.
-void on_mesh(const StateOptions& mesh,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body);
+void run_on_mesh(const StateOptions& mesh,
+                 const std::function<void(Rendezvous&, const RankGroups&)>& body);
 /// Runs `body` on `replicas` x `shards` ranks: `shards` ranks share each copy of the state. With
 /// `secondary_shards` above 1, that many ranks count as a node with secondary shards.
-void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body,
-             int secondary_shards = 1);
+void run_on_mesh(int replicas, int shards,
+                 const std::function<void(Rendezvous&, const RankGroups&)>& body,
+                 int secondary_shards = 1);
 
 /// Returns the message of the error that `work` throws; "" if it throws none.
 std::string message_of(const std::function<void()>& work);

@@ -4,13 +4,13 @@
 #include <optional>
 #include <string>
 
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 #include "kernels/cpu/vector_kernels.h"
 
 // A rule chooses the library that multiplies matrices from vendor, instruction set and dtype, never
 // from a measurement, so CPUs of one type always compute the same bits. Every library is called on
-// one thread for fixed tiles of a matrix product (gemm.h), so results do not depend on how the
-// library distributes work.
+// one thread for fixed tiles of a result (matmul.h), so results do not depend on how the library
+// distributes work.
 namespace ftrun {
 
 /// CpuTraits holds the properties of a CPU on which the rule depends.
@@ -23,36 +23,35 @@ struct CpuTraits {
 };
 CpuTraits this_cpu();
 
-/// LibrariesAtHand specifies which libraries other than LibTorch's can be called on this
-/// machine.
-struct LibrariesAtHand {
+/// AvailableLibraries says which libraries other than LibTorch's can be called on this machine.
+struct AvailableLibraries {
   bool onednn = true;
   bool openblas = true;
 };
 
-/// ProductRule names the libraries that compute matrix products. Those of fp64, which only tests
-/// have, use MKL.
-struct ProductRule {
-  ProductLibrary fp32 = ProductLibrary::kMkl;
-  /// The library that multiplies bf16 without widening; absent: bf16 is widened for fp32 products.
-  std::optional<ProductLibrary> bf16;
-  bool operator==(const ProductRule&) const = default;
+/// MatmulRule names the libraries that multiply matrices. Matrices of fp64, which only tests have,
+/// are multiplied by MKL.
+struct MatmulRule {
+  MatmulLibrary fp32 = MatmulLibrary::kMkl;
+  /// The library that multiplies bf16 without widening; absent: bf16 is widened to fp32.
+  std::optional<MatmulLibrary> bf16;
+  bool operator==(const MatmulRule&) const = default;
 };
 
 /// Chooses the libraries. MKL runs only its AVX2 kernel on CPUs of other makers. If they have
 /// AVX-512, whole trainings are faster with oneDNN; if not, MKL is not slower (docs/benchmarks.md).
 /// bf16 is multiplied without widening on CPUs with instructions for it: by MKL on matrix
 /// units, else by oneDNN. `pinned` is the library to use on any CPU.
-ProductRule product_rule(const CpuTraits& cpu, const LibrariesAtHand& at_hand,
-                         std::optional<ProductLibrary> pinned = std::nullopt);
+MatmulRule matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
+                       std::optional<MatmulLibrary> pinned = std::nullopt);
 
-/// Returns the rule that matrix products follow: this CPU's until set_product_rule().
-ProductRule product_rule_in_use();
-void set_product_rule(const ProductRule& rule);
+/// Returns the rule that matrix multiplications follow: this CPU's until set_matmul_rule().
+MatmulRule matmul_rule_in_use();
+void set_matmul_rule(const MatmulRule& rule);
 
-/// ProductCall is a row-major c[m,n] = op(a) op(b) + beta c on the calling thread, in BLAS's terms.
+/// MatmulCall is a row-major c[m,n] = op(a) op(b) + beta c on the calling thread, in BLAS's terms.
 template <class S, class R>
-struct ProductCall {
+struct MatmulCall {
   bool transpose_a = false;
   bool transpose_b = false;
   int m = 0;
@@ -66,17 +65,17 @@ struct ProductCall {
   R* c = nullptr;
   int ldc = 0;
 };
-void multiply_with(ProductLibrary library, const ProductCall<float, float>& call);
-void multiply_with(ProductLibrary library, const ProductCall<double, double>& call);
+void multiply_with(MatmulLibrary library, const MatmulCall<float, float>& call);
+void multiply_with(MatmulLibrary library, const MatmulCall<double, double>& call);
 /// Multiplies bf16 without widening, with MKL, or with oneDNN on AVX-512. Subnormal numbers count
 /// as 0.
-void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& call);
+void multiply_with(MatmulLibrary library, const MatmulCall<BFloat16, float>& call);
 
 /// Returns whether the library can be called on this machine; MKL always can.
-bool has_product_library(ProductLibrary library);
+bool has_matmul_library(MatmulLibrary library);
 /// Returns whether the library multiplies bf16 without widening on this CPU.
-bool has_bf16_products(ProductLibrary library);
+bool has_bf16_matmul(MatmulLibrary library);
 /// Returns the library's name with its version: "openblas 0.3.34".
-std::string describe_product_library(ProductLibrary library);
+std::string describe_matmul_library(MatmulLibrary library);
 
 }  // namespace ftrun

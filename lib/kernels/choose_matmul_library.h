@@ -4,16 +4,16 @@
 #include <string>
 #include <string_view>
 
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 
 namespace ftrun {
 
 /// The name of attention that multiplies bf16 on Intel's matrix units (AMX).
 inline constexpr std::string_view kOnMatrixUnits = "bf16 on matrix units";
 
-/// ProductsInUse names the libraries that multiply matrices, with versions: "openblas 0.3.34"; for
-/// bf16 also "widened to fp32".
-struct ProductsInUse {
+/// MatmulLibrariesInUse names the libraries that multiply matrices in this process, with versions:
+/// "openblas 0.3.34"; for bf16 also "widened to fp32".
+struct MatmulLibrariesInUse {
   std::string fp32;
   std::string bf16;
   /// The way in which attention multiplies bf16: kOnMatrixUnits, "bf16 by vdpbf16ps" or "bf16
@@ -24,10 +24,10 @@ struct ProductsInUse {
 };
 
 /// Chooses the library that multiplies matrices from now on in this process: by the rule of
-/// kernels/cpu/products.h, or `pinned`. Throws Error(kEnvironment) when a pinned library cannot be
-/// called. Without a call the rule applies. `attention_on_matrix_units`: attention uses matrix
-/// units where there are any.
-ProductsInUse choose_products(std::optional<ProductLibrary> pinned,
-                              bool attention_on_matrix_units = false);
+/// kernels/cpu/matmul_libraries.h, or `pinned`. Throws Error(kEnvironment) when a pinned library
+/// cannot be called. Without a call the rule applies. `attention_on_matrix_units`: attention uses
+/// matrix units where there are any.
+MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
+                                           bool attention_on_matrix_units = false);
 
 }  // namespace ftrun

@@ -8,12 +8,12 @@
 
 namespace ftrun {
 
-/// ProductLibrary is a library that multiplies matrices on a CPU. MKL is inside LibTorch, the
+/// MatmulLibrary is a library that multiplies matrices on a CPU. MKL is inside LibTorch, the
 /// others are shared libraries that may be missing.
-enum class ProductLibrary : uint8_t { kMkl, kOneDnn, kOpenBlas };
+enum class MatmulLibrary : uint8_t { kMkl, kOneDnn, kOpenBlas };
 
 /// Returns a library's name as the config spells it: "mkl", "onednn", "openblas".
-std::string_view product_library_name(ProductLibrary library);
+std::string_view matmul_library_name(MatmulLibrary library);
 
 /// OpenedLibrary is a shared library that the loader has opened. If none of its names was found,
 /// `handle` is null and `error` says why. The library is never closed.
@@ -26,12 +26,12 @@ struct OpenedLibrary {
 /// that other libraries also define. The loader looks next to LibTorch, then in the system's
 /// folders. Throws Error(kEnvironment) if this fails only because memory ran out: another library
 /// in its place would compute different bits.
-OpenedLibrary open_product_library(ProductLibrary library);
+OpenedLibrary open_matmul_library(MatmulLibrary library);
 
 /// Makes the error for a library that a config pins and that this machine lacks: the reason `why`,
 /// and what to do.
-Error product_library_error(ProductLibrary library, const std::string& why);
-/// Throws product_library_error() if the library cannot be loaded.
-void require_product_library(ProductLibrary library);
+Error matmul_library_error(MatmulLibrary library, const std::string& why);
+/// Throws matmul_library_error() if the library cannot be loaded.
+void require_matmul_library(MatmulLibrary library);
 
 }  // namespace ftrun

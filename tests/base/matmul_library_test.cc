@@ -1,4 +1,4 @@
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 
 #include "base/error.h"
 
@@ -7,16 +7,16 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("matrix product libraries have the names that the config uses") {
-  REQUIRE(product_library_name(ProductLibrary::kMkl) == "mkl");
-  REQUIRE(product_library_name(ProductLibrary::kOneDnn) == "onednn");
-  REQUIRE(product_library_name(ProductLibrary::kOpenBlas) == "openblas");
+TEST_CASE("libraries of matrix multiplication have the names that the config uses") {
+  REQUIRE(matmul_library_name(MatmulLibrary::kMkl) == "mkl");
+  REQUIRE(matmul_library_name(MatmulLibrary::kOneDnn) == "onednn");
+  REQUIRE(matmul_library_name(MatmulLibrary::kOpenBlas) == "openblas");
 }
 
 TEST_CASE(
     "MKL is always available; another library that cannot be loaded is reported with a remedy") {
-  REQUIRE_NOTHROW(require_product_library(ProductLibrary::kMkl));
-  const Error error = product_library_error(ProductLibrary::kOneDnn, "libdnnl.so.3: no such file");
+  REQUIRE_NOTHROW(require_matmul_library(MatmulLibrary::kMkl));
+  const Error error = matmul_library_error(MatmulLibrary::kOneDnn, "libdnnl.so.3: no such file");
   REQUIRE(error.code() == ExitCode::kEnvironment);
   REQUIRE(error.message() ==
           "kernels.products is onednn, which cannot be loaded: libdnnl.so.3: no such file");
@@ -25,8 +25,8 @@ TEST_CASE(
 }
 
 TEST_CASE("a library is opened, or the loader's message says why not") {
-  for (const ProductLibrary library : {ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas}) {
-    const OpenedLibrary opened = open_product_library(library);
+  for (const MatmulLibrary library : {MatmulLibrary::kOneDnn, MatmulLibrary::kOpenBlas}) {
+    const OpenedLibrary opened = open_matmul_library(library);
     REQUIRE((opened.handle == nullptr) == !opened.error.empty());
   }
 }

@@ -1,4 +1,4 @@
-#include "base/product_library.h"
+#include "base/matmul_library.h"
 
 #include <dlfcn.h>
 
@@ -18,46 +18,46 @@ constexpr std::array<std::string_view, 3> kNames{"mkl", "onednn", "openblas"};
 constexpr std::array<const char*, 2> kOneDnnFiles{"libdnnl.so.3", "libdnnl.so.2"};
 constexpr std::array<const char*, 2> kOpenBlasFiles{"libscipy_openblas.so", "libopenblas.so.0"};
 
-std::span<const char* const> files_of(ProductLibrary library) {
-  if (library == ProductLibrary::kOneDnn) return kOneDnnFiles;
+std::span<const char* const> files_of(MatmulLibrary library) {
+  if (library == MatmulLibrary::kOneDnn) return kOneDnnFiles;
   return kOpenBlasFiles;
 }
 
 }  // namespace
 
-std::string_view product_library_name(ProductLibrary library) {
+std::string_view matmul_library_name(MatmulLibrary library) {
   return kNames[static_cast<size_t>(library)];
 }
 
-OpenedLibrary open_product_library(ProductLibrary library) {
-  require(library != ProductLibrary::kMkl, "MKL is not a library of its own");
+OpenedLibrary open_matmul_library(MatmulLibrary library) {
+  require(library != MatmulLibrary::kMkl, "MKL is not a library of its own");
   // OpenBLAS starts threads when it is loaded. It is called on ftrun's own threads, so it needs
   // none.
-  if (library == ProductLibrary::kOpenBlas) ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  if (library == MatmulLibrary::kOpenBlas) ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
   OpenedLibrary opened;
   for (const char* const file : files_of(library)) {
     const auto [handle, why] = open_library(file, RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) return {handle, ""};
     if (loader_lacks_memory(why))
       throw Error(ExitCode::kEnvironment,
-                  cat(product_library_name(library), " cannot be loaded: ", why),
+                  cat(matmul_library_name(library), " cannot be loaded: ", why),
                   more_memory_remedy());
     if (opened.error.empty()) opened.error = why;
   }
   return opened;
 }
 
-Error product_library_error(ProductLibrary library, const std::string& why) {
+Error matmul_library_error(MatmulLibrary library, const std::string& why) {
   return Error(
       ExitCode::kEnvironment,
-      cat("kernels.products is ", product_library_name(library), ", which cannot be loaded: ", why),
+      cat("kernels.products is ", matmul_library_name(library), ", which cannot be loaded: ", why),
       "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
 }
 
-void require_product_library(ProductLibrary library) {
-  if (library == ProductLibrary::kMkl) return;
-  const OpenedLibrary opened = open_product_library(library);
-  if (opened.handle == nullptr) throw product_library_error(library, opened.error);
+void require_matmul_library(MatmulLibrary library) {
+  if (library == MatmulLibrary::kMkl) return;
+  const OpenedLibrary opened = open_matmul_library(library);
+  if (opened.handle == nullptr) throw matmul_library_error(library, opened.error);
 }
 
 }  // namespace ftrun

@@ -65,12 +65,12 @@ struct PackedMatrix {
   }
 };
 
-/// PackedBlocks unpacks the block of a packed matrix that a product reads. The panel keeps the
-/// block until another one is requested.
+/// PackedBlocks unpacks the block of a packed matrix that a matrix multiplication reads. The panel
+/// keeps the block until another one is requested.
 template <class S>
 class PackedBlocks {
  public:
-  /// Reads `matrix`; with `transposed` the rows of the product's operand are columns of it.
+  /// Reads `matrix`; with `transposed` the rows of the operand are columns of it.
   PackedBlocks(const PackedMatrix& matrix, bool transposed, Compute<S>* panel)
       : matrix_(matrix), transposed_(transposed), panel_(panel) {}
   static constexpr bool kInPlace = false;
@@ -78,8 +78,8 @@ class PackedBlocks {
   StridedRows<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, panel_);
   }
-  /// Unpacks a block as S itself, into the same panel. A product requests its blocks in one of the
-  /// two forms only.
+  /// Unpacks a block as S itself, into the same panel. A multiplication requests its blocks in one
+  /// of the two forms only.
   StridedRows<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }
@@ -109,11 +109,11 @@ class PackedBlocks {
   int64_t unpacked_first_ = -1;
 };
 
-/// Computes c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.
+/// Computes c[m,n] = [c +] a op(w) [+ bias]; MatmulOperands::b is not read.
 template <class S>
-void multiply_packed(const OpCall& call, const ProductOperands<S, S>& p,
+void multiply_packed(const OpCall& call, const MatmulOperands<S, S>& p,
                      const PackedMatrix& weight) {
-  PanelProduct<S, S, PackedBlocks<S>>(call, p, [&](Compute<S>* panel) {
+  PanelMatmul<S, S, PackedBlocks<S>>(call, p, [&](Compute<S>* panel) {
     return PackedBlocks<S>(weight, p.shape.transpose_b == Transpose::kYes, panel);
   }).run();
 }

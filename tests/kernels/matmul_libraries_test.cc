@@ -1,4 +1,4 @@
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/matmul_libraries.h"
 
 #include <link.h>
 #include <pthread.h>
@@ -15,18 +15,18 @@
 #include <vector>
 
 #include "base/text.h"
-#include "kernels/cpu/gemm.h"
-#include "needs.h"
-#include "products_rig.h"
+#include "each_matmul_library.h"
+#include "kernels/cpu/matmul.h"
+#include "requirements.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun::testing {
 namespace {
 
-constexpr ProductLibrary kMkl = ProductLibrary::kMkl, kOneDnn = ProductLibrary::kOneDnn,
-                         kOpenBlas = ProductLibrary::kOpenBlas;
-constexpr LibrariesAtHand kAll{}, kNoOpenBlas{.openblas = false}, kNoOneDnn{.onednn = false},
+constexpr MatmulLibrary kMkl = MatmulLibrary::kMkl, kOneDnn = MatmulLibrary::kOneDnn,
+                        kOpenBlas = MatmulLibrary::kOpenBlas;
+constexpr AvailableLibraries kAll{}, kNoOpenBlas{.openblas = false}, kNoOneDnn{.onednn = false},
     kNone{.onednn = false, .openblas = false};
 
 CpuTraits cpu_of(const char* vendor, Isa isa, bool avx512_bf16 = false, bool amx = false) {
@@ -47,8 +47,8 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
   const CpuTraits zhaoxin = cpu_of("CentaurHauls", Isa::kAvx2);
   struct Row {
     CpuTraits cpu;
-    LibrariesAtHand at_hand;
-    ProductRule rule;
+    AvailableLibraries available;
+    MatmulRule rule;
   };
   const std::vector<Row> table{
       {haswell, kAll, {kMkl, {}}},
@@ -70,48 +70,48 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
       {zhaoxin, kAll, {kMkl, {}}},
   };
   for (const Row& row : table) {
-    CAPTURE(row.cpu.vendor, row.cpu.avx512_bf16, row.at_hand.onednn, row.at_hand.openblas);
-    REQUIRE(product_rule(row.cpu, row.at_hand) == row.rule);
+    CAPTURE(row.cpu.vendor, row.cpu.avx512_bf16, row.available.onednn, row.available.openblas);
+    REQUIRE(matmul_rule(row.cpu, row.available) == row.rule);
   }
 }
 
 TEST_CASE("a pinned library multiplies on every CPU, and bf16 where it can") {
   const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
   const CpuTraits intel = cpu_of("GenuineIntel", Isa::kAmx, true, true);
-  REQUIRE(product_rule(zen5, kAll, kMkl) == ProductRule{kMkl, {}});
-  REQUIRE(product_rule(zen5, kAll, kOneDnn) == ProductRule{kOneDnn, kOneDnn});
-  REQUIRE(product_rule(zen5, kAll, kOpenBlas) == ProductRule{kOpenBlas, {}});
-  REQUIRE(product_rule(intel, kAll, kMkl) == ProductRule{kMkl, kMkl});
-  REQUIRE(product_rule(intel, kAll, kOpenBlas) == ProductRule{kOpenBlas, {}});
+  REQUIRE(matmul_rule(zen5, kAll, kMkl) == MatmulRule{kMkl, {}});
+  REQUIRE(matmul_rule(zen5, kAll, kOneDnn) == MatmulRule{kOneDnn, kOneDnn});
+  REQUIRE(matmul_rule(zen5, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
+  REQUIRE(matmul_rule(intel, kAll, kMkl) == MatmulRule{kMkl, kMkl});
+  REQUIRE(matmul_rule(intel, kAll, kOpenBlas) == MatmulRule{kOpenBlas, {}});
 }
 
-const testing::Need kProducts("products", [] {
+const testing::Requirement kMatmulLibraries("matmul_libraries", [] {
   std::string missing;
-  for (const ProductLibrary library : {kOneDnn, kOpenBlas})
-    if (!has_product_library(library))
+  for (const MatmulLibrary library : {kOneDnn, kOpenBlas})
+    if (!has_matmul_library(library))
       missing +=
-          cat(missing.empty() ? "" : ", ", product_library_name(library), " is not installed");
+          cat(missing.empty() ? "" : ", ", matmul_library_name(library), " is not installed");
   return missing;
 });
 
 // The cases below test only the libraries that can be called; this entry makes CTest count a
 // missing one as skipped.
-TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-products]") {
-  REQUIRE(has_product_library(kOneDnn));
-  REQUIRE(has_product_library(kOpenBlas));
+TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-matmul_libraries]") {
+  REQUIRE(has_matmul_library(kOneDnn));
+  REQUIRE(has_matmul_library(kOpenBlas));
 }
 
 TEST_CASE("the libraries in use are named with their versions") {
-  for_each_product_library([](ProductLibrary library) {
-    const ProductsInUse in_use = choose_products(library);
-    REQUIRE(in_use.fp32.starts_with(product_library_name(library)));
+  for_each_matmul_library([](MatmulLibrary library) {
+    const MatmulLibrariesInUse in_use = choose_matmul_library(library);
+    REQUIRE(in_use.fp32.starts_with(matmul_library_name(library)));
     REQUIRE((library == kMkl) == (in_use.fp32 == "mkl"));
     REQUIRE(in_use.missing.empty());
-    REQUIRE(product_rule_in_use().fp32 == library);
+    REQUIRE(matmul_rule_in_use().fp32 == library);
   });
 }
 
-TEST_CASE("tiles cover a product and depend on its shape alone") {
+TEST_CASE("tiles cover a result and depend on its shape alone") {
   struct Row {
     int64_t m, n, rows, columns;
   };
@@ -120,7 +120,7 @@ TEST_CASE("tiles cover a product and depend on its shape alone") {
                                {1, 49152, 16, 512},   {7, 5, 16, 16},        {1, 1, 16, 16}};
   for (const Row& row : table) {
     CAPTURE(row.m, row.n);
-    const ProductTiles tiles = product_tiles(row.m, row.n);
+    const MatmulTiles tiles = matmul_tiles(row.m, row.n);
     REQUIRE(tiles.rows == row.rows);
     REQUIRE(tiles.columns == row.columns);
   }
@@ -134,7 +134,8 @@ const std::vector<Shape> kShapes{{1, 1, 1},     {7, 5, 3},       {1, 515, 33},  
                                  {67, 1031, 9}, {192, 576, 192}, {700, 530, 65}};
 
 /// Computes op(a) op(b) + beta * before in fp64, one row at a time.
-Array product(const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
+Array multiplied_in_fp64(const MatmulShape& p, const Array& a, const Array& b, double beta,
+                         const Array& before) {
   Array c = before;
   for (int64_t i = 0; i < p.m; ++i) {
     std::vector<double> sums(static_cast<size_t>(p.n), 0.0);
@@ -179,99 +180,98 @@ std::vector<S> stored_as(const Array& array) {
   return out;
 }
 
-/// Returns op(a) op(b) + beta * before, computed by gemm().
+/// Returns op(a) op(b) + beta * before, computed by matmul().
 template <class S, class R>
-std::vector<R> multiplied(const Gemm& p, const Array& a, const Array& b, double beta,
+std::vector<R> multiplied(const MatmulShape& p, const Array& a, const Array& b, double beta,
                           const Array& before) {
   const std::vector<S> x = stored_as<S>(a), y = stored_as<S>(b);
   std::vector<R> c = stored_as<R>(before);
-  gemm(p, x.data(), p.transpose_a == Transpose::kYes ? p.m : p.k, y.data(),
-       p.transpose_b == Transpose::kYes ? p.k : p.n, beta, c.data(), p.n);
+  matmul(p, x.data(), p.transpose_a == Transpose::kYes ? p.m : p.k, y.data(),
+         p.transpose_b == Transpose::kYes ? p.k : p.n, beta, c.data(), p.n);
   return c;
 }
 
-/// Calls f(gemm, a, b, beta, before) for each shape, transposition and beta, with operands that
+/// Calls f(shape, a, b, beta, before) for each shape, transposition and beta, with operands that
 /// `dtype` can represent.
 template <class F>
-void for_each_product(DType dtype, F f) {
+void for_each_matmul_shape(DType dtype, F f) {
   for (const Shape& s : kShapes)
     for (const Transpose ta : {Transpose::kNo, Transpose::kYes})
       for (const Transpose tb : {Transpose::kNo, Transpose::kYes})
         for (const double beta : {0.0, 1.0}) {
           CAPTURE(s.m, s.n, s.k, ta == Transpose::kYes, tb == Transpose::kYes, beta);
-          f(Gemm{ta, tb, s.m, s.n, s.k}, operand({s.m, s.k}, 1, dtype),
+          f(MatmulShape{ta, tb, s.m, s.n, s.k}, operand({s.m, s.k}, 1, dtype),
             operand({s.k, s.n}, 2, dtype), beta, operand({s.m, s.n}, 3, DType::kF32));
         }
 }
 
-/// Requires that each product differs from fp64 by at most `allowed`. `with_each` calls its
-/// argument once for each library under test, after selecting it.
+/// Requires that each result differs from fp64 by at most `allowed`. `with_each` calls its argument
+/// once for each library under test, after selecting it.
 template <class S, class R, class WithEach>
-void require_products(DType dtype, double allowed, WithEach with_each) {
-  for_each_product(
-      dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
-        const Array expected = product(p, a, b, beta, before);
-        with_each([&](ProductLibrary library) {
-          CAPTURE(product_library_name(library));
-          const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
-          Array actual = before;
-          actual.data.assign(c.begin(), c.end());
-          REQUIRE(relative_error(actual, expected) < allowed);
-        });
-      });
+void require_matmul(DType dtype, double allowed, WithEach with_each) {
+  for_each_matmul_shape(dtype, [&](const MatmulShape& p, const Array& a, const Array& b,
+                                   double beta, const Array& before) {
+    const Array expected = multiplied_in_fp64(p, a, b, beta, before);
+    with_each([&](MatmulLibrary library) {
+      CAPTURE(matmul_library_name(library));
+      const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
+      Array actual = before;
+      actual.data.assign(c.begin(), c.end());
+      REQUIRE(relative_error(actual, expected) < allowed);
+    });
+  });
 }
 
-TEST_CASE("products of every library agree with fp64 at every shape and transposition") {
-  require_products<float, float>(DType::kF32, 1e-6,
-                                 [](auto multiply) { for_each_product_library(multiply); });
-  require_products<double, double>(DType::kF64, 1e-14, [](auto multiply) {
-    choose_products(kMkl);
+TEST_CASE("results of every library agree with fp64 at every shape and transposition") {
+  require_matmul<float, float>(DType::kF32, 1e-6,
+                               [](auto multiply) { for_each_matmul_library(multiply); });
+  require_matmul<double, double>(DType::kF64, 1e-14, [](auto multiply) {
+    choose_matmul_library(kMkl);
     multiply(kMkl);
   });
-  choose_products(std::nullopt);
+  choose_matmul_library(std::nullopt);
 }
 
 // MKL multiplies bf16 on any CPU, however slowly; oneDNN needs AVX-512 for it.
 TEST_CASE("oneDNN multiplies bf16 where there is AVX-512, and only there") {
-  REQUIRE(has_bf16_products(kOneDnn) == (has_product_library(kOneDnn) && can_run(Isa::kAvx512)));
+  REQUIRE(has_bf16_matmul(kOneDnn) == (has_matmul_library(kOneDnn) && can_run(Isa::kAvx512)));
 }
 
-TEST_CASE("products of bf16 as it is stored agree with fp64") {
-  require_products<BFloat16, float>(DType::kBF16, 1e-6, [](auto multiply) {
-    for (const ProductLibrary library : {kMkl, kOneDnn}) {
-      if (!has_bf16_products(library)) continue;
-      set_product_rule({kMkl, library});
+TEST_CASE("results for bf16 as it is stored agree with fp64") {
+  require_matmul<BFloat16, float>(DType::kBF16, 1e-6, [](auto multiply) {
+    for (const MatmulLibrary library : {kMkl, kOneDnn}) {
+      if (!has_bf16_matmul(library)) continue;
+      set_matmul_rule({kMkl, library});
       multiply(library);
     }
   });
-  choose_products(std::nullopt);
+  choose_matmul_library(std::nullopt);
 }
 
 template <class S, class R>
-std::vector<std::vector<R>> all_products(DType dtype, int threads) {
+std::vector<std::vector<R>> all_matmuls(DType dtype, int threads) {
   set_kernel_threads(threads);
   std::vector<std::vector<R>> all;
-  for_each_product(
-      dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
-        all.push_back(multiplied<S, R>(p, a, b, beta, before));
-      });
+  for_each_matmul_shape(
+      dtype, [&](const MatmulShape& p, const Array& a, const Array& b, double beta,
+                 const Array& before) { all.push_back(multiplied<S, R>(p, a, b, beta, before)); });
   return all;
 }
 
-TEST_CASE("products of every library have the same bits for 1, 2, 3 and 4 threads") {
-  for_each_product_library([](ProductLibrary library) {
-    CAPTURE(product_library_name(library));
-    const auto one = all_products<float, float>(DType::kF32, 1);
+TEST_CASE("results of every library have the same bits for 1, 2, 3 and 4 threads") {
+  for_each_matmul_library([](MatmulLibrary library) {
+    CAPTURE(matmul_library_name(library));
+    const auto one = all_matmuls<float, float>(DType::kF32, 1);
     for (const int threads : {2, 3, 4})
-      REQUIRE(all_products<float, float>(DType::kF32, threads) == one);
+      REQUIRE(all_matmuls<float, float>(DType::kF32, threads) == one);
   });
-  set_product_rule({kMkl, kMkl});
-  const auto one = all_products<BFloat16, float>(DType::kBF16, 1);
+  set_matmul_rule({kMkl, kMkl});
+  const auto one = all_matmuls<BFloat16, float>(DType::kBF16, 1);
   for (const int threads : {2, 3}) {
     CAPTURE(threads);
-    REQUIRE(all_products<BFloat16, float>(DType::kBF16, threads) == one);
+    REQUIRE(all_matmuls<BFloat16, float>(DType::kBF16, threads) == one);
   }
-  choose_products(std::nullopt);
+  choose_matmul_library(std::nullopt);
   set_kernel_threads(2);
 }
 
@@ -339,33 +339,33 @@ class SignalRain {
 // heap.
 TEST_CASE("a signal that comes while a library multiplies finds the stack pointer on the stack") {
   constexpr int kEdge = 256, kSignals = 20;
-  const auto watched_products = [&]<class S>(ProductLibrary library, S one) {
+  const auto multiply_under_signals = [&]<class S>(MatmulLibrary library, S one) {
     const std::vector<S> a(kEdge * kEdge, one), b(kEdge * kEdge, one);
     std::vector<float> c(kEdge * kEdge);
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
-        CAPTURE(product_library_name(library), sizeof(S), transpose_a, transpose_b);
+        CAPTURE(matmul_library_name(library), sizeof(S), transpose_a, transpose_b);
         watch.signals = 0;
         watch.elsewhere = 0;
         const SignalRain rain;
         while (watch.signals < kSignals)
           multiply_with(
-              library, ProductCall<S, float>{transpose_a, transpose_b, kEdge, kEdge, kEdge,
-                                             a.data(), kEdge, b.data(), kEdge, 0, c.data(), kEdge});
+              library, MatmulCall<S, float>{transpose_a, transpose_b, kEdge, kEdge, kEdge, a.data(),
+                                            kEdge, b.data(), kEdge, 0, c.data(), kEdge});
         REQUIRE(c.back() == kEdge);
         REQUIRE(watch.elsewhere == 0);
       }
   };
-  for (const ProductLibrary library : {kMkl, kOneDnn, kOpenBlas}) {
-    if (!has_product_library(library)) continue;
-    watched_products(library, 1.0F);
-    if (library != kOpenBlas && has_bf16_products(library))
-      watched_products(library, BFloat16{0x3F80});
+  for (const MatmulLibrary library : {kMkl, kOneDnn, kOpenBlas}) {
+    if (!has_matmul_library(library)) continue;
+    multiply_under_signals(library, 1.0F);
+    if (library != kOpenBlas && has_bf16_matmul(library))
+      multiply_under_signals(library, BFloat16{0x3F80});
   }
 }
 
 TEST_CASE("all libraries share one OpenMP runtime") {
-  for_each_product_library([](ProductLibrary) {});
+  for_each_matmul_library([](MatmulLibrary) {});
   std::set<std::string> runtimes;
   ::dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* found) {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matmul.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,14 +6,14 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
+#include "kernels/cpu/matmul_libraries.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/products.h"
 
 namespace ftrun {
 
 namespace {
 
-constexpr int64_t kMaxTile = kMaxProductTile, kMinTile = 64, kMinTiles = 8;
+constexpr int64_t kMaxTile = kMaxMatmulTile, kMinTile = 64, kMinTiles = 8;
 /// The sizes of tiles are multiples of it, so that they consist of whole vectors of the libraries'
 /// kernels.
 constexpr int64_t kTileUnit = 16;
@@ -29,15 +29,15 @@ int64_t part_length(int64_t length, int64_t parts) {
 }
 
 template <class S, class R>
-void multiply(ProductLibrary library, const Gemm& shape, const S* a, int64_t lda, const S* b,
+void multiply(MatmulLibrary library, const MatmulShape& shape, const S* a, int64_t lda, const S* b,
               int64_t ldb, double beta, R* c, int64_t ldc) {
   const bool transpose_a = shape.transpose_a == Transpose::kYes;
   const bool transpose_b = shape.transpose_b == Transpose::kYes;
-  const ProductTiles tiles = product_tiles(shape.m, shape.n);
+  const MatmulTiles tiles = matmul_tiles(shape.m, shape.n);
   const int64_t down = divide_up(shape.m, tiles.rows), across = divide_up(shape.n, tiles.columns);
   parallel_library_calls(down * across, [&](int64_t task) {
     const int64_t row = task % down * tiles.rows, column = task / down * tiles.columns;
-    multiply_with(library, ProductCall<S, R>{
+    multiply_with(library, MatmulCall<S, R>{
                                .transpose_a = transpose_a,
                                .transpose_b = transpose_b,
                                .m = blas_int(std::min(tiles.rows, shape.m - row)),
@@ -56,7 +56,7 @@ void multiply(ProductLibrary library, const Gemm& shape, const S* a, int64_t lda
 
 }  // namespace
 
-ProductTiles product_tiles(int64_t m, int64_t n) {
+MatmulTiles matmul_tiles(int64_t m, int64_t n) {
   int64_t down = divide_up(m, kMaxTile), across = divide_up(n, kMaxTile);
   while (down * across < kMinTiles) {
     const int64_t rows = m / down, columns = n / across;
@@ -67,25 +67,25 @@ ProductTiles product_tiles(int64_t m, int64_t n) {
 }
 
 template <class S>
-void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
-          int64_t ldc) {
-  const ProductLibrary library =
-      std::is_same_v<S, float> ? product_rule_in_use().fp32 : ProductLibrary::kMkl;
+void matmul(const MatmulShape& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta,
+            S* c, int64_t ldc) {
+  const MatmulLibrary library =
+      std::is_same_v<S, float> ? matmul_rule_in_use().fp32 : MatmulLibrary::kMkl;
   multiply(library, shape, a, lda, b, ldb, beta, c, ldc);
 }
 
-void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
-          double beta, float* c, int64_t ldc) {
-  multiply(product_rule_in_use().bf16.value(), shape, a, lda, b, ldb, beta, c, ldc);
+void matmul(const MatmulShape& shape, const BFloat16* a, int64_t lda, const BFloat16* b,
+            int64_t ldb, double beta, float* c, int64_t ldc) {
+  multiply(matmul_rule_in_use().bf16.value(), shape, a, lda, b, ldb, beta, c, ldc);
 }
 
 bool multiplies_bf16() {
-  return isa_in_use() >= Isa::kAvx512 && product_rule_in_use().bf16.has_value();
+  return isa_in_use() >= Isa::kAvx512 && matmul_rule_in_use().bf16.has_value();
 }
 
-template void gemm(const Gemm&, const float*, int64_t, const float*, int64_t, double, float*,
-                   int64_t);
-template void gemm(const Gemm&, const double*, int64_t, const double*, int64_t, double, double*,
-                   int64_t);
+template void matmul(const MatmulShape&, const float*, int64_t, const float*, int64_t, double,
+                     float*, int64_t);
+template void matmul(const MatmulShape&, const double*, int64_t, const double*, int64_t, double,
+                     double*, int64_t);
 
 }  // namespace ftrun

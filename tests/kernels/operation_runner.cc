@@ -1,4 +1,4 @@
-#include "rig.h"
+#include "operation_runner.h"
 
 #include <algorithm>
 #include <bit>
@@ -122,7 +122,7 @@ double unit_roundoff(DType dtype) {
   return std::ldexp(1.0, -format_of(dtype).precision);
 }
 
-Rig::Memory Rig::allocate(int64_t size) {
+OperationRunner::Memory OperationRunner::allocate(int64_t size) {
   Memory memory;
   const auto total = static_cast<size_t>(size + 2 * kGuardBytes + 64);
   memory.bytes = std::make_unique<std::byte[]>(total);
@@ -134,14 +134,14 @@ Rig::Memory Rig::allocate(int64_t size) {
   return memory;
 }
 
-void Rig::require_intact(const Memory& memory) {
+void OperationRunner::require_intact(const Memory& memory) {
   const auto intact = [](std::byte b) { return b == kPattern; };
   REQUIRE(std::all_of(memory.begin - kGuardBytes, memory.begin, intact));
   REQUIRE(
       std::all_of(memory.begin + memory.size, memory.begin + memory.size + kGuardBytes, intact));
 }
 
-ValueId Rig::add(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed) {
+ValueId OperationRunner::add(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed) {
   Value value;
   value.name = cat("v", graph_.values.size());
   value.dtype = dtype;
@@ -152,7 +152,7 @@ ValueId Rig::add(std::vector<int64_t> dims, DType dtype, const PackedFormat& pac
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
 
-ValueId Rig::input(const Array& array, DType dtype) {
+ValueId OperationRunner::input(const Array& array, DType dtype) {
   const ValueId id = add(array.dims, dtype);
   std::byte* const to = memory_.back().begin;
   for (size_t i = 0; i < array.data.size(); ++i) {
@@ -166,7 +166,7 @@ ValueId Rig::input(const Array& array, DType dtype) {
   return id;
 }
 
-PackedArray pack(const Array& matrix, const PackedFormat& format) {
+PackedArray packed_array(const Array& matrix, const PackedFormat& format) {
   const std::vector<float> values(matrix.data.begin(), matrix.data.end());
   PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
   scales.add(values);
@@ -181,25 +181,25 @@ PackedArray pack(const Array& matrix, const PackedFormat& format) {
   return packed;
 }
 
-ValueId Rig::packed(const Array& matrix, const PackedFormat& format) {
-  const PackedArray made = pack(matrix, format);
+ValueId OperationRunner::packed(const Array& matrix, const PackedFormat& format) {
+  const PackedArray made = packed_array(matrix, format);
   const ValueId id = add(matrix.dims, dtype_, format);
   std::copy(made.records.begin(), made.records.end(), memory_.back().begin);
   return id;
 }
 
-ValueId Rig::ints(const std::vector<int32_t>& values) {
+ValueId OperationRunner::ints(const std::vector<int32_t>& values) {
   const ValueId id = add({static_cast<int64_t>(values.size())}, DType::kI32);
   std::memcpy(memory_.back().begin, values.data(), values.size() * sizeof(int32_t));
   return id;
 }
 
-ValueId Rig::output(std::vector<int64_t> dims, DType dtype) {
+ValueId OperationRunner::output(std::vector<int64_t> dims, DType dtype) {
   return add(std::move(dims), dtype);
 }
 
-void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs,
-              bool accumulate) {
+void OperationRunner::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                          OpAttrs attrs, bool accumulate) {
   Op op{kind, std::move(in), std::move(out), std::move(attrs), -1};
   const int64_t scratch = workspace_bytes(graph_, op);
   if (scratch > 0) op.workspace = add({scratch}, DType::kU8);
@@ -210,14 +210,14 @@ void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, Op
   for (const Memory& memory : memory_) require_intact(memory);
 }
 
-void Rig::copy_twice(ValueId from, ValueId to) {
+void OperationRunner::copy_twice(ValueId from, ValueId to) {
   const Memory& one = memory_[static_cast<size_t>(from)];
   std::byte* const begin = memory_[static_cast<size_t>(to)].begin;
   for (const int64_t at : {int64_t{0}, one.size})
     std::memcpy(begin + at, one.begin, static_cast<size_t>(one.size));
 }
 
-Array Rig::read(ValueId id) const {
+Array OperationRunner::read(ValueId id) const {
   const Value& value = graph_.at(id);
   Array array{value.dims, std::vector<double>(static_cast<size_t>(element_count(value.dims))),
               value.dtype};
@@ -230,7 +230,7 @@ Array Rig::read(ValueId id) const {
   return array;
 }
 
-std::vector<std::byte> Rig::bits(ValueId id) const {
+std::vector<std::byte> OperationRunner::bits(ValueId id) const {
   const Memory& memory = memory_[static_cast<size_t>(id)];
   return {memory.begin, memory.begin + memory.size};
 }

@@ -45,15 +45,16 @@ inline bool decays_matrices(const TensorInfo& tensor) {
   return tensor.shape.size() > 1;
 }
 
-/// Choice is a model with all options that its step may have.
-struct Choice {
+/// StepCase is a model with its mesh and the options of its step, from which the programs of ranks
+/// are built.
+struct StepCase {
   PartitionedModel built;
   StepOptions options;
   Mesh mesh;
   ModelConfig config;
 
   /// Returns the options of a rank.
-  StepOptions of_rank(int rank) const {
+  StepOptions options_of_rank(int rank) const {
     StepOptions mine = options;
     const int shard = rank / mesh.tensor % mesh.shards;
     mine.state.dp_shard = {mesh.shards / mesh.context, shard / mesh.context};
@@ -69,7 +70,7 @@ struct Choice {
   /// Builds the program of a rank from the model of tensor rank 0. Models of other tensor ranks
   /// differ only in attributes of operations and in the offsets of their parts of tensors.
   StepProgram step(int rank) const {
-    return build_training_step(built.model, built.partition, of_rank(rank));
+    return build_training_step(built.model, built.partition, options_of_rank(rank));
   }
   StepProgram last_step() const { return step(mesh.ranks() - 1); }
 
@@ -105,19 +106,19 @@ struct Choice {
   }
 };
 
-/// Returns a choice that trains a small model in two micro-batches on this mesh. Its units are cut
-/// into blocks of 64 elements, and each unit is a separate bucket.
-inline Choice small_choice(const ModelConfig& config, Mesh mesh) {
-  Choice choice{
+/// Returns a step case that trains a small model in two micro-batches on this mesh. Its units are
+/// cut into blocks of 64 elements, and each unit is a separate bucket.
+inline StepCase small_step_case(const ModelConfig& config, Mesh mesh) {
+  StepCase step_case{
       build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
       {},
       mesh,
       config};
-  choice.built.partition =
-      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
-  choice.options.micro_batches = 2;
-  choice.options.bucket_elements = 1;
-  return choice;
+  step_case.built.partition =
+      build_units(step_case.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  step_case.options.micro_batches = 2;
+  step_case.options.bucket_elements = 1;
+  return step_case;
 }
 
 inline ModelDtypes random_dtypes(std::mt19937_64& random) {
@@ -135,8 +136,8 @@ inline RecomputeOptions random_recompute(std::mt19937_64& random) {
   return recompute;
 }
 
-inline PartitionedModel random_built(std::mt19937_64& random, const ModelConfig& config,
-                                     const TensorSplit& split = {}) {
+inline PartitionedModel random_partitioned_model(std::mt19937_64& random, const ModelConfig& config,
+                                                 const TensorSplit& split = {}) {
   PartitionedModel built;
   const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
   built.model = build_model(config, batch, Mode::kTrain, random_dtypes(random),
@@ -147,7 +148,7 @@ inline PartitionedModel random_built(std::mt19937_64& random, const ModelConfig&
   return built;
 }
 
-inline void choose_tiers(std::mt19937_64& random, StateOptions& state) {
+inline void draw_tiers(std::mt19937_64& random, StateOptions& state) {
   const auto tier = [&] { return pick(random, {Tier::kDevice, Tier::kHost, Tier::kNvme}); };
   if (state.stage > 0) state.optimizer_tier = tier();
   if (state.stage == 3) state.parameter_tier = tier();
@@ -171,7 +172,7 @@ inline StepOptions random_options(std::mt19937_64& random, const PartitionedMode
   const DType kept = random() % 4 == 0 ? DType::kBF16 : DType::kF32;
   state.optimizer_states.assign(random() % 3, {kept});
   state.decays = decays_matrices;
-  choose_tiers(random, state);
+  draw_tiers(random, state);
   const auto size = [&] { return pick<int64_t>(random, {1, 5000, 10'000, 30'000, 1'000'000}); };
   options.bucket_elements = size();
   options.gather_bucket_elements = size();
@@ -207,19 +208,20 @@ inline ModelConfig random_config(std::mt19937_64& random, int tensor) {
   return config;
 }
 
-inline Choice random_choice(std::mt19937_64& random) {
+inline StepCase random_step_case(std::mt19937_64& random) {
   Mesh mesh = random_mesh(random);
   ModelConfig config = random_config(random, mesh.tensor);
-  PartitionedModel built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
+  PartitionedModel built =
+      random_partitioned_model(random, config, {mesh.tensor, 0, random() % 2 == 0});
   StepOptions options = random_options(random, built, mesh);
   mesh.secondary_shards = options.state.secondary_shards = random_divisor(random, mesh.shards);
   return {std::move(built), std::move(options), mesh, std::move(config)};
 }
 
-/// Adds a pipeline to a choice, with a random number of layers in each stage.
-inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSchedule kind,
-                            int stages, int chunks) {
-  const auto layers = static_cast<int32_t>(choice.built.model.layers.size());
+/// Adds a pipeline to a step case, with a random number of layers in each stage.
+inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineSchedule kind,
+                         int stages, int chunks) {
+  const auto layers = static_cast<int32_t>(step_case.built.model.layers.size());
   const int parts = stages * chunks;
   std::vector<int32_t> cuts(static_cast<size_t>(layers) - 1);
   std::iota(cuts.begin(), cuts.end(), 1);
@@ -228,15 +230,15 @@ inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSch
   std::sort(cuts.begin(), cuts.end());
   cuts.insert(cuts.begin(), 0);
   cuts.push_back(layers);
-  StateOptions& state = choice.options.state;
-  choice.options.schedule = kind;
-  choice.mesh.stages = stages;
+  StateOptions& state = step_case.options.state;
+  step_case.options.schedule = kind;
+  step_case.mesh.stages = stages;
   state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
-  state.ties_ends = choice.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
+  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
 }
 
-/// Draws a choice of at most eight ranks, with at least two stages.
-inline Choice random_pipeline_choice(std::mt19937_64& random) {
+/// Draws a step case of at most eight ranks, with at least two stages.
+inline StepCase random_pipeline_case(std::mt19937_64& random) {
   Mesh mesh = random_mesh(random);
   const int stages = pick(random, {2, 2, 3, 4});
   while (mesh.ranks() * stages > 8) {
@@ -255,7 +257,8 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   ModelConfig config = random_config(random, mesh.tensor);
   config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
   config.windows.assign(static_cast<size_t>(config.layers), 0);
-  PartitionedModel built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
+  PartitionedModel built =
+      random_partitioned_model(random, config, {mesh.tensor, 0, random() % 2 == 0});
   // Units of the whole model are left out, because such a unit would be on all stages.
   built.partition = build_units(built.model, kGranularities[random() % 2],
                                 {pick<int64_t>(random, {0, 64, 500, 10'000}), INT64_MAX});
@@ -263,15 +266,15 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   options.micro_batches = static_cast<int32_t>(1 + random() % 5);
   while (!accepts_micro_batches(kind, stages, options.micro_batches)) ++options.micro_batches;
   mesh.secondary_shards = options.state.secondary_shards = random_divisor(random, mesh.shards);
-  Choice choice{std::move(built), std::move(options), mesh, std::move(config)};
-  choose_pipeline(random, choice, kind, stages, chunks);
-  return choice;
+  StepCase step_case{std::move(built), std::move(options), mesh, std::move(config)};
+  add_pipeline(random, step_case, kind, stages, chunks);
+  return step_case;
 }
 
-/// Returns the choice with an optimizer whose states are coded in tensors from a random size on. In
-/// most models here, blocks of codes extend over the borders of tensors' parts.
-inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
-  Choice out = choice;
+/// Returns the step case with an optimizer whose states are coded in tensors from a random size on.
+/// In most models here, blocks of codes extend over the borders of tensors' parts.
+inline StepCase with_codes(const StepCase& step_case, std::mt19937_64& random) {
+  StepCase out = step_case;
   StateOptions& state = out.options.state;
   state.coded = [least = pick<int64_t>(random, {1, 200, 300, 700})](const TensorInfo& tensor) {
     return tensor.numel() >= least;
@@ -283,63 +286,65 @@ inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   state.optimizer_states.insert(state.optimizer_states.end(), states,
                                 {.coded = true, .block = kTensorBlock});
   const uint64_t granularities =
-      choice.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
+      step_case.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
   out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.coded);
   return out;
 }
 
-/// Returns the choice with some parameters frozen, the same ones on all ranks: `share` percent of
-/// them, and at least one.
-inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_t share) {
-  Choice out = choice;
+/// Returns the step case with some parameters frozen, the same ones on all ranks: `share` percent
+/// of them, and at least one.
+inline StepCase with_frozen(const StepCase& step_case, std::mt19937_64& random, uint64_t share) {
+  StepCase out = step_case;
   std::set<TensorId> frozen;
-  for (const Layer& layer : choice.built.model.layers)
+  for (const Layer& layer : step_case.built.model.layers)
     for (const GraphParam& param : layer.params)
       if (frozen.empty() || random() % 100 < share)
         frozen.insert(param.tensors.begin(), param.tensors.end());
-  const TensorInfo* const first = choice.built.model.tensors.data();
+  const TensorInfo* const first = step_case.built.model.tensors.data();
   std::set<std::string> names;
   for (const TensorId id : frozen) names.insert(first[id].name);
-  out.built.model = freeze(choice.built.model,
+  out.built.model = freeze(step_case.built.model,
                            [&](const TensorInfo& tensor) { return !names.contains(tensor.name); });
   out.built.partition = build_units(out.built.model, kGranularities[random() % 3],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
   return out;
 }
 
-/// Returns the choice where only layers from a random one on train, the same on all ranks, so that
-/// backward ends at the first of these. At least one layer is frozen.
-inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
-  Choice out = choice;
-  const std::vector<Layer>& layers = choice.built.model.layers;
+/// Returns the step case where only layers from a random one on train, the same on all ranks, so
+/// that backward ends at the first of these. At least one layer is frozen.
+inline StepCase with_frozen_below(const StepCase& step_case, std::mt19937_64& random) {
+  StepCase out = step_case;
+  const std::vector<Layer>& layers = step_case.built.model.layers;
   const size_t first = random() % (layers.size() + 1);
   std::set<std::string> trained;
   const auto trains_too = [&](size_t l) { return l == first || random() % 3 != 0; };
   for (size_t l = first; l < layers.size(); ++l)
     for (const GraphParam& param : layers[l].params)
       if (trains_too(l))
-        for (const TensorId id : param.tensors) trained.insert(choice.built.model.tensor(id).name);
-  out.built.model = freeze(choice.built.model,
+        for (const TensorId id : param.tensors)
+          trained.insert(step_case.built.model.tensor(id).name);
+  out.built.model = freeze(step_case.built.model,
                            [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
   const uint64_t granularities =
-      choice.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
+      step_case.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
   out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
   return out;
 }
 
-/// Returns the plainest choice on the same ranks: no sharding, buckets, overlap or other tiers.
-inline Choice plain(const Choice& choice) {
-  Choice out = choice;
-  out.mesh = {
-      .shards = choice.mesh.data(), .tensor = choice.mesh.tensor, .context = choice.mesh.context};
+/// Returns the plainest step case on the same ranks: no sharding, buckets, overlap or other tiers.
+inline StepCase plain(const StepCase& step_case) {
+  StepCase out = step_case;
+  out.mesh = {.shards = step_case.mesh.data(),
+              .tensor = step_case.mesh.tensor,
+              .context = step_case.mesh.context};
   out.options = {
-      .micro_batches = choice.options.micro_batches, .bucket_elements = 1, .overlap = false};
-  out.options.state.optimizer_states = choice.options.state.optimizer_states;
-  out.options.state.communication = choice.built.model.dtypes.gradients;
-  out.options.state.decays = choice.options.state.decays;
-  out.options.state.coded = choice.options.state.coded;
+      .micro_batches = step_case.options.micro_batches, .bucket_elements = 1, .overlap = false};
+  out.options.state.optimizer_states = step_case.options.state.optimizer_states;
+  out.options.state.communication = step_case.built.model.dtypes.gradients;
+  out.options.state.decays = step_case.options.state.decays;
+  out.options.state.coded = step_case.options.state.coded;
   return out;
 }
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "operation_runner.h"
 #include "ops/attention/attention.h"
-#include "rig.h"
 
 namespace ftrun::testing {
 
@@ -32,7 +32,7 @@ class DeviceBytes {
   void write(const void* from);
   std::vector<std::byte> read() const;
   /// Returns whether the guard bytes are unchanged.
-  bool intact() const;
+  bool guards_are_intact() const;
 
  private:
   void* memory_ = nullptr;
@@ -62,7 +62,7 @@ struct Operand {
     return {Type::kActivation, a.dims, a, {}, format};
   }
   static Operand activation(Array a) { return {Type::kActivation, a.dims, a, {}}; }
-  static Operand floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
+  static Operand random_floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
   static Operand tokens(std::vector<int32_t> v) {
     return {Type::kInt, {static_cast<int64_t>(v.size())}, {}, v};
   }
@@ -90,7 +90,7 @@ struct OperationCase {
   /// The index of the input whose memory output 0 shares.
   std::optional<size_t> in_place;
   /// The index of the input that the operation changes; it is listed as the last output as well.
-  std::optional<size_t> also_out;
+  std::optional<size_t> changed_input;
 };
 
 /// AttentionCases holds attention and its gradient; the gradient's inputs are the results of the

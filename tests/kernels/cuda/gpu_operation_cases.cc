@@ -1,4 +1,4 @@
-#include "cuda_rig.h"
+#include "gpu_operation_cases.h"
 
 #include <algorithm>
 #include <cstring>
@@ -57,7 +57,7 @@ class GpuRun {
     for (const Operand& operand : c.in) in_.push_back(add(operand));
     for (size_t i = 0; i < c.out.size(); ++i)
       out_.push_back(i == 0 && c.in_place ? in_[*c.in_place] : add(c.out[i]));
-    if (c.also_out) out_.push_back(in_[*c.also_out]);
+    if (c.changed_input) out_.push_back(in_[*c.changed_input]);
   }
 
   void run() { run({Op{case_.kind, in_, out_, case_.attrs, -1}}, true); }
@@ -89,7 +89,7 @@ class GpuRun {
     gpu().synchronize(stream());
     for (size_t i = 0; i < memory_.size(); ++i) {
       INFO(op_name(case_.kind) << ", value " << i);
-      REQUIRE(memory_[i].intact());
+      REQUIRE(memory_[i].guards_are_intact());
     }
   }
 
@@ -116,7 +116,7 @@ class GpuRun {
     const DType dtype = dtype_of(operand, dtypes_);
     const ValueId id = add_value(operand.dims, dtype, operand.packed);
     if (operand.packed) {
-      memory_.back().write(pack(*operand.content, operand.packed).records.data());
+      memory_.back().write(packed_array(*operand.content, operand.packed).records.data());
       return id;
     }
     if (!operand.ints.empty()) memory_.back().write(operand.ints.data());
@@ -174,7 +174,7 @@ std::vector<std::byte> DeviceBytes::read() const {
   return bytes;
 }
 
-bool DeviceBytes::intact() const {
+bool DeviceBytes::guards_are_intact() const {
   std::vector<std::byte> all(static_cast<size_t>(size_ + 2 * kGpuGuardBytes));
   gpu().copy(all.data(), memory_, size_ + 2 * kGpuGuardBytes, stream());
   gpu().synchronize(stream());
@@ -241,28 +241,29 @@ std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes d
 }
 
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
-  Rig rig(DType::kF32);
-  rig.scalars.token_loss_factor = kLossScale;
-  rig.scalars.dropout_key = kDropoutKey;
-  rig.layer = kLayer;
-  rig.first_token = kFirstToken;
+  OperationRunner runner(DType::kF32);
+  runner.scalars.token_loss_factor = kLossScale;
+  runner.scalars.dropout_key = kDropoutKey;
+  runner.layer = kLayer;
+  runner.first_token = kFirstToken;
   const auto add = [&](const Operand& operand) {
-    if (operand.type == Operand::Type::kInt) return rig.ints(operand.ints);
+    if (operand.type == Operand::Type::kInt) return runner.ints(operand.ints);
     const bool loss = operand.type == Operand::Type::kLoss;
-    if (!operand.content) return rig.output(operand.dims);
+    if (!operand.content) return runner.output(operand.dims);
     // A quantized weight is compared by its decoded numbers; the CPU's decoding has separate tests.
     if (operand.packed)
-      return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation),
-                       DType::kF32);
-    return rig.input(rounded(*operand.content, dtype_of(operand, dtypes)),
-                     loss ? DType::kF64 : DType::kF32);
+      return runner.input(
+          rounded(packed_array(*operand.content, operand.packed).numbers, dtypes.activation),
+          DType::kF32);
+    return runner.input(rounded(*operand.content, dtype_of(operand, dtypes)),
+                        loss ? DType::kF64 : DType::kF32);
   };
   std::vector<ValueId> in, out;
   for (const Operand& operand : c.in) in.push_back(add(operand));
   for (const Operand& operand : c.out) out.push_back(add(operand));
-  rig.run(c.kind, in, out, c.attrs, c.accumulate);
+  runner.run(c.kind, in, out, c.attrs, c.accumulate);
   std::vector<Array> outputs;
-  for (const ValueId id : out) outputs.push_back(rig.read(id));
+  for (const ValueId id : out) outputs.push_back(runner.read(id));
   return outputs;
 }
 
@@ -301,7 +302,7 @@ AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows,
   OperationCase backward{OpKind::kAttentionDgrad,
                          a,
                          {given(out, 2), given(qkv, 1), Operand::activation(made[0]),
-                          Operand::floats(made[1]), starts},
+                          Operand::random_floats(made[1]), starts},
                          {Operand::out(qkv)}};
   return {std::move(forward), std::move(backward)};
 }

@@ -31,16 +31,16 @@ inline bool is_narrow(DType dtype) {
 uint16_t bits_of(double v, DType dtype);
 double number_of(uint16_t bits, DType dtype);
 
-/// Rig holds values that a test creates, and runs operations on them. Outputs and scratch start as
-/// NaN patterns, and guard bytes surround every value, so that a kernel that writes outside of a
-/// value or reads unwritten memory is found.
-class Rig {
+/// OperationRunner holds values that a test creates, and runs operations on them. Outputs and
+/// scratch start as NaN patterns, and guard bytes surround every value, so that a kernel that
+/// writes outside of a value or reads unwritten memory is found.
+class OperationRunner {
  public:
-  explicit Rig(DType dtype) : dtype_(dtype) {}
+  explicit OperationRunner(DType dtype) : dtype_(dtype) {}
 
   ValueId input(const Array& array) { return input(array, dtype_); }
   ValueId input(const Array& array, DType dtype);
-  /// Adds a matrix that is quantized as `format` says; kernels see it as a matrix of the rig's
+  /// Adds a matrix that is quantized as `format` says; kernels see it as a matrix of the runner's
   /// dtype.
   ValueId packed(const Array& matrix, const PackedFormat& format);
   ValueId ints(const std::vector<int32_t>& values);
@@ -108,14 +108,14 @@ struct PackedArray {
   std::vector<std::byte> records;
   Array numbers;
 };
-PackedArray pack(const Array& matrix, const PackedFormat& format);
+PackedArray packed_array(const Array& matrix, const PackedFormat& format);
 
-inline std::vector<float> floats(int64_t count, uint64_t seed) {
+inline std::vector<float> random_floats(int64_t count, uint64_t seed) {
   const Array array = random_array({count}, seed);
   return {array.data.begin(), array.data.end()};
 }
 
-inline Array plus(Array a, const Array& addend) {
+inline Array array_sum(Array a, const Array& addend) {
   for (size_t i = 0; i < a.data.size(); ++i) a.data[i] += addend.data[i];
   return a;
 }

@@ -1,4 +1,4 @@
-#include "rig.h"
+#include "rank_fixture.h"
 
 #include <unistd.h>
 
@@ -90,12 +90,12 @@ ModelConfig model_of_many_blocks(bool tied) {
   return c;
 }
 
-void without_norm_weights(ModelConfig& model) {
+void remove_norm_weights(ModelConfig& model) {
   model.norm = NormKind::kLayer;
   model.norm_weight = model.norm_bias = false;
 }
 
-Config small_run() {
+Config small_run_config() {
   Config config;
   config.data.sequence_length = 8;
   config.train_micro_batch_size_per_gpu = 2;
@@ -106,8 +106,8 @@ Config small_run() {
   return config;
 }
 
-Config run_of_stage(int64_t stage) {
-  Config config = small_run();
+Config config_of_stage(int64_t stage) {
+  Config config = small_run_config();
   config.zero.stage = stage;
   config.zero.param_persistence_threshold = 0;
   return config;
@@ -122,19 +122,19 @@ Config with_dropout(Config config) {
   return config;
 }
 
-Scratch::Scratch() {
+ScratchFolder::ScratchFolder() {
   static std::atomic<int> count{0};
   path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++))
              .string();
   std::filesystem::create_directories(path);
 }
 
-Scratch::~Scratch() {
+ScratchFolder::~ScratchFolder() {
   std::filesystem::remove_all(path);
 }
 
 const std::string& swap_folder() {
-  static const Scratch folder;
+  static const ScratchFolder folder;
   return folder.path;
 }
 
@@ -164,7 +164,7 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 
 const ModelFolder& model_folder(const ModelConfig& model) {
   static std::mutex mutex;
-  static const Scratch scratch;
+  static const ScratchFolder scratch;
   static std::map<std::string, std::unique_ptr<ModelFolder>> folders;
   const std::lock_guard lock(mutex);
   std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
@@ -207,10 +207,10 @@ void replace(ProgramPlan& plan, StepProgram step) {
   plan.holders = std::move(step.holders);
 }
 
-/// Returns a run's plan with the rig's own settings applied. Evaluations have one micro-batch, even
-/// where a pipeline's plan has several. Programs that do not change are kept, because planning is a
-/// large part of a short training's time.
-StepPlan changed(StepPlan plan, const Config& config, const RigSettings& settings) {
+/// Returns a run's plan with the fixture's own settings applied. Evaluations have one micro-batch,
+/// even where a pipeline's plan has several. Programs that do not change are kept, because planning
+/// is a large part of a short training's time.
+StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings& settings) {
   const bool is_alone = plan.options.state.pipeline.stages() == 1;
   const bool trains_otherwise =
       settings.trains || (is_alone && plan.options.schedule != settings.schedule);
@@ -235,8 +235,8 @@ StepPlan changed(StepPlan plan, const Config& config, const RigSettings& setting
 
 }  // namespace
 
-RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
-                 const RigSettings& settings)
+RankFixture::RankFixture(const Config& from, const ModelConfig& model, const RankGroups& of,
+                         Gpu* gpu, const RankFixtureSettings& settings)
     : config(for_ranks(from, of.host_world->size())),
       folder(model_folder(model)),
       groups(of),
@@ -249,10 +249,10 @@ RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups&
   state.load(model_folder(model));
 }
 
-RankRig::RankRig(const Config& from, const ModelConfig& model, Communicator& group)
-    : RankRig(from, model, RankGroups::of_one(group)) {}
+RankFixture::RankFixture(const Config& from, const ModelConfig& model, Communicator& group)
+    : RankFixture(from, model, RankGroups::of_one(group)) {}
 
-StepRun RankRig::prepared(int64_t step) {
+StepRun RankFixture::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = scheduled_scalars(config.optimizer, config.scheduler, step);
@@ -263,7 +263,7 @@ StepRun RankRig::prepared(int64_t step) {
   return run;
 }
 
-StepRun RankRig::train(int64_t step) {
+StepRun RankFixture::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   const BatchShape& shape = plan.train.model.batch;
   for (size_t slot = 0; slot < batches.size(); ++slot) {
@@ -278,21 +278,21 @@ StepRun RankRig::train(int64_t step) {
   return run;
 }
 
-void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
-  const Program& program = rig.plan.train.program;
-  const std::vector<StatePiece>& pieces = rig.plan.train.pieces;
+void overwrite_weight(RankFixture& fixture, const std::string& name, int64_t index, float value) {
+  const Program& program = fixture.plan.train.program;
+  const std::vector<StatePiece>& pieces = fixture.plan.train.pieces;
   for (const StatePiece& piece : pieces) {
     const bool has_copy = std::any_of(pieces.begin(), pieces.end(), [&](const StatePiece& other) {
       return other.unit == piece.unit && other.state == StatePiece::kWorking;
     });
     if (piece.state != (has_copy ? StatePiece::kWorking : StatePiece::kParam)) continue;
     for (const Slice& slice :
-         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
-      if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
+         slices_in(fixture.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+      if (fixture.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;
       const DType dtype = program.at(piece.range.buffer).format.dtype;
       std::byte* at =
-          rig.memory.at(program, piece.range) +
+          fixture.memory.at(program, piece.range) +
           (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
       convert(&value, DType::kF32, at, dtype, 1);
     }
@@ -317,7 +317,7 @@ std::vector<std::byte> bytes_of(const StateSlice& slice) {
 
 }  // namespace
 
-void WholeState::add(const std::vector<StateSlice>& slices) {
+void CombinedState::add(const std::vector<StateSlice>& slices) {
   const std::lock_guard lock(mutex_);
   for (const StateSlice& slice : slices) {
     const int64_t size = dtype_bytes(slice.dtype);
@@ -336,7 +336,7 @@ void WholeState::add(const std::vector<StateSlice>& slices) {
   }
 }
 
-std::map<std::string, std::vector<std::byte>> WholeState::take() const {
+std::map<std::string, std::vector<std::byte>> CombinedState::take() const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::vector<std::byte>> all;
   for (const auto& [name, tensor] : tensors_) {
@@ -346,8 +346,8 @@ std::map<std::string, std::vector<std::byte>> WholeState::take() const {
   return all;
 }
 
-std::map<std::string, std::vector<std::byte>> contents(const ModelState& state) {
-  WholeState whole;
+std::map<std::string, std::vector<std::byte>> saved_contents(const ModelState& state) {
+  CombinedState whole;
   whole.add(state.slices());
   return whole.take();
 }
@@ -391,8 +391,8 @@ std::vector<std::string> errors_on_ranks(
   });
 }
 
-void on_mesh(const StateOptions& mesh,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body) {
+void run_on_mesh(const StateOptions& mesh,
+                 const std::function<void(Rendezvous&, const RankGroups&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
   require_no_failures(
       on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
@@ -409,14 +409,14 @@ void on_mesh(const StateOptions& mesh,
       }));
 }
 
-void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body,
-             int secondary_shards) {
+void run_on_mesh(int replicas, int shards,
+                 const std::function<void(Rendezvous&, const RankGroups&)>& body,
+                 int secondary_shards) {
   StateOptions mesh;
   mesh.dp_shard.count = shards;
   mesh.replicas = replicas;
   mesh.secondary_shards = secondary_shards;
-  on_mesh(mesh, body);
+  run_on_mesh(mesh, body);
 }
 
 std::string message_of(const std::function<void()>& work) {
