@@ -169,7 +169,7 @@ class Converter {
     for (const std::string& choice : field_.choices)
       if (node.text == choice || (field_.forms.ignores_case && lower(node.text) == lower(choice)))
         return choice;
-    const std::string text = field_.forms.any_case ? lower(node.text) : node.text;
+    const std::string text = field_.forms.ignores_case ? lower(node.text) : node.text;
     for (const auto& [word, choice] : field_.forms.synonyms)
       if (text == word) return choice;
     return refuse(node, did_you_mean(nearest(node.text, field_.choices)));

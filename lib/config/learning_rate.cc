@@ -93,7 +93,7 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
 
 /// Returns the height, from 0 to 1, of a cosine that begins at 1, after part p (0 to 1) of its
 /// `waves` waves.
-double cosine_left(double waves, double p) {
+double cosine_height(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
 

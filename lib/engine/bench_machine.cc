@@ -552,7 +552,7 @@ void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Cur
 
 Machine bench_machine(const BenchRequest& request) {
   Machine machine{
-      .name = request.name, .cpu_model = request.cpu_model, .measured = request.measured};
+      .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured};
   machine.devices = usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
   for (int pass = 1; pass <= kPasses; ++pass) {

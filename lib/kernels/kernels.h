@@ -34,11 +34,11 @@ struct KernelContext {
 /// threads. Throws Error(kUnsupported) for a dtype or a CPU that the kernels do not support.
 ///
 /// Results have the same bits for any number of threads; another library of matrix multiplication
-/// (kernels/choose_matmul_library.h) may round differently. In BF16 and F16 graphs arithmetic is fp32
-/// (multiplications of bf16 without widening treat subnormals as 0) and every result is rounded once (a
-/// 16-bit gradient of the head's matrix once for each chunk of tokens); gradients of parameters are
-/// F32, BF16 or F16, as their values in the graph are. Graphs with F64 activations run at reference
-/// precision, for tests; their rstd and lse are also F64.
+/// (kernels/choose_matmul_library.h) may round differently. In BF16 and F16 graphs arithmetic is
+/// fp32 (multiplications of bf16 without widening treat subnormals as 0) and every result is
+/// rounded once (a 16-bit gradient of the head's matrix once for each chunk of tokens); gradients
+/// of parameters are F32, BF16 or F16, as their values in the graph are. Graphs with F64
+/// activations run at reference precision, for tests; their rstd and lse are also F64.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 

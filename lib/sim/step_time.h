@@ -35,7 +35,7 @@ struct GroupIdle {
 /// IdleByLane holds the seconds in which the compute lane was idle, attributed to what ran in that
 /// time: collectives (by the axes of their groups), other pipeline stages, copies between tiers,
 /// the disk.
-struct Waits {
+struct IdleByLane {
   std::vector<GroupIdle> groups;
   double stages = 0;
   double copies = 0;

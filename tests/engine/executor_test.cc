@@ -133,8 +133,10 @@ TEST_CASE(
       RankFixture fixture(config, testing::model_of_many_blocks(), group);
       RankFixture plain(config, testing::model_of_many_blocks(), group);
       const Program& program = fixture.plan.train.program;
-      require(fixture.train(1).result.loss_sum == plain.train(1).result.loss_sum, "both train alike");
-      require(fixture.train_executor.trace().instrs.empty(), "nothing is recorded unless requested");
+      require(fixture.train(1).result.loss_sum == plain.train(1).result.loss_sum,
+              "both train alike");
+      require(fixture.train_executor.trace().instrs.empty(),
+              "nothing is recorded unless requested");
       const double expected = plain.train(2).result.loss_sum;
       fixture.batches = plain.batches;
       StepRun run = fixture.prepared(2);
