@@ -184,8 +184,8 @@ int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, i
 /// Returns the floating-point operations per second that all ranks of a node together reach in
 /// matrix products; 0: not known.
 double node_matmul_flops(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
-  const auto product = rates.matmul_flops.find(dtype);
-  if (product == rates.matmul_flops.end()) return 0;
+  const auto rate = rates.matmul_flops.find(dtype);
+  if (rate == rates.matmul_flops.end()) return 0;
   const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
   return rate->second * std::min(ranks, places);
 }

@@ -79,7 +79,7 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
     } else if (ranks_here != all.classes().ranks()) {
       predicted.why_not = cat(path, " describes one machine, and the run uses several");
     } else {
-      predicted.machine = cat(machine->name, ", measured ", machine->measured);
+      predicted.machine = cat(machine->name, ", measured ", machine->measured_on);
       StepRecord record;
       predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads},
                                     traced.empty() ? nullptr : &record);

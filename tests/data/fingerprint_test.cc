@@ -283,7 +283,7 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
                                    "dataloader_drop_last leaves out what does not "
                                    "fill one\n  remedy: set dataloader_drop_last to false, "
                                    "use a smaller batch, or use more text"});
-  REQUIRE(good.padding == 0);
+  REQUIRE(good.padding_share == 0);
   REQUIRE(data_report_text(good) ==
           "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 sequences, 0% padding\n");
   const DataReport bad = check_dataset({path}, {.sequence_length = 8}, 43);

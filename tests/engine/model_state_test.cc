@@ -482,7 +482,7 @@ struct SplitRank {
     plan.train.pieces =
         place_state_pieces(plan.train.program, plan.train.model, options, placement);
     memory.allocate(plan.train.program);
-    state.emplace(plan, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+    state.emplace(plan, memory);
   }
 
   StepPlan plan;

@@ -142,14 +142,14 @@ TEST_CASE("a search that fails leaves the next step to train as any other") {
   testing::SingleRank single_rank;
   RankFixture fixture(run_nonfinite_in(0), testing::small_model(), *single_rank.group);
   fixture.train(1);
-  const auto before = testing::contents(fixture.state);
+  const auto before = testing::saved_contents(fixture.state);
   fixture.batches[1].tokens.pop_back();
   StepRun run = fixture.prepared(2);
   REQUIRE_THROWS_WITH(fixture.train_executor.find_nonfinite(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
-  REQUIRE(testing::contents(fixture.state) == before);
+  REQUIRE(testing::saved_contents(fixture.state) == before);
   REQUIRE(fixture.train(2).result.finite);
-  REQUIRE(testing::contents(fixture.state) != before);
+  REQUIRE(testing::saved_contents(fixture.state) != before);
 }
 
 TEST_CASE("a step that is finite when it is run again changes nothing") {

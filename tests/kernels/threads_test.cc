@@ -121,8 +121,8 @@ void run_optimizer(Results& results) {
     const Array array = random_array({200003}, seed);
     return std::vector<float>(array.data.begin(), array.data.end());
   };
-  std::vector<float> p = random_floats(1), m = random_floats(2), v(200003, 0.5F);
-  const std::vector<float> g = random_floats(3);
+  std::vector<float> p = floats(1), m = floats(2), v(200003, 0.5F);
+  const std::vector<float> g = floats(3);
   StepScalars scalars;
   scalars.learning_rate = 1e-2F;
   const FlatUpdate update{.parameters = p.data(),

@@ -20,8 +20,8 @@ bool ranges_overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
 
 /// Returns whether an instruction must not run at the same time as another one.
 bool first_conflict(const Instr& a, const Instr& b) {
-  return ranges_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) ||
-         any_overlap(a.reads, b.writes);
+  return ranges_overlap(a.writes, b.writes) || ranges_overlap(a.writes, b.reads) ||
+         ranges_overlap(a.reads, b.writes);
 }
 
 TEST_CASE("instructions that touch the same bytes are ordered, with overlap and without") {

@@ -411,7 +411,7 @@ TEST_CASE(
   CHECK(!found.fit_on_more_nodes.has_value());
   CHECK(found.first_untried_nodes == 2);
   // Without a time limit, a search tries all numbers of nodes.
-  CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
+  CHECK(search_layouts(task, {.seconds = kUnlimited}).first_untried_nodes == 0);
 }
 
 TEST_CASE("a number of nodes whose layouts were not all tried is not reported as too small") {

@@ -171,7 +171,7 @@ int64_t walked_steps(const ClassPlans& all) {
     for (const auto& lane : schedule.lanes) steps.back() += static_cast<int64_t>(lane.size());
   }
   int64_t sum = 0;
-  for (const int32_t rank_class : all.classes().options_of_rank)
+  for (const int32_t rank_class : all.classes().of_rank)
     sum += steps[static_cast<size_t>(rank_class)];
   return sum;
 }

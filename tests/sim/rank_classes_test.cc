@@ -220,7 +220,7 @@ TEST_CASE("ranks that share rows have the same classes as shards that do not") {
     StepCase together = apart;
     together.mesh.context = 3;
     INFO(together.text());
-    CHECK(classes_of(together).options_of_rank == classes_of(apart).options_of_rank);
+    CHECK(classes_of(together).of_rank == classes_of(apart).of_rank);
     CHECK(classes_that_hold(together) == classes_of(apart).count());
   }
 }

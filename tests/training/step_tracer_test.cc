@@ -70,7 +70,7 @@ std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const T
     StepTracer tracer(config, session, program, traced, journal, predicted);
     RunTrace trace{begin + std::chrono::milliseconds(session.rank()),
                    {{0, 0.25}, {0.5, 1}, {0.25, 0.75}}};
-    tracer.write(step, trace);
+    tracer.record_if_traced(step, trace);
     if (session.rank() == 0) got = journal.traced;
   });
   REQUIRE(failures == Names(nodes.size(), ""));
