@@ -145,14 +145,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 ("acme/raw", ("has neither train.bin nor train.jsonl",
                               "make them of texts and conversations: scripts/prepare_data.py "
                               "--tokenizer MODEL --out FOLDER acme/raw; then name FOLDER/train"))):
-            stderr = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
+            stderr = train_by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
             assert all(word in stderr for word in words), stderr
 
     @case
     def a_folder_of_the_name_takes_precedence_and_is_reported():
         place = scratch / "place"
         shutil.copytree(job.model, place / "acme" / "small")
-        result = by_name("acme/small", "folder", cwd=place)
+        result = train_by_name("acme/small", "folder", cwd=place)
         assert ("the folder acme/small is read; the Hugging Face cache also has a model of that "
                 "name" in result.stderr), result.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
@@ -224,7 +224,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (result.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
                 in result.stdout), result.stdout + result.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
-        gone = prepare("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
+        gone = prepare_data("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
         assert (gone.returncode == 4 and "; download it: hf download acme/nothing --repo-type "
                                          "dataset --revision v1" in gone.stderr), gone.stderr
 

@@ -475,6 +475,7 @@ struct SplitRank {
     StateOptions& options = plan.options.state;
     options.stage = static_cast<int>(l.stage);
     options.dp_shard = {l.shards, shard};
+    options.optimizer_states = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}};
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;

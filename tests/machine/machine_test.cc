@@ -142,7 +142,7 @@ TEST_CASE(
     CHECK_THROWS_WITH(parse_machine("m.yaml", gpus + line + "\n"), Catch::Contains(why));
   }
   CHECK_THROWS_WITH(parse_machine("m.yaml", std::string(kFile) + "host_memory_capacity: 2 TB\n"),
-                    Catch::Contains("is the main memory of machines with GPUs"));
+                    Catch::Contains("host_memory_capacity is for machines with GPUs"));
   std::string reason;
   CHECK(parse_price("2.5", reason) == Price{2.5, ""});
   for (const char* text : {"0x10", "inf", "nan USD/h", "2,5"}) {
