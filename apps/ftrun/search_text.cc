@@ -163,6 +163,8 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
                             {"memory", memory_need_json(why.bound->memory)}};
     choices.push_back(choice);
   }
+  // Layouts that were not tried, or could not be timed, might take any time.
+  const bool is_bound = counts.tried == counts.all && counts.untimed == 0;
   return {{"machine", task.machine.name},
           {"nodes", task.nodes},
           {"batch", task.batch},
@@ -177,7 +179,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"given_up", counts.abandoned},
             {"pruned", counts.pruned}}},
           {"proved", result.proved},
-          {"least_seconds", result.other_seconds_bound},
+          {"least_seconds", is_bound ? result.other_seconds_bound : 0.0},
           {"layouts", layouts},
           {"why_not", choices}};
 }

@@ -76,7 +76,8 @@ struct SearchResult {
   /// No layout can be faster than the first of `ranking`: all bounds were computed, and no layout
   /// that was not planned has a lower bound.
   bool proved = false;
-  /// The minimum seconds that any other layout could take; meaningless if the result is proved.
+  /// The minimum seconds that any other layout with a known bound could take. It says nothing of
+  /// layouts that were not tried (SearchCounts) or could not be timed.
   double other_seconds_bound = 0;
   std::vector<PlainChoiceComparison> plain_choices;
   /// The layout that needs the least memory, set if nothing fits; and the first layout that fits on

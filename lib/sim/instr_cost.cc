@@ -107,6 +107,7 @@ InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program
       rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_per_node)),
       program_(program),
       model_(model),
+      ranks_per_node_(ranks_per_node),
       ranks_on_node_(std::move(ranks_on_node)),
       slow_factor_(slow_factor) {}
 
@@ -152,7 +153,8 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
     if (rate == 0)
       throw Error(ExitCode::kUsage, cat("the machine ", machine_.name, " has no rates of a disk"),
                   "add disk: {read: 2 GB/s, write: 1 GB/s} to the machine file");
-    return bytes / rate;
+    // All ranks of a node read and write its one disk in the same phases of a step.
+    return bytes * ranks_per_node_ / rate;
   }
   if (!machine_.has_gpus || from == to) return seconds_of_bytes(instr);
   if (machine_.host_link.bandwidth == 0)

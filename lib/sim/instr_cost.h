@@ -26,9 +26,10 @@ struct InstrCost {
 };
 
 /// InstrCosts computes the costs of the instructions of one program on a machine, by the machine's
-/// rates for `ranks_per_node` ranks. `ranks_on_node[g]` is the number of ranks of the program's
-/// group g on the node that has the fewest of them, but at least one. The rank's own work takes
-/// `slow_factor` times as long. The machine, the program and the model must outlive this object.
+/// rates for `ranks_per_node` ranks, which share the node's disk. `ranks_on_node[g]` is the number
+/// of ranks of the program's group g on the node that has the fewest of them, but at least one. The
+/// rank's own work takes `slow_factor` times as long. The machine, the program and the model must
+/// outlive this object.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,
@@ -47,6 +48,7 @@ class InstrCosts {
   const Rates& rates_;
   const Program& program_;
   const ModelDescription& model_;
+  int ranks_per_node_;
   std::vector<int> ranks_on_node_;
   double slow_factor_;
   /// Seconds of instructions of layers, by kind, graph, first operation and number of operations.

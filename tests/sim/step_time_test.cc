@@ -73,8 +73,9 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
   CHECK(copy(0, 0) == 4 * kMicrosecond);    // 2,000 bytes at 1 GB/s, times 2
   CHECK(copy(0, 1) == 101 * kMicrosecond);  // a latency, and 1,000 bytes at 10 MB/s
   CHECK(copy(1, 0) == 101 * kMicrosecond);
-  CHECK(copy(2, 1) == 500 * kMicrosecond);   // 2 MB/s
-  CHECK(copy(1, 2) == 1000 * kMicrosecond);  // 1 MB/s
+  // Each of the node's three ranks has a third of its disk.
+  CHECK(copy(2, 1) == 3 * 500 * kMicrosecond);   // 2 MB/s
+  CHECK(copy(1, 2) == 3 * 1000 * kMicrosecond);  // 1 MB/s
 
   Instr clear{.kind = InstrKind::kClear};
   clear.writes = {bytes(0, 1000)};
