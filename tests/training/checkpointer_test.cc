@@ -471,6 +471,32 @@ TEST_CASE("a best state whose save in the background failed is the best once it 
   CHECK(run.best_on_disk() == 1);
 }
 
+TEST_CASE("two failed background saves of better states in a row leave the best one saved") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(in_background(saved_every(0))));
+  const auto evaluate_and_save = [&](double loss) {
+    ++run.progress.step;
+    run.evaluate(loss);
+    run.checkpointer->save_if_due(run.progress, "data");
+  };
+  evaluate_and_save(3);
+  run.await_save();
+  for (const double better : {2.0, 1.0}) {
+    run.disk->fail_next("sync", "rank-00000", ENOSPC);
+    evaluate_and_save(better);
+    run.await_save();
+  }
+  run.step();
+  CHECK(run.journal.warnings.size() == 2);
+  REQUIRE(run.progress.evaluations.best());
+  CHECK(run.progress.evaluations.best()->step == 1);
+  evaluate_and_save(2.5);  // better than the best
+  run.await_save();
+  run.step();
+  CHECK(run.steps() == StepNumbers{1, 5});
+  CHECK(run.best_on_disk() == 5);
+}
+
 TEST_CASE("a save in the foreground that fails ends the run, and nothing is reported as saved") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
