@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "fake_run.h"
+#include "inputs/resume_policy.h"
 
 #include <catch2/catch.hpp>
 
@@ -385,6 +386,32 @@ TEST_CASE(
     overflows.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(failure_of(overflows) ==
         "7: loss or gradient was not finite in all 2 steps: nothing was trained");
+}
+
+TEST_CASE("consecutive steps that are not finite are counted across a resume") {
+  Config config = plain();
+  config.train.max_nonfinite_steps = 3;
+  const auto be_infinite = [](StepRun& found) { found.result.gradient_norm = kInfinite; };
+  FakeRun before(config, 3);
+  for (const int64_t step : {2, 3}) before.at[step] = be_infinite;
+  CHECK(failure_of(before) == "none");
+  FakeRun run(config, 9);
+  restore(run, before);
+  run.at[4] = be_infinite;
+  CHECK(failure_of(run) ==
+        "7: step 4: loss or gradient was not finite for 3 steps in a row: first met by rank 1, "
+        "forward layer 2");
+
+  FakeRun finite(config, 6);
+  restore(finite, before);
+  for (const int64_t step : {5, 6}) finite.at[step] = be_infinite;
+  CHECK(failure_of(finite) == "none");
+  CheckpointMeta meta;
+  finite.progress.add_to(meta);
+  CHECK(meta.extra.at(kNonfiniteRecord) == "2");
+  meta.extra.erase(kNonfiniteRecord);  // as in a checkpoint of an older version
+  finite.progress.restore(meta);
+  CHECK(finite.progress.skipped.consecutive() == 0);
 }
 
 TEST_CASE("a resumed run of which no step was finite has trained nothing") {
