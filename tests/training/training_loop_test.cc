@@ -173,6 +173,21 @@ TEST_CASE(
   CHECK(run.calls == Calls{"save 3"});  // neither checks nor waits
 }
 
+TEST_CASE("a resumed run that stops before it knows its data saves at once, and says so once") {
+  for (const bool resumed : {true, false}) {
+    FakeRun run(plain(), 9);
+    run.resumed = resumed;
+    run.fingerprint = "";
+    run.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
+    TrainingLoop loop = run.loop();
+    loop.run();
+    loop.save_last();
+    CHECK(only(run, {"save"}) == Calls(2, "save 2 of unknown data"));
+    CHECK(only(run, {"await"}).empty());
+    CHECK(run.printed.size() == (resumed ? 1U : 0U));
+  }
+}
+
 TEST_CASE("a rank reports its own signal with its next step") {
   FakeRun run(plain(), 9);
   run.at[2] = [&](StepRun&) { run.own_signal = SIGUSR1; };
