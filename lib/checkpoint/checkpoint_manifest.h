@@ -120,7 +120,7 @@ struct CheckpointMeta {
   /// The degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
   std::map<std::string, int64_t> topology;
   /// Other records by name, which are kept unchanged: kConfigRecord, kImportRecord (import.h),
-  /// kBaseRecord and kEvaluationRecord (inputs/resume_policy.h).
+  /// kBaseRecord, kEvaluationRecord and kNonfiniteRecord (inputs/resume_policy.h).
   std::map<std::string, std::string> extra;
 };
 

@@ -57,7 +57,7 @@ class Loader {
   };
   /// Returns the next step's data. Rethrows an error of the thread when its step is requested.
   Fetched next();
-  /// Returns the step that next() will return, which a checkpoint stores.
+  /// Returns the step whose data next() will return.
   int64_t next_step() const { return options_.first_step + taken_steps_; }
   /// Returns the number of steps that are ready and were not returned yet: next() does not wait for
   /// these.

@@ -34,6 +34,9 @@ void require_same_base(const CheckpointMeta& saved, const std::string& step,
 /// The extra field of a checkpoint that holds EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";
 
+/// The extra field of a checkpoint that holds SkippedSteps::consecutive(), if that is not 0.
+inline constexpr const char* kNonfiniteRecord = "nonfinite_steps";
+
 /// Describes which states of a checkpoint a run keeps in another precision, and the effect on them.
 std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
 

@@ -96,7 +96,9 @@ class TraitFinder {
     }
   }
 
-  /// Adds the elements at which add_updates() (program/unit_update.h) begins a new update.
+  /// Adds the elements at which add_updates() (program/unit_update.h) begins a new update if the
+  /// unit's optimizer state is offloaded. Units whose state stays on the device because only a
+  /// share is offloaded are cut in the same way, although their updates are not.
   void add_updates(const Unit& unit, const UnitRange& own, Traits& traits) const {
     for (const UnitRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))

@@ -26,7 +26,7 @@ struct AioOptions {
   /// The number of operations in flight for each unit of intra_op_parallelism.
   int queue_depth = 8;
   /// Multiplies queue_depth. (With io_uring one thread keeps any number of operations in flight; if
-  /// the kernel refuses io_uring, each operation in flight has its own thread.)
+  /// the kernel refuses io_uring, each operation in flight has its own thread, up to 32 threads.)
   int intra_op_parallelism = 1;
   /// Blocks are submitted to the kernel one by one, each with its own system call.
   bool single_submit = false;

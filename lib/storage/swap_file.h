@@ -60,8 +60,9 @@ class SwapFile {
   /// cannot be made or written to, or (with bytes wanted, bytes free and remedies) when the disk is
   /// too full.
   explicit SwapFile(const SwapOptions& options, StorageSystem& system = machine_storage());
-  /// Waits for the blocks that the kernel is working on, because they use the caller's memory.
-  /// Blocks that were not submitted yet are dropped.
+  /// Waits for the blocks that were passed to the queue, because they use the caller's memory.
+  /// Drops the blocks of requests that still wait for a place in the queue, and with threads (no
+  /// io_uring) those that no thread has begun.
   ~SwapFile();
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;

@@ -57,7 +57,8 @@ class Checkpointer : public Saver {
 
   /// Restores the record of the best checkpoint in a resumed run, after `progress` was restored
   /// from the checkpoint. Forgets a best checkpoint that no longer exists, and writes the best one
-  /// of `progress` to the record on disk.
+  /// of `progress` to the record on disk. If there is none, removes a record on disk that names a
+  /// later step, because this run may get another state at that step.
   void restore_best(TrainingProgress& progress);
   /// Removes the record of the best checkpoint if it names `step`, whose evaluation was not finite.
   /// Older versions wrote such records.
@@ -83,6 +84,7 @@ class Checkpointer : public Saver {
   void prepare_folder();
   void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
+  void remove_best_if(const std::function<bool(int64_t step)>& is_outdated);
   CheckpointMeta make_meta(const TrainingProgress& progress,
                            const std::string& data_fingerprint) const;
   bool is_due(int64_t step) const;

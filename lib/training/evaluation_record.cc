@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/amount_text.h"
 #include "base/error.h"
@@ -90,6 +91,7 @@ void EvaluationRecord::record_best(int64_t step, const std::vector<EvaluationRes
   const std::optional<double> value = finite_value(*best_metric_, results);
   const bool higher_is_better = keep_best_.mode == BestMode::kMax;
   if (!value || (best_ && !improves_on(*value, best_->value, higher_is_better))) return;
+  second_previous_best_ = previous_best_;
   previous_best_ = best_;
   best_ = BestEvaluation{step, *value};
 }
@@ -109,10 +111,13 @@ void EvaluationRecord::record_improvement(int64_t step,
 }
 
 void EvaluationRecord::forget_best(int64_t step) {
+  const auto is_of_step = [step](const auto& best) { return best && best->step == step; };
   if (is_best(step))
-    best_ = std::exchange(previous_best_, std::nullopt);
-  else if (previous_best_ && previous_best_->step == step)
-    previous_best_.reset();
+    best_ = std::exchange(previous_best_, std::exchange(second_previous_best_, std::nullopt));
+  else if (is_of_step(previous_best_))
+    previous_best_ = std::exchange(second_previous_best_, std::nullopt);
+  else if (is_of_step(second_previous_best_))
+    second_previous_best_.reset();
 }
 
 bool EvaluationRecord::should_stop() const {

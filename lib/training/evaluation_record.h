@@ -43,7 +43,8 @@ class EvaluationRecord {
   /// Returns whether the state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
   /// Forgets the best checkpoint after `step`, because it could not be written or no longer exists;
-  /// the previous best becomes the best again.
+  /// the previous best becomes the best again. So the best is known even if the saves of the last
+  /// two bests fail: the first of them may still be in progress when the second is found.
   void forget_best(int64_t step);
   /// Returns the metric by which the best checkpoint is chosen; "" if no best checkpoint is kept.
   const std::string& metric() const { return keep_best_.metric; }
@@ -84,6 +85,10 @@ class EvaluationRecord {
   bool is_of_older_version_ = false;
   /// The best evaluation, and the evaluation that was the best before it.
   std::optional<BestEvaluation> best_, previous_best_;
+  /// The evaluation that was the best before previous_best_. It is needed only while the previous
+  /// best is being written. text() leaves it out, because each checkpoint is made after the save
+  /// before it has ended.
+  std::optional<BestEvaluation> second_previous_best_;
   /// The last evaluation that improved, and the number of evaluations since then that did not.
   std::optional<BestEvaluation> last_improvement_;
   int64_t evaluations_without_improvement_ = 0;

@@ -126,11 +126,13 @@ class DataIdentity {
   /// Collective: waits until all fingerprints are known, the ranks agree to stop, or a time limit
   /// passes.
   virtual void await(StopAgreement& stop) = 0;
-  /// Collective: waits in the same way, once, before a resumed run saves anything. So no later
-  /// start finds a checkpoint that was trained on other data.
+  /// Collective: waits in the same way, once, before a resumed run saves anything that a stop
+  /// signal does not ask for. So a run on other data is refused before it saves, unless reading the
+  /// data takes too long.
   virtual void await_before_saving(StopAgreement& stop) = 0;
-  /// Returns the fingerprint of the training data for the checkpoint's record; "" if it is not
-  /// known, and on ranks other than 0.
+  /// Returns the fingerprint of the training data for the checkpoint's record; "" until it is
+  /// known, and on ranks other than 0. A resumed run may have other data than the run before, so a
+  /// checkpoint never records the earlier run's fingerprint.
   virtual const std::string& training_fingerprint() const = 0;
 };
 

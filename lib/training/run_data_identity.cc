@@ -22,22 +22,18 @@ void RunDataIdentity::set_checkpoint(const std::string& folder, const std::strin
 
 void RunDataIdentity::start(const RunData& data) {
   if (!session_.is_first()) return;
-  set_recorded_fingerprint();
+  keep_recorded_fingerprints();
   const RunPaths paths(request_.config.output_dir);
   fingerprints_.start("train", *data.train, paths.fingerprint("train"));
   for (const ValidationSet& set : data.validation)
     fingerprints_.start(set.role(), *set.sequences, paths.fingerprint(set.role()));
 }
 
-/// Sets the fingerprints that records contain until the fingerprints of the data are computed:
-/// those of the run that is resumed. So a start that is refused later does not remove them.
-void RunDataIdentity::set_recorded_fingerprint() {
-  recorded_fingerprint_ = checkpoint_fingerprint_;
+/// Keeps the fingerprints of the run that is resumed in run.json until the fingerprints of the data
+/// are computed. So a start that is refused later does not remove them.
+void RunDataIdentity::keep_recorded_fingerprints() {
   const auto& earlier = journal_.recorder()->earlier_manifest();
   if (checkpoint_folder_.empty() || !earlier) return;
-  if (const auto train = earlier->data.find("train");
-      recorded_fingerprint_.empty() && train != earlier->data.end())
-    recorded_fingerprint_ = train->second.fingerprint;
   journal_.update([&](RunManifest& manifest) {
     for (const auto& [role, data] : earlier->data)
       if (const auto now = manifest.data.find(role); now != manifest.data.end())

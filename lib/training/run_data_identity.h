@@ -27,14 +27,10 @@ class RunDataIdentity : public DataIdentity {
   void await_before_saving(StopAgreement& stop) override;
   void await(StopAgreement& stop) override;
 
-  /// Returns the fingerprint of the training data. Until it is known, returns the fingerprint that
-  /// the resumed run recorded.
-  const std::string& training_fingerprint() const override {
-    return train_fingerprint_.empty() ? recorded_fingerprint_ : train_fingerprint_;
-  }
+  const std::string& training_fingerprint() const override { return train_fingerprint_; }
 
  private:
-  void set_recorded_fingerprint();
+  void keep_recorded_fingerprints();
   bool await_briefly();
   void record_fingerprint(const std::string& role, const std::string& digest);
   void refuse_other_data(const std::string& path, const std::string& before,
@@ -44,7 +40,7 @@ class RunDataIdentity : public DataIdentity {
   Session& session_;
   RunJournal& journal_;
   DataFingerprints fingerprints_;
-  std::string train_fingerprint_, recorded_fingerprint_;
+  std::string train_fingerprint_;
   bool has_awaited_ = false;
   /// The folder of the checkpoint from which the run resumes; "" for a new run.
   std::string checkpoint_folder_;

@@ -42,8 +42,10 @@ std::string nonfinite_places(const std::vector<std::string>& texts) {
 SkippedSteps::SkippedSteps(const Config& config)
     : scaler_(config), limit_(config.train.max_nonfinite_steps) {}
 
-void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& scaler) {
+void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& scaler,
+                           int64_t consecutive) {
   total_ = total;
+  consecutive_ = consecutive;
   if (scaler) scaler_.restore(*scaler);
 }
 

@@ -42,17 +42,21 @@ class SkippedSteps {
  public:
   explicit SkippedSteps(const Config& config);
 
-  /// Restores the counts from a checkpoint.
-  void restore(int64_t total, const std::optional<LossScalerState>& scaler);
+  /// Restores the counts from a checkpoint. Checkpoints of older versions have no `consecutive`.
+  void restore(int64_t total, const std::optional<LossScalerState>& scaler,
+               int64_t consecutive = 0);
 
   int64_t total() const { return total_; }
+  /// Returns the number of consecutive steps up to now that were not finite, not counting overflows
+  /// that reduced the loss scale.
+  int64_t consecutive() const { return consecutive_; }
   /// Returns the factor by which the next step's loss is multiplied.
   double loss_scale() const { return scaler_.scale(); }
   std::optional<LossScalerState> scaler_state() const { return scaler_.state(); }
 
   /// Returns whether a step that is not finite should be repeated to find the place. This is so
-  /// only for the first of several consecutive such steps, and not if reducing the loss scale may
-  /// solve the problem.
+  /// only for the first of several consecutive such steps (after a resume, the first since then),
+  /// and not if reducing the loss scale may solve the problem.
   bool needs_search() const { return !scaler_.expects_overflow() && !search_; }
 
   /// Counts a step; `search` is the result if the step was repeated. Returns a warning; "" for a
@@ -72,10 +76,8 @@ class SkippedSteps {
   LossScaler scaler_;
   int64_t limit_;
   int64_t total_ = 0;
-  /// The number of consecutive steps that were not finite, not counting overflows that reduced the
-  /// loss scale.
   int64_t consecutive_ = 0;
-  /// The search for the first of these steps, if there was one.
+  /// The search for the first of the consecutive steps, if there was one.
   std::optional<NonfiniteSearch> search_;
 };
 

@@ -50,13 +50,29 @@ void TrainingLoop::check_and_save() {
   // memory error has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
   if (parts_.stop.reached())
-    parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
+    save_now();
   else if (!has_ended() &&
            parts_.saver.save_if_due(progress_, parts_.data_identity.training_fingerprint()))
     // Saving took time. A stop that was requested during the save must not wait for another step
     // and its save.
     parts_.stop.vote();
   review_stop_lead();
+}
+
+/// Saves after a stop signal, without waiting for the data's fingerprint. Says so if a resumed run
+/// does not know yet whether its data are those of the run before.
+void TrainingLoop::save_now() {
+  if (parts_.data_identity.is_resumed()) report_unknown_data();
+  parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
+}
+
+void TrainingLoop::report_unknown_data() {
+  if (!parts_.data_identity.training_fingerprint().empty() ||
+      parts_.saver.has_saved(progress_.step))
+    return;
+  parts_.journal.print(
+      "the last checkpoint does not record the data's fingerprint: not all of the data has been "
+      "read");
 }
 
 /// Compares the replicas of the present state, unless they were compared after this step already,
@@ -243,17 +259,12 @@ void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {
     // A background save that was in progress when the signal came may still fail, so save() waits
     // for it.
-    if (progress_.step > 0)
-      parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
+    if (progress_.step > 0) save_now();
     return;
   }
   check_replicas();
   parts_.data_identity.await(parts_.stop);
-  if (parts_.data_identity.training_fingerprint().empty() &&
-      !parts_.saver.has_saved(progress_.step))
-    parts_.journal.print(
-        "the last checkpoint does not record the data's fingerprint: not all of the data has been "
-        "read");
+  report_unknown_data();
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
   if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.vote();
 }

@@ -46,6 +46,8 @@ class TrainingLoop {
   void warn_of_no_labels(const StepMetrics& metrics);
   void warn_of_slow_ranks(const StepMetrics& metrics);
   void check_and_save();
+  void save_now();
+  void report_unknown_data();
   void check_replicas();
   void review_stop_lead();
 

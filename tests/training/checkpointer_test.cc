@@ -471,6 +471,32 @@ TEST_CASE("a best state whose save in the background failed is the best once it 
   CHECK(run.best_on_disk() == 1);
 }
 
+TEST_CASE("two failed background saves of better states in a row leave the best one saved") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(in_background(saved_every(0))));
+  const auto evaluate_and_save = [&](double loss) {
+    ++run.progress.step;
+    run.evaluate(loss);
+    run.checkpointer->save_if_due(run.progress, "data");
+  };
+  evaluate_and_save(3);
+  run.await_save();
+  for (const double better : {2.0, 1.0}) {
+    run.disk->fail_next("sync", "rank-00000", ENOSPC);
+    evaluate_and_save(better);
+    run.await_save();
+  }
+  run.step();
+  CHECK(run.journal.warnings.size() == 2);
+  REQUIRE(run.progress.evaluations.best());
+  CHECK(run.progress.evaluations.best()->step == 1);
+  evaluate_and_save(2.5);  // better than the best
+  run.await_save();
+  run.step();
+  CHECK(run.steps() == StepNumbers{1, 5});
+  CHECK(run.best_on_disk() == 5);
+}
+
 TEST_CASE("a save in the foreground that fails ends the run, and nothing is reported as saved") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
@@ -627,6 +653,39 @@ TEST_CASE("a run has no best checkpoint if all that it knows of are gone") {
   run.checkpointer->restore_best(run.progress);
   CHECK_FALSE(run.progress.evaluations.best());
   CHECK(run.journal.warnings.size() == 2);
+}
+
+TEST_CASE("a run resumed from before its first best removes the record of a later best") {
+  const TempFolder folder;
+  const Config config = with_best(saved_every(1));
+  SavingRun before(folder.path(), config);
+  before.step();
+  ++before.progress.step;
+  before.evaluate(1);
+  before.checkpointer->save_if_due(before.progress, "data");
+  REQUIRE(before.best_on_disk() == 2);
+  for (const int64_t step : {2, 1}) {
+    SavingRun run(folder.path(), config);
+    run.progress.restore(Checkpoint(run.folder_of(step)).meta());
+    run.checkpointer->restore_best(run.progress);
+    CHECK(run.best_on_disk().has_value() == (step == 2));
+  }
+}
+
+TEST_CASE("a run resumed without a best of its own keeps the record of an earlier step") {
+  const TempFolder folder;
+  SavingRun run(folder.path(), with_best(saved_every(1)));
+  ++run.progress.step;
+  run.evaluate(1);
+  run.checkpointer->save_if_due(run.progress, "data");
+  run.step();
+  Config other = with_best(saved_every(1));
+  other.checkpoint.keep_best.mode = BestMode::kMax;
+  SavingRun resumed(folder.path(), other);
+  resumed.progress.restore(Checkpoint(run.folder_of(2)).meta());
+  resumed.checkpointer->restore_best(resumed.progress);
+  CHECK_FALSE(resumed.progress.evaluations.best());
+  CHECK(resumed.best_on_disk() == 1);
 }
 
 TEST_CASE("the record of the best checkpoint is removed only if it names the given step") {

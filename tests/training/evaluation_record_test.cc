@@ -143,6 +143,18 @@ TEST_CASE("if the best checkpoint is lost, the one before it is the best") {
   REQUIRE_FALSE(record.best());
 }
 
+TEST_CASE("if the saves of two bests in a row fail, the one before them is the best") {
+  for (const std::vector<int64_t>& failed : {std::vector<int64_t>{2, 3}, {3, 2}}) {
+    EvaluationRecord record(wishing());
+    for (int64_t step = 1; step <= 3; ++step)
+      record.add(step, found(10.0 - static_cast<double>(step)));
+    for (const int64_t step : failed) record.forget_best(step);
+    REQUIRE(record.is_best(1));
+    record.add(4, found(9.5));
+    REQUIRE(record.is_best(1));
+  }
+}
+
 TEST_CASE("evaluations that do not beat the last improvement by more than min_delta are counted") {
   EvaluationRecord record(wishing());
   record.add(0, found(1));

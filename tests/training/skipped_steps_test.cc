@@ -170,8 +170,7 @@ TEST_CASE("overflows with a static loss scale count as steps that are not finite
               .starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
 }
 
-TEST_CASE(
-    "a resumed run keeps the total and the loss scale, but not the count of consecutive steps") {
+TEST_CASE("a resumed run keeps the total, the loss scale and the count of consecutive steps") {
   SkippedSteps before(small_scale());
   for (int64_t step = 1; step <= 2; ++step) bad(before, step, kPlace);
   SkippedSteps after(small_scale());
@@ -188,6 +187,19 @@ TEST_CASE(
   REQUIRE(plain.total() == 5);
   REQUIRE_FALSE(plain.scaler_state().has_value());
   REQUIRE(refusal(plain, 5) == "");
+
+  SkippedSteps two(three_in_a_row());
+  for (int64_t step = 1; step <= 2; ++step) bad(two, step, kPlace);
+  REQUIRE(two.consecutive() == 2);
+  SkippedSteps third(three_in_a_row());
+  third.restore(two.total(), two.scaler_state(), two.consecutive());
+  REQUIRE(third.needs_search());  // the place of the first is not known anymore
+  bad(third, 3, "rank 0, elsewhere");
+  REQUIRE(refusal(third, 3).starts_with(
+      "7: step 3: loss or gradient was not finite for 3 steps in a row: first met by rank 0"));
+  third.restore(two.total(), two.scaler_state(), two.consecutive());
+  third.add_step(3, true, std::nullopt);
+  REQUIRE(third.consecutive() == 0);
 }
 
 TEST_CASE("of ranks that share sequences, those that met the value first are named") {

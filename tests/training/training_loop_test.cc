@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "fake_run.h"
+#include "inputs/resume_policy.h"
 
 #include <catch2/catch.hpp>
 
@@ -170,6 +171,21 @@ TEST_CASE(
   run.calls.clear();
   loop.save_last();
   CHECK(run.calls == Calls{"save 3"});  // neither checks nor waits
+}
+
+TEST_CASE("a resumed run that stops before it knows its data saves at once, and says so once") {
+  for (const bool resumed : {true, false}) {
+    FakeRun run(plain(), 9);
+    run.resumed = resumed;
+    run.fingerprint = "";
+    run.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
+    TrainingLoop loop = run.loop();
+    loop.run();
+    loop.save_last();
+    CHECK(only(run, {"save"}) == Calls(2, "save 2 of unknown data"));
+    CHECK(only(run, {"await"}).empty());
+    CHECK(run.printed.size() == (resumed ? 1U : 0U));
+  }
 }
 
 TEST_CASE("a rank reports its own signal with its next step") {
@@ -385,6 +401,32 @@ TEST_CASE(
     overflows.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(failure_of(overflows) ==
         "7: loss or gradient was not finite in all 2 steps: nothing was trained");
+}
+
+TEST_CASE("consecutive steps that are not finite are counted across a resume") {
+  Config config = plain();
+  config.train.max_nonfinite_steps = 3;
+  const auto be_infinite = [](StepRun& found) { found.result.gradient_norm = kInfinite; };
+  FakeRun before(config, 3);
+  for (const int64_t step : {2, 3}) before.at[step] = be_infinite;
+  CHECK(failure_of(before) == "none");
+  FakeRun run(config, 9);
+  restore(run, before);
+  run.at[4] = be_infinite;
+  CHECK(failure_of(run) ==
+        "7: step 4: loss or gradient was not finite for 3 steps in a row: first met by rank 1, "
+        "forward layer 2");
+
+  FakeRun finite(config, 6);
+  restore(finite, before);
+  for (const int64_t step : {5, 6}) finite.at[step] = be_infinite;
+  CHECK(failure_of(finite) == "none");
+  CheckpointMeta meta;
+  finite.progress.add_to(meta);
+  CHECK(meta.extra.at(kNonfiniteRecord) == "2");
+  meta.extra.erase(kNonfiniteRecord);  // as in a checkpoint of an older version
+  finite.progress.restore(meta);
+  CHECK(finite.progress.skipped.consecutive() == 0);
 }
 
 TEST_CASE("a resumed run of which no step was finite has trained nothing") {
