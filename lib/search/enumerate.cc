@@ -68,8 +68,8 @@ std::vector<Pipeline> pipelines(int64_t stages) {
   if (stages == 1) return {{}};
   std::vector<Pipeline> all;
   const auto add = [&](const ScheduleTraits& traits) {
-    all.push_back({traits.schedule, traits.usual_chunks});
-    if (traits.has_any_chunks) all.push_back({traits.schedule, 2 * traits.usual_chunks});
+    all.push_back({traits.schedule, traits.default_chunks});
+    if (traits.chunks_configurable) all.push_back({traits.schedule, 2 * traits.default_chunks});
   };
   add(traits_of(kDefaultSchedule));
   for (const ScheduleTraits& traits : kScheduleTraits)
