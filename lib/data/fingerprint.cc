@@ -35,7 +35,7 @@ std::vector<FileRecord> present_files(const TokenFile& file) {
     struct stat info {};
     if (::stat(part.path.c_str(), &info) != 0)
       throw Error(ExitCode::kBadInput, cat(part.path, ": was removed while in use"),
-                  "leave the files of running jobs alone");
+                  "restore the file and resume the run");
     records.push_back({part.role, absolute(part.path), info.st_size,
                        info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec, 0});
   }

@@ -58,8 +58,8 @@ int64_t max_sidecar_bytes(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
   if (bytes <= kMaxSidecar || !begins_like_sidecar(path)) return kMaxSidecar;
   if (bytes > kMaxWrittenSidecar)
-    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ",
-                             human_bytes(kMaxWrittenSidecar), " are read"));
+    refuse_sidecar(path, cat("is ", human_bytes(bytes), ", larger than the limit of ",
+                             human_bytes(kMaxWrittenSidecar)));
   return kMaxWrittenSidecar;
 }
 

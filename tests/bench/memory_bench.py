@@ -322,8 +322,8 @@ def report(rows, failed):
            if under else "") + "."]
     if failed:
         sentences.append(f"{len(failed)} trainings failed: {'; '.join(failed)}.")
-    head = ["| config | predicted | peers | working memory | measured | off "
-            "| off, MiB |", "|---|---|---|---|---|---|---|"]
+    head = ["| config | predicted | peers | working memory | measured | error "
+            "| error, MiB |", "|---|---|---|---|---|---|---|"]
     lines = head + [row_text(row) for row in rows] + [""]
     return "\n".join(lines + textwrap.wrap(" ".join(sentences), 100)) + "\n"
 

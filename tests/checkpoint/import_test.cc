@@ -146,7 +146,7 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
           ": the states of w have different shapes");
   REQUIRE(import_refusal(temp, kWholeImport, {}) == ": holds no tensors");
   REQUIRE(import_refusal(temp, kWholeImport + std::string(65 << 20, ' '), states) ==
-          "/import.json: has 65.00 MiB, at most 64.00 MiB are read");
+          "/import.json: is 65.00 MiB, larger than the limit of 64.00 MiB");
 }
 
 TEST_CASE("an import whose files were changed after writing is refused") {

@@ -70,7 +70,7 @@ TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
           "one micro-batch for each rank\n  remedy: use train_batch_size 64 or a multiple of it");
   REQUIRE(batch(cat("{", kM, "4e18, ", kG, "4e18}")) ==
           "c.yaml:1:34: error: micro 4000000000000000000 × accumulation 4000000000000000000 × "
-          "data-parallel 4 is too large a batch");
+          "data-parallel 4 overflows 64 bits\n  remedy: use smaller values");
   REQUIRE(batch("{}") ==
           "config: error: no batch size is given\n"
           "  remedy: write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "

@@ -141,7 +141,7 @@ TEST_CASE("a large sidecar is recognized by its beginning, and one above the lim
   folder.write("x.json", text);
   std::filesystem::resize_file(folder.file("x.json"), 65 << 20);
   REQUIRE_THROWS_WITH(read_sidecar(path),
-                      Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
+                      Catch::Contains("x.json: is 65.00 MiB, larger than the limit of 64.00 MiB"));
 }
 
 TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused", "[fingerprint]") {

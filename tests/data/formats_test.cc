@@ -469,7 +469,7 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
   REQUIRE(error_of([&] { data.check_not_truncated(); }) ==
           path +
               ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
-              "file name and leave files of running jobs alone");
+              "file; do not change a file that a run is reading");
 }
 
 TEST_CASE("data.format decides if name and content are ambiguous", "[formats]") {

@@ -146,7 +146,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 f"memory: rank 0: {disk}/ftrun-HASH-rank0.swap: reserving space failed: File too "
                 "large (1.22 MiB wanted, SPACE free)\n  remedy: raise the limit of file sizes "
                 "(ulimit -f), or point nvme_path at a file system that takes files of this size; "
-                "change what saves most memory on each rank: "
+                "make one or more of these changes (savings per rank): "
                 "zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n",
                 wrapper=("prlimit", "--fsize=1200000"), comm={"backend": "gloo"},
                 export={"enabled": False})

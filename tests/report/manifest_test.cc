@@ -207,7 +207,7 @@ TEST_CASE("a manifest that is far too large is refused before it is read") {
   std::filesystem::resize_file(path, 17 << 20);  // sparse
   const Error error = error_of([&] { read_manifest(path); });
   REQUIRE(error.code() == ExitCode::kBadInput);
-  REQUIRE(error.message() == path + ": has 17.00 MiB, at most 16.00 MiB are read");
+  REQUIRE(error.message() == path + ": is 17.00 MiB, larger than the limit of 16.00 MiB");
 }
 
 TEST_CASE("a damaged manifest is refused with the field that is wrong") {
