@@ -137,8 +137,8 @@ class MeshLayouts {
       if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
       layout.replicas = replicas;
       for (const StateOffload& offload : state_offloads(task_, layout.zero)) {
-        layout.optimizer = offload.optimizer;
-        layout.parameters = offload.parameters;
+        layout.optimizer_offload = offload.optimizer;
+        layout.parameter_offload = offload.parameters;
         all_.add(layout);
       }
     }
