@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "axes/pipeline/names.h"
+#include "axes/pipeline/schedule_traits.h"
 #include "base/adapter_choices.h"
 #include "base/data_format.h"
 #include "base/enum_names.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "axes/pipeline/names.h"
+#include "axes/pipeline/schedule_traits.h"
 #include "axes/pipeline/pipeline_layout.h"
 #include "axes/pipeline/schedule_timeline.h"
 #include "model/description.h"
