@@ -3,9 +3,9 @@
 stage, offload, adapter and kernels.
 
   tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
-                           [--steps 12] [--way NAME]... [--hidden] [--peer]
+                           [--steps 12] [--setting NAME]... [--hidden] [--peer]
 
-Trains the model at --model in bf16 on one rank. Each way is a run of its own:
+Trains the model at --model in bf16 on one rank. Each setting is a run of its own:
 
   tokens/s      of the median step, without the first two
   TFLOP/s       model FLOPs (below) times tokens/s
@@ -35,7 +35,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOST = "{device: cpu}"
 LORA = "adapter={type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}"
-WAYS = {
+SETTINGS = {
     "ZeRO 0": [],
     "ZeRO 1": ["zero_optimization.stage=1"],
     "ZeRO 2": ["zero_optimization.stage=2"],
@@ -152,7 +152,7 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--micro-batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
-    parser.add_argument("--way", action="append", choices=WAYS, help="these ways alone")
+    parser.add_argument("--setting", action="append", choices=SETTINGS, help="only these")
     parser.add_argument("--hidden", action="store_true",
                         help="a second run each, for the share of hidden copies")
     parser.add_argument("--peer", action="store_true",
@@ -162,11 +162,11 @@ def main():
     if args.steps < 4:
         parser.error("--steps: at least 4, the first two are not counted")
     print(f"{args.model.name}, bf16, {args.micro_batch} x {args.sequence} tokens a step, one rank")
-    print("| way | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n"
+    print("| setting | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n"
           "|---|---|---|---|---|---|---|")
     failed = 0
-    for name, settings in WAYS.items():
-        if args.way and name not in args.way:
+    for name, settings in SETTINGS.items():
+        if args.setting and name not in args.setting:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             result, why = run(args, scratch, settings)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the planned peak memory of a process with the measured one: trains small models in every
-way that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
+"""Compares the planned peak memory of a process with the measured one: trains small models with
+every setting that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
 
     memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--page FILE]
 

@@ -12,8 +12,8 @@ and the ratios of each pair. README.md says how.
       compares ftrun's ZeRO-3 with its own plain data parallelism
   train_bench.py --data train.bin --disk
       compares a step with the optimizer on disk with its update and its transfers
-  train_bench.py --data train.bin --ways
-      shows memory and tokens/s of ftrun's ways to save memory
+  train_bench.py --data train.bin --settings
+      shows memory and tokens/s of ftrun's settings that save memory
   train_bench.py --table [--out results.jsonl]
       prints what has been measured so far
 
@@ -76,7 +76,7 @@ CASES = {
 CPU, DISK = "{device: cpu}", "{device: nvme, nvme_path: FOLDER}"
 # The settings in the tables of docs/memory.md and docs/benchmarks.md, on two ranks: what each adds
 # to plain data parallelism.
-WAYS = {
+SETTINGS = {
     "ZeRO 0 (data parallel)": [],
     "ZeRO 1": ["zero_optimization.stage=1"],
     "ZeRO 2": ["zero_optimization.stage=2"],
@@ -325,10 +325,10 @@ def pair_row(name, records):
             f"{largest_error(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
 
 
-def ways_rows(records):
+def settings_rows(records):
     used, rows = counted(records), []
-    base = next(iter(WAYS))
-    for name in WAYS:
+    base = next(iter(SETTINGS))
+    for name in SETTINGS:
         kept = used[-1]["runs"][name]["categories"]
         cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in CATEGORIES]
         peak = statistics.median(r["runs"][name]["memory"] for r in used)
@@ -347,12 +347,12 @@ def table(args):
               "instead of Gloo | peak memory of a rank | launch to first step done | losses off | "
               "norms off |\n" + "|---" * 9 + "|")
         print("\n".join(pair_row(name, args.results.of(name)) for name in pairs))
-    if "ways" in names:
-        found = args.results.of("ways")
+    if "settings" in names:
+        found = args.results.of("settings")
         print(f"\n{sum(r['quiet'] for r in found)} of {len(found)} rounds quiet")
         print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES)
               + " | peak of the process | tokens/s |\n" + "|---" * (3 + len(CATEGORIES)) + "|")
-        print("\n".join(ways_rows(found)))
+        print("\n".join(settings_rows(found)))
     for name in ("bound", "disk"):
         if name in names:
             found = args.results.of(name)
@@ -388,12 +388,12 @@ def disk(args):
                                                      f"{pair['foreign']:.2f}", flush=True))
 
 
-def ways(args):
-    """Measures each way once per round."""
+def measure_settings(args):
+    """Measures each of SETTINGS once per round."""
     runs = {name: (lambda settings=settings: run_ftrun(args,
                                                        dict(ranks=2, mb=1, settings=settings)))
-            for name, settings in WAYS.items()}
-    repeat(args, "ways", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
+            for name, settings in SETTINGS.items()}
+    repeat(args, "settings", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
         f"round {i}: foreign {found['foreign']:.2f}; "
         + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s"
                    for name, run in found["runs"].items()), flush=True))
@@ -540,7 +540,7 @@ def parse():
     parser.add_argument("--peers", help="folder of the baseline trainers: hf_single.py, hf_ddp.py, "
                                         "hf_fsdp2.py, ds_zero.py, common.py")
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
-    for flag in ("bound", "plain", "disk", "ways", "exact", "table"):
+    for flag in ("bound", "plain", "disk", "settings", "exact", "table"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
@@ -568,8 +568,8 @@ def parse():
         parser.error("--steps: at least 2, the first is not timed")
     if not args.table and not args.data:
         parser.error("--data is needed")
-    if not (args.bound or args.plain or args.disk or args.ways or args.table or args.peers):
-        parser.error("give --peers, --bound, --plain, --disk, --ways or --table")
+    if not (args.bound or args.plain or args.disk or args.settings or args.table or args.peers):
+        parser.error("give --peers, --bound, --plain, --disk, --settings or --table")
     return args
 
 
@@ -589,7 +589,7 @@ def main():
         args.scratch = pathlib.Path(scratch)
         args.data = flat_data(args)
         for flag, work in (("bound", bound), ("plain", compare_plain), ("disk", disk),
-                           ("ways", ways)):
+                           ("settings", measure_settings)):
             if getattr(args, flag):
                 work(args)
         if args.peers:
