@@ -3,7 +3,7 @@
 stage, offload, adapter and kernels.
 
   tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
-                           [--steps 12] [--setting NAME]... [--hidden] [--peer]
+                           [--steps 12] [--setting NAME]... [--hidden] [--baseline]
 
 Trains the model at --model in bf16 on one rank. Each setting is a run of its own:
 
@@ -17,7 +17,7 @@ Trains the model at --model in bf16 on one rank. Each setting is a run of its ow
                 (wall_clock_breakdown) measures it, because this waits for the GPU once per step.
 
 A token's model FLOPs are 6 for each weight that it is multiplied by (4 if the weight is frozen)
-and, for causal attention, 6 x layers x query width x sequence length. --peer compares with a
+and, for causal attention, 6 x layers x query width x sequence length. --baseline compares with a
 training loop of transformers on the same weights and tokens: fp32 weights under autocast to bf16,
 scaled-dot-product attention, fused AdamW, clipping. It runs as it is and, with --compiled, also
 compiled by torch.compile.
@@ -111,7 +111,7 @@ def model_flops(folder, sequence, frozen):
     return (4 if frozen else 6) * weights + 6 * c["num_hidden_layers"] * wide * sequence
 
 
-def peer(args, compiled):
+def baseline(args, compiled):
     """Returns tokens/s of transformers' own loop, from the median step without the first two, and
     the bytes that torch reserved."""
     import array
@@ -155,7 +155,7 @@ def main():
     parser.add_argument("--setting", action="append", choices=SETTINGS, help="only these")
     parser.add_argument("--hidden", action="store_true",
                         help="a second run each, for the share of hidden copies")
-    parser.add_argument("--peer", action="store_true",
+    parser.add_argument("--baseline", action="store_true",
                         help="transformers' loop on the same GPU, last")
     parser.add_argument("--compiled", action="store_true", help="that loop compiled, too")
     args = parser.parse_args()
@@ -186,8 +186,8 @@ def main():
         print(f"| {name} | {speed:.0f} | {rate:.0f} | "
               + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
               f" | {hidden(timed[0]) if args.hidden else ''} |", flush=True)
-    for compiled in ([False] if args.peer else []) + ([True] if args.compiled else []):
-        speed, reserved = peer(args, compiled)
+    for compiled in ([False] if args.baseline else []) + ([True] if args.compiled else []):
+        speed, reserved = baseline(args, compiled)
         rate = speed * model_flops(args.model, args.sequence, False) * 1e-12
         name = "transformers, compiled" if compiled else "transformers"
         print(f"| {name} | {speed:.0f} | {rate:.0f} | {reserved / 2**20:.0f} | | | |", flush=True)
