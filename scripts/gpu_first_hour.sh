@@ -234,7 +234,7 @@ all_steps() {
   step start pass start
   step spills pass spills
   step kernels pass bin/test_cuda
-  step trainings pass bin/test_engine_cuda
+  step training-runs pass bin/test_engine_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
   for check in repeat recorded cpu cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench

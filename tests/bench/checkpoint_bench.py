@@ -13,8 +13,8 @@ README.md says how.
 
 One process trains the model in fp32, so a checkpoint holds three floats per parameter. All files
 are below --folder, on the disk that is measured. The same run measures the machine's limits between
-trainings: it copies as many bytes of memory on as many threads; it writes and syncs a file of as
-many bytes, drops it from the kernel's page cache, and reads it back.
+training runs: it copies as many bytes of memory on as many threads; it writes and syncs a file of
+as many bytes, drops it from the kernel's page cache, and reads it back.
 
 With a baseline, the two programs take turns in going first. Both save and load in processes of
 their own while nothing else runs, except that the pause of training is measured on a save during
@@ -125,7 +125,7 @@ def disk_seconds(folder, size):
 def costs_within(lines, every, seconds, paused):
     """Returns what each checkpoint but the first cost the training: its pause, and the extra time
     of the steps during its writing over those before and after them. Both come from one training,
-    since the machine's speed may change by more than that between trainings."""
+    since the machine's speed may change by more than that between training runs."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     concurrent_steps = math.ceil(seconds / statistics.median(times.values()))
     costs = []
@@ -162,8 +162,8 @@ def compare_with_machine(args):
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
         seconds = statistics.median(seconds for _, seconds, _ in saves)
-        # These are all steps from one checkpoint to the next, in both trainings. Steps before the
-        # first checkpoint also pay, once per run, for the copy's pages that the kernel has not
+        # These are all steps from one checkpoint to the next, in both training runs. Steps before
+        # the first checkpoint also pay, once per run, for the copy's pages that the kernel has not
         # provided yet.
         counted = range(args.every + 1, args.steps // args.every * args.every + 1)
         step, mean = (statistics.fmean(line["step_seconds"] for line in metrics if "loss" in line

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures whole trainings on one GPU: tokens/s, memory and the share of hidden copies by ZeRO
+"""Measures whole training runs on one GPU: tokens/s, memory and the share of hidden copies by ZeRO
 stage, offload, adapter and kernels.
 
   tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
