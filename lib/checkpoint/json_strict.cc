@@ -45,7 +45,7 @@ class KeyGuard {
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_.back().insert(key).second)
-        refuse_json(cat(where_, ": key \"", printable(key), "\" comes twice in one object"));
+        refuse_json(cat(where_, ": key \"", printable(key), "\" appears twice in one object"));
     }
     return true;
   }

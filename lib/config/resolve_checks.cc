@@ -153,7 +153,7 @@ void check_zero(ResolveState& r) {
   if (z.stage >= 2 && r.config.pipeline.stages > 1)
     r.notice("zero_optimization.stage",
              cat("ZeRO stage ", z.stage, " with pipeline.stages ", r.config.pipeline.stages,
-                 ": DeepSpeed refuses the two together, ftrun shards each stage's parameters"));
+                 ": DeepSpeed refuses the two together, but ftrun shards each stage's parameters"));
 }
 
 void check_offload(ResolveState& r) {

@@ -193,7 +193,7 @@ void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
     if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;
     if (side->statistics.max_id < vocab_rows) continue;
     throw Error(ExitCode::kBadInput,
-                cat(file->path(), ": its largest id is ", side->statistics.max_id, " (as ",
+                cat(file->path(), ": its largest token id is ", side->statistics.max_id, " (as ",
                     side->path, " recorded), outside the model's ", vocab_rows, " rows"),
                 "prepare the data with this model's own tokenizer");
   }

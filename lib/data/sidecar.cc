@@ -87,7 +87,7 @@ int64_t integer_of(const std::string& path, const json& object, const char* key)
 std::string text_of(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string())
-    refuse_sidecar(path, cat("has no text \"", key, "\""));
+    refuse_sidecar(path, cat("has no string \"", key, "\""));
   return found->get<std::string>();
 }
 
@@ -131,7 +131,7 @@ FileRecord record_of(const std::string& path, const json& object) {
 
 Sidecar sidecar_of(const std::string& path, const json& object) {
   if (const int64_t version = integer_of(path, object, "version"); version != 1)
-    refuse_sidecar(path, cat("version ", version, ", this build reads version 1"));
+    refuse_sidecar(path, cat("version ", version, ", but this build reads version 1"));
   Sidecar side;
   side.path = path;
   side.dtype = maybe_dtype(object);

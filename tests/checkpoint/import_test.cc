@@ -127,7 +127,7 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
               temp, changed_json(kWholeImport, "\"skipped_steps\": 2", "\"skipped_steps\": 10"),
               states) == "/import.json: 10 of 9 steps were skipped");
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "[\"tokens\"]", "[1]"), states) ==
-          "/import.json: field \"unknown\" must hold texts");
+          "/import.json: field \"unknown\" must be a list of strings");
   auto fewer = states;
   fewer.pop_back();
   REQUIRE(import_refusal(temp, kWholeImport, fewer) == ": w.exp_avg_sq is missing");

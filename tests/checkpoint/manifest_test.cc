@@ -98,7 +98,7 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
 TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
   REQUIRE(refusal(manifest_with("\"format\": 2", "\"format\": 3")) ==
-          "m: has checkpoint format 3, this ftrun reads formats 1 and 2");
+          "m: has checkpoint format 3, but this ftrun reads formats 1 and 2");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": -3")) ==
           "m: field \"serial\" is -3, at least 0 was expected");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3.5")) ==
@@ -110,7 +110,7 @@ TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"sreial\": 3")) ==
           "m: field \"serial\" is missing");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
-          "m: key \"serial\" comes twice in one object");
+          "m: key \"serial\" appears twice in one object");
   REQUIRE(refusal(manifest_with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
           "m: the file of rank 0 must be rank-00000.safetensors, found ../x");
   REQUIRE(refusal(manifest_with("[2,3]", "[4294967296,4294967296]")) ==
@@ -159,12 +159,12 @@ TEST_CASE("two slices of one rank with the same entry are refused") {
   auto& slices = manifest.files[0].slices;
   slices.push_back(slices[0]);
   REQUIRE(refusal(manifest_text(manifest)) ==
-          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
+          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" appears twice");
   // The whole tensor of one kind has the same name as a part of another kind.
   slices.back() =
       slice_record("a.weight", "param[0:2,1:3]", DType::kBF16, {2, 2}, {{0, 0}, {2, 2}});
   REQUIRE(refusal(manifest_text(manifest)) ==
-          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
+          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" appears twice");
 }
 
 TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave the tensor") {
@@ -218,7 +218,7 @@ TEST_CASE("hostile JSON is refused with its position") {
   REQUIRE(refused("") == "f:1:1: is not valid JSON");
   REQUIRE(refused(std::string("{}\0", 3)) == "f:1:3: holds a NUL byte");
   REQUIRE(refused("{\"a\":\"\xff\"}") == "f:1:7: is not valid JSON");
-  REQUIRE(refused("{\"a\":{\"b\":1,\"b\":2}}") == "f: key \"b\" comes twice in one object");
+  REQUIRE(refused("{\"a\":{\"b\":1,\"b\":2}}") == "f: key \"b\" appears twice in one object");
   REQUIRE(refused("[1e999]") == "f: is not valid JSON (a number is out of range)");
   REQUIRE(refused(std::string(100'000, '[')) == "f: is nested deeper than 32 levels");
   REQUIRE(parse_json_strict("{\"a\":{\"b\":1},\"b\":{\"b\":2}}", "f").size() == 2);

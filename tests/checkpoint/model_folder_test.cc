@@ -238,7 +238,7 @@ TEST_CASE("reading a tensor or a range that the weights do not have is refused")
               ": tensor \"model.embed_tokens.weight\" has 6 elements, 0 to 9 were requested");
   REQUIRE(bad_input([&] { model.read_f32("ids", 0, 0, {}); }) ==
           (folder / "model.safetensors") +
-              ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");
+              ": tensor \"ids\" holds I64, but weights must be F32, BF16 or F16");
 }
 
 TEST_CASE(

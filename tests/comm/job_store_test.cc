@@ -420,10 +420,10 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
               "rank 0 serves another job with the same FTRUN_TOKEN; this rank belongs to job \"job "
               "8\""));
   REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
-          cat("rank 2", at, "rank 0 has restart count 1, this rank has 0"));
+          cat("rank 2", at, "rank 0 has restart count 1, but this rank has 0"));
   // Rank 0 of a later start may be about to replace this one.
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
-                      "rank 0 still has restart count 1, this rank has 2");
+                      "rank 0 still has restart count 1, but this rank has 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
   REQUIRE(served.server->admitted_connections() == 4);
 }

@@ -158,10 +158,10 @@ TEST_CASE("pipeline.partition says how a model is cut") {
     REQUIRE(pipeline_partition(other) == std::nullopt);
   REQUIRE(pipeline_problems("parallel: {pipeline: 2}\npipeline: {partition: 'type:decoder'}\n",
                             2) == Lines{});
-  REQUIRE(
-      pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: 'type:conv'}\n", 2) ==
-      "c.yaml:4:23: error: pipeline.partition \"type:conv\" matches no decoder layer\n"
-      "  remedy: write type:decoder or type:transformer, or best, which balances what parts cost");
+  REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: 'type:conv'}\n", 2) ==
+          "c.yaml:4:23: error: pipeline.partition \"type:conv\" matches no decoder layer\n"
+          "  remedy: write type:decoder or type:transformer, or best, which balances the cost of "
+          "the parts");
   REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: fair}\n", 2) ==
           "c.yaml:4:23: error: pipeline.partition: expected one of best, parameters, uniform, "
           "type:REGEX, found \"fair\"");
@@ -188,7 +188,7 @@ TEST_CASE("every ZeRO stage may be used with a pipeline, and DeepSpeed's refusal
             Lines{});
   REQUIRE(pipeline_problem("zero_optimization: {stage: 3}\npipeline: {stages: 2}\n", 4) ==
           "c.yaml:3:28: notice: ZeRO stage 3 with pipeline.stages 2: DeepSpeed refuses the two "
-          "together, ftrun shards each stage's parameters");
+          "together, but ftrun shards each stage's parameters");
   REQUIRE(pipeline_problems("zero_optimization: {stage: 1}\npipeline: {stages: 2}\n", 4) ==
           Lines{});
 }

@@ -425,10 +425,11 @@ TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
           mask + ": is not a mask file (offset 0: expected the letters FTRMASK)" + remedy);
   std::string bad = good;
   bad[8] = 9;
-  REQUIRE(refused(bad) == mask + ": offset 8: mask version 9, this build reads version 1" + remedy);
+  REQUIRE(refused(bad) ==
+          mask + ": offset 8: mask version 9, but this build reads version 1" + remedy);
   REQUIRE(refused(mask_bytes(std::vector<int>(12, 1))) ==
           mask + ": offset 16: the mask is for 12 tokens, the token file has 11" + remedy);
-  REQUIRE(refused(good + "x") == mask + ": the file has 27 bytes, 11 tokens need 26" + remedy);
+  REQUIRE(refused(good + "x") == mask + ": the file has 27 bytes, but 11 tokens need 26" + remedy);
   bad = good;
   bad[25] = static_cast<char>(0xff);
   REQUIRE(refused(bad) == mask + ": offset 25: bits after the last token are set" + remedy);

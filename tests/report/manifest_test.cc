@@ -249,7 +249,8 @@ TEST_CASE("a manifest of another format is refused") {
   put_file(folder / "run.json", R"({"format":2})");
   const Error error = error_of([&] { read_manifest(folder / "run.json"); });
   REQUIRE(error.code() == ExitCode::kBadInput);
-  REQUIRE(error.message() == folder / "run.json" + ": its format is 2, this ftrun reads format 1");
+  REQUIRE(error.message() ==
+          folder / "run.json" + ": its format is 2, but this ftrun reads format 1");
   REQUIRE(error.remedy() ==
           "use the ftrun that wrote it, or start a new run in another output_dir");
 }

@@ -110,8 +110,9 @@ void check_partition(ResolveState& r) {
   const std::string& text = r.config.pipeline.partition;
   if (pipeline_partition(text)) return;
   if (text.starts_with(kTypePrefix))
-    r.error("pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
-            "write type:decoder or type:transformer, or best, which balances what parts cost");
+    r.error(
+        "pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
+        "write type:decoder or type:transformer, or best, which balances the cost of the parts");
   else
     r.error(
         "pipeline.partition",
