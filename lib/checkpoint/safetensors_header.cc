@@ -173,8 +173,8 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
   uint64_t length = 0;
   for (size_t i = 8; i-- > 0;) length = length << 8 | std::to_integer<uint64_t>(file[i]);
   if (length > static_cast<uint64_t>(kLongestSafetensorsHeader))
-    refuse_header(cat(path, ": the header would have ", length, " bytes, at most ",
-                      kLongestSafetensorsHeader, " are allowed"));
+    refuse_header(cat(path, ": the header would have ", length, " bytes; the limit is ",
+                      kLongestSafetensorsHeader));
   if (length > file.size() - 8)
     refuse_header(cat(path, ": the header would have ", length, " bytes, but the file has only ",
                       file.size() - 8, " after its first 8"));

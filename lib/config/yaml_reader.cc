@@ -122,7 +122,7 @@ class YamlReader {
     if (entry.key.size() > kMaxKeyBytes)
       throw Error(ExitCode::kUsage,
                   cat("the key in line ", entry.at.line, " has ", entry.key.size(),
-                      " bytes, at most ", kMaxKeyBytes, " are allowed: is this a config?"));
+                      " bytes; the limit is ", kMaxKeyBytes, ": is this a config?"));
     for (const ConfigEntry& known : map.entries)
       if (known.key == entry.key) {
         problems_.error(

@@ -100,13 +100,13 @@ TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal(manifest_with("\"format\": 2", "\"format\": 3")) ==
           "m: has checkpoint format 3, but this ftrun reads formats 1 and 2");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": -3")) ==
-          "m: field \"serial\" is -3, at least 0 was expected");
+          "m: field \"serial\" is -3, but at least 0 was expected");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3.5")) ==
           "m: field \"serial\" must be an integer, found 3.5");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 18446744073709551615")) ==
           "m: field \"serial\" must be an integer, found 18446744073709551615");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 9223372036854775807")) ==
-          "m: field \"serial\" is 9223372036854775807, at most 9007199254740992 was expected");
+          "m: field \"serial\" is 9223372036854775807, but at most 9007199254740992 was expected");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"sreial\": 3")) ==
           "m: field \"serial\" is missing");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
@@ -202,9 +202,9 @@ TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave th
   REQUIRE(refusal(range("[2,3]", "1", "7")) ==
           where + "the slice ends at 7, the tensor has 6 elements");
   REQUIRE(refusal(range("[2,3]", "5", "4")) ==
-          where + "field \"end\" is 4, at least 5 was expected");
+          where + "field \"end\" is 4, but at least 5 was expected");
   REQUIRE(refusal(range("[2,3]", "-1", "4")) ==
-          where + "field \"begin\" is -1, at least 0 was expected");
+          where + "field \"begin\" is -1, but at least 0 was expected");
   REQUIRE(refusal(range("[2,3]", "4", "4")) == where + "the slice is empty");
   REQUIRE(refusal(range("[4294967296,4294967296]", "1", "4")) ==
           where + "shape has too many elements");

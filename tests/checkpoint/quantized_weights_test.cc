@@ -153,9 +153,10 @@ TEST_CASE("fp8 matrices whose parts are missing or do not fit are refused") {
         "\"a.weight_scale_inv\" is missing");
   made = fp8_folder();
   made.tensors["a.weight"].shape = {15};
-  CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight\" holds F8_E4M3 in the shape [15], a matrix "
-        "was expected");
+  CHECK(
+      made.refusal() ==
+      "FOLDER/model.safetensors: tensor \"a.weight\" holds F8_E4M3 in the shape [15], but a matrix "
+      "was expected");
   made.quantization = R"({"quant_method": "fp8", "weight_block_size": [0, 128]})";
   CHECK(made.refusal() ==
         "FOLDER/config.json: quantization_config.weight_block_size must be two sizes, such as "

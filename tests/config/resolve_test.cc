@@ -274,7 +274,7 @@ TEST_CASE("contradictions between keys are errors with their position") {
           "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
           "  remedy: keep one of the two");
   REQUIRE(first("comm: {backend: nccl}\n") ==
-          "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n  "
+          "c.yaml:2:17: error: comm.backend nccl is for GPUs, but the ranks compute on CPUs\n  "
           "remedy: remove it: auto uses shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"

@@ -207,8 +207,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # plan is printed without a time.
         bad.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
         output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert ("time of a step: not predicted: the machine m has no links.node, over which the "
-                "ranks of a node exchange\n" in output), output
+        assert ("time of a step: not predicted: the machine m has no links.node, the link "
+                "between the ranks of a node\n" in output), output
         bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: "
                        "1 TFLOP/s}\n")
         output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
