@@ -1,11 +1,11 @@
-"""Runs CTest and returns the outcome of each entry: passed, skipped, failed by waiting, or fault.
+"""Runs CTest and returns the outcome of each entry: passed, skipped, timeout, or fault.
 
-A wait that reaches its limit on a busy machine is noise; no other failure is. So an entry fails
-*by waiting* only if it reports that itself: its last line begins with WAITED, which
-tests/waiting.h and tests/e2e/runner.py print when each of its failures is a wait (a limit that was
-reached, or the exit code 6 instead of the expected one). CTest's own Timeout counts as a wait if
-the output shows no failed assertion. A signal, a report of a sanitizer and every other failure are
-faults, whatever the entry reports."""
+A wait that reaches its limit on a busy machine is noise; no other failure is. So an entry *timed
+out* only if it reports that itself: its last line begins with TIMED_OUT, which tests/waiting.h and
+tests/e2e/runner.py print when each of its failures is a timeout (a limit that was reached, or the
+exit code 6 instead of the expected one). CTest's own Timeout counts if the output shows no failed
+assertion. A signal, a report of a sanitizer and every other failure are faults, whatever the entry
+reports."""
 import ctypes
 import dataclasses
 import os
@@ -19,10 +19,10 @@ import xml.etree.ElementTree as xml
 
 from script_errors import UserError
 
-WAITED = "waited: "
+TIMED_OUT = "timed out: "
 SKIPPED = "skipped: "
-# Texts that show a fault, not a wait: reports of sanitizers, of the C++ runtime at a crash, and of
-# Catch2 after a signal.
+# Texts that show a fault, not a timeout: reports of sanitizers, of the C++ runtime at a crash, and
+# of Catch2 after a signal.
 CRASHED = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: "
                     r"|terminate called|"
                     r"Segmentation fault|core dumped|due to a fatal error condition")
@@ -44,7 +44,7 @@ class Entry:
 
     name: str
     seconds: float
-    outcome: str  # "passed", "skipped", "waited", "fault"
+    outcome: str  # "passed", "skipped", "timeout", "fault"
     reason: str  # "" if it passed
     output: str
 
@@ -67,10 +67,10 @@ def classify_failure(status, output):
     if status == "Timeout":
         if ASSERTED.search(output):
             return "fault", "a failed assertion, then CTest's time limit"
-        return "waited", "CTest's time limit"
+        return "timeout", "CTest's time limit"
     last_line = output.rstrip().rsplit("\n", 1)[-1]
-    if last_line.startswith(WAITED):
-        return "waited", last_line.removeprefix(WAITED)
+    if last_line.startswith(TIMED_OUT):
+        return "timeout", last_line.removeprefix(TIMED_OUT)
     return "fault", "a failed assertion or check"
 
 
@@ -135,8 +135,8 @@ def run(folder, results, names=None, parallel=1, stream=sys.stdout, log=None):
 
 
 def has_failed(entry):
-    """Returns whether an entry failed, by waiting or by a fault."""
-    return entry.outcome in ("waited", "fault")
+    """Returns whether an entry timed out or had a fault."""
+    return entry.outcome in ("timeout", "fault")
 
 
 def closing_line(entries):

@@ -183,12 +183,12 @@ class Finder:
         """Prints how often an entry failed, and its times."""
         if not runs:
             return
-        waited, faults = (sum(run.outcome == outcome for run in runs)
-                          for outcome in ("waited", "fault"))
-        failed = (f" ({waited} by waiting, {faults} by a fault, outputs in {self.folder / name})"
-                  if waited + faults else "")
+        timeouts, faults = (sum(run.outcome == outcome for run in runs)
+                            for outcome in ("timeout", "fault"))
+        failed = (f" (timeouts: {timeouts}, faults: {faults}, outputs in {self.folder / name})"
+                  if timeouts + faults else "")
         seconds = [run.seconds for run in runs]
-        print(f"{name}: {waited + faults} of {len(runs)} failed{failed}; "
+        print(f"{name}: {timeouts + faults} of {len(runs)} failed{failed}; "
               f"{statistics.median(seconds):.1f} s in the median, {max(seconds):.1f} s at most",
               flush=True)
 

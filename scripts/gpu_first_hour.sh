@@ -234,22 +234,22 @@ all_steps() {
   step start pass start
   step spills pass spills
   step kernels pass bin/test_cuda
-  step trainings pass bin/test_engine_cuda
+  step training-runs pass bin/test_engine_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
   for check in repeat recorded cpu cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
   step timings-cudnn figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench --attention cudnn --only attention
-  step steps-smollm2 figure whole_steps smollm2 --peer --way "ZeRO 0" --way "own attention" --way recorded --way cuDNN --way "cuDNN, recorded" \
-    --way LoRA --way "LoRA on NF4"
-  step steps-8b figure whole_steps 8b-two-layers --micro-batch 1 --sequence 4096 --peer --way "ZeRO 0" --way "own attention" --way cuDNN --way LoRA \
-    --way "LoRA, cuDNN" --way "LoRA on NF4"
+  step steps-smollm2 figure whole_steps smollm2 --baseline --setting "ZeRO 0" --setting "own attention" --setting recorded --setting cuDNN --setting "cuDNN, recorded" \
+    --setting LoRA --setting "LoRA on NF4"
+  step steps-8b figure whole_steps 8b-two-layers --micro-batch 1 --sequence 4096 --baseline --setting "ZeRO 0" --setting "own attention" --setting cuDNN --setting LoRA \
+    --setting "LoRA, cuDNN" --setting "LoRA on NF4"
   step long-sequence pass check_training long
   step messages pass check_training messages
   for tool in memcheck racecheck; do step "$tool" pass sanitize "$tool" bin/test_cuda "$watched"; done
   step long-sequence-memcheck pass sanitize memcheck bin/gpu_kernel_bench --only "8B 1 x 32768" --rounds 1
-  step steps-offload figure whole_steps smollm2 --hidden --way "ZeRO 3" --way "ZeRO 2, optimizer on the host" \
-    --way "ZeRO 3, parameters on the host" --way "ZeRO 3, all on the host" --way "full recompute" \
-    --way "full recompute, inputs on the host"
+  step steps-offload figure whole_steps smollm2 --hidden --setting "ZeRO 3" --setting "ZeRO 2, optimizer on the host" \
+    --setting "ZeRO 3, parameters on the host" --setting "ZeRO 3, all on the host" --setting "full recompute" \
+    --setting "full recompute, inputs on the host"
   # --clock-control none leaves the GPU's clocks unchanged, so that measurements are realistic and
   # other users of the GPU are not affected.
   for kernel in attention packed_linear lora_up linear_cross_entropy adam; do

@@ -13,6 +13,11 @@ import script_errors
 BOUNDS = {"loss": 1e-5, "norm": 5e-5, "weights": 1e-4, "key bias": 1e-3}
 ERRORS = ("norm error", "own norm error")
 FRESH = ("fresh norm error", "own fresh norm error")
+# The key of a config for each axis that has one.
+KEYS = {"tensor": "`parallel.tensor`", "pipeline": "`parallel.pipeline`",
+        "dp_shard": "`parallel.data` / `data_replicate`",
+        "dp_replicate": "`parallel.data_replicate`", "ZeRO": "`zero_optimization.stage`",
+        "schedule": "`parallel.schedule`", "recompute": "`recompute.policy`"}
 # These equal kTimesOwnError and kFreshNormBound in tests/engine/lattice.h.
 TIMES, FRESH_BOUND = 3, 1e-5
 
@@ -101,16 +106,18 @@ Look up here whether a combination of settings was compared with one process, an
 two agreed. Every layout of ranks must train like one process, up to rounding. `scripts/lattice.sh`
 trains a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on
 each layout of up to 8 ranks, and compares it with one process that trains the same global batch.
-Ranks are threads with the communicators of real ones. The script wrote this page on {day}
+Ranks are threads with the communicators of real ones. The layouts form a *lattice*: a grid with one
+axis for each setting, in which every point is a layout. The script wrote this page on {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes for all cells).
 
 A *cell* is one layout with its other settings. There are two sets of cells:
 
-* *complete*: every combination of tensor {{1, 2, 4}}, pipeline {{1, 2, 4}}, dp_shard {{1, 2, 3}}
-  and dp_replicate {{1, 2}} that has 2 to 8 ranks, with each ZeRO stage {{0, 1, 2, 3}} and each
-  schedule. The model is a llama with untied embeddings; a step has 12 micro-batches. At stage 0
-  nothing is sharded, so dp_shard would do the same as dp_replicate and is omitted. Without a
-  pipeline there is no schedule;
+* *complete*: every combination of `parallel.tensor` {{1, 2, 4}}, `parallel.pipeline` {{1, 2, 4}},
+  ranks that share the state (`parallel.data` / `data_replicate`) {{1, 2, 3}} and
+  `parallel.data_replicate` {{1, 2}} that has 2 to 8 ranks, with each ZeRO stage {{0, 1, 2, 3}} and
+  each schedule. The model is a llama with untied embeddings; a step has 12 micro-batches. At stage
+  0 nothing is sharded, so ranks that share the state would do the same as replicas and are omitted.
+  Without a pipeline there is no schedule;
 * *pairwise*: every pair of values of two axes occurs in some cell. The axes include the model's
   family, recompute, the tier of the state and accumulation.
 
@@ -170,8 +177,8 @@ A cell whose gradient norm exceeds its bound counts as within bounds if all of t
         for value in sorted({cell[axis] for cell in cells},
                             key=lambda text: (text.isdigit() and int(text), text)):
             value_cells = [cell for cell in cells if cell[axis] == value]
-            rows.append((axis, value, len(value_cells), count_within_first(value_cells),
-                         count_within(value_cells),
+            rows.append((KEYS.get(axis, axis), value, len(value_cells),
+                         count_within_first(value_cells), count_within(value_cells),
                          *worst_values(value_cells)))
     print("\n".join(markdown_table(("axis", "value", "cells run", "within the four bounds",
                                     "with the rule", *(f"worst {name}" for name in BOUNDS)),

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Runs all entries of a CTest folder, and reruns those that failed by waiting.
+"""Runs all entries of a CTest folder, and reruns those that timed out.
 
     run_tests.py FOLDER BUDGETS.tsv [--parallel N]
 
-An entry that failed by waiting (scripts/ctest_runs.py) is rerun once, alone, after all others. If
-it passes, it is *unsteady* (flaky): the line before the last one and FOLDER/unsteady.tsv name it,
-and both of its outputs are kept in FOLDER/unsteady/. If more than MAX_RERUNS entries failed by
-waiting, they are too many to be noise, and none is rerun. An entry that failed in any other way is
-not rerun. At the end the script prints the summary (scripts/test_summary.py), the entries that
-failed and, as the last line, CTest's closing line of the final state. It exits with 0 if neither
-that line nor the summary reports a failure."""
+An entry that timed out (scripts/ctest_runs.py) is rerun once, alone, after all others. If it
+passes, it is *flaky*: the line before the last one and FOLDER/unsteady.tsv name it, and both of its
+outputs are kept in FOLDER/unsteady/. If more than MAX_RERUNS entries timed out, they are too many
+to be noise, and none is rerun. An entry that failed in any other way is not rerun. At the end the
+script prints the summary (scripts/test_summary.py), the entries that failed and, as the last line,
+CTest's closing line of the final state. It exits with 0 if neither that line nor the summary
+reports a failure."""
 import argparse
 import pathlib
 import shutil
@@ -23,22 +23,22 @@ MAX_RERUNS = 3
 PASSED = ("passed", "skipped")
 
 
-def rerun_waited(folder, first):
-    """Runs the entries that failed by waiting once more. Returns pairs (entry of the first run,
-    entry of the second run)."""
-    waited = [entry for entry in first if entry.outcome == "waited"]
-    if not waited:
+def rerun_timeouts(folder, first):
+    """Runs the entries that timed out once more. Returns pairs (entry of the first run, entry of
+    the second run)."""
+    timeouts = [entry for entry in first if entry.outcome == "timeout"]
+    if not timeouts:
         return []
-    names = ", ".join(entry.name for entry in waited)
-    if len(waited) > MAX_RERUNS:
-        print(f"\n[test] {len(waited)} entries failed by waiting, more than {MAX_RERUNS}: none is "
-              f"run again ({names})", flush=True)
+    names = ", ".join(entry.name for entry in timeouts)
+    if len(timeouts) > MAX_RERUNS:
+        print(f"\n[test] {len(timeouts)} entries timed out, more than {MAX_RERUNS}: none is run "
+              f"again ({names})", flush=True)
         return []
     killed = ctest_runs.end_descendants()
-    print(f"\n[test] failed by waiting, so run again alone: {names}"
+    print(f"\n[test] timed out, so run again alone: {names}"
           + (f"; killed {killed} leftover processes" if killed else ""), flush=True)
     pairs = []
-    for entry in waited:
+    for entry in timeouts:
         reruns = ctest_runs.run(folder, folder / "again.xml", [entry.name],
                                 log=folder / "again.txt")
         pairs += [(entry, second) for second in reruns]
@@ -46,12 +46,12 @@ def rerun_waited(folder, first):
     return pairs
 
 
-def write_unsteady(folder, unsteady):
-    """Writes the list of unsteady entries and their outputs."""
+def write_flaky(folder, flaky):
+    """Writes the list of flaky entries and their outputs."""
     output_folder = folder / "unsteady"
     shutil.rmtree(output_folder, ignore_errors=True)
     lines = ["# entry\twhat it waited for\tfirst output\tsecond output\n"]
-    for first, second in unsteady:
+    for first, second in flaky:
         output_folder.mkdir(exist_ok=True)
         paths = [output_folder / f"{first.name}.{which}.txt" for which in ("first", "second")]
         for path, entry in zip(paths, (first, second)):
@@ -64,18 +64,18 @@ def write_unsteady(folder, unsteady):
 
 def report_run(folder, table, first, pairs):
     """Prints the end of the run; returns whether it passed."""
-    unsteady = [(entry, rerun) for entry, rerun in pairs if rerun.outcome == "passed"]
-    write_unsteady(folder, unsteady)
+    flaky = [(entry, rerun) for entry, rerun in pairs if rerun.outcome == "passed"]
+    write_flaky(folder, flaky)
     reruns = {rerun.name: rerun for _, rerun in pairs}
     final = [reruns.get(entry.name, entry) for entry in first]
     is_good = test_summary.summarize(final, table)
     for entry in final:
         if entry.outcome not in PASSED:
-            print(f"failed: {entry.name}: {entry.reason}" + (" (twice, by waiting the first time)"
+            print(f"failed: {entry.name}: {entry.reason}" + (" (again; the first run timed out)"
                                                              if entry.name in reruns else ""))
-    if unsteady:
-        print("unsteady, failed by waiting and passed when run again alone: "
-              f"{', '.join(entry.name for entry, _ in unsteady)} (outputs: {folder}/unsteady.tsv)")
+    if flaky:
+        print("flaky, timed out and passed when run again alone: "
+              f"{', '.join(entry.name for entry, _ in flaky)} (outputs: {folder}/unsteady.tsv)")
     print(ctest_runs.closing_line(final), flush=True)
     return is_good and all(entry.outcome in PASSED for entry in final)
 
@@ -92,7 +92,7 @@ def main():
     try:
         first = ctest_runs.run(folder, folder / "results.xml", parallel=options.parallel,
                                log=folder / "output.txt")
-        pairs = rerun_waited(folder, first)
+        pairs = rerun_timeouts(folder, first)
         return 0 if report_run(folder, options.budgets, first, pairs) else 1
     except ctest_runs.CTestError as error:
         print(f"run_tests: error: {error}", file=sys.stderr)

@@ -8,8 +8,8 @@
 #                      (CI=true does the same)
 #
 # At the end the script prints the skipped entries with their reasons, the slowest entries, those
-# beyond their budget of seconds, those that failed by waiting and passed when they were rerun alone
-# (CONTRIBUTING.md, "Unsteady entries"), and CTest's closing line.
+# beyond their budget of seconds, those that timed out and passed when they were rerun alone
+# (CONTRIBUTING.md, "Flaky entries"), and CTest's closing line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 launchers=()

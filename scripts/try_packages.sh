@@ -178,11 +178,11 @@ try_gpu_package() {
   local suite=$1 results=$work/gpu-$1 code=0 step
   say "$suite: the package for the first hour on a GPU"
   run_in_root "$base_folder/$suite" read-only bash -c 'exec gpu_pack/scripts/gpu_first_hour.sh run --results "$1" \
-    --torch "$(echo /opt/v/lib/python3*/site-packages/torch)" --only "^(start|kernels|trainings|nccl-one-rank|timings)$"' \
+    --torch "$(echo /opt/v/lib/python3*/site-packages/torch)" --only "^(start|kernels|training-runs|nccl-one-rank|timings)$"' \
     gpu_pack "gpu-$suite" >"$base_folder/gpu-$suite.log" 2>&1 || code=$?
   [ "$code" -eq 77 ] || die "the package ended with exit code $code, expected 77: $(tail -n 5 "$base_folder/gpu-$suite.log")"
   grep -q '^all libraries found$' "$results/start.log" || die "libraries are missing: $(cat "$results/start.log")"
-  for step in start kernels trainings nccl-one-rank timings; do
+  for step in start kernels training-runs nccl-one-rank timings; do
     grep -q '"verdict": "no GPU"' "$results/$step.json" || die "$step: $(cat "$results/$step.json")"
   done
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs entries of CTest many times under load and prints how often each failed, to find unsteady
-# (flaky) entries before CI does.
+# Runs entries of CTest many times under load and prints how often each failed, to find flaky
+# entries before CI does.
 #
 #   scripts/unsteady.sh [ENTRY...] [--times N] [--load N]
 #

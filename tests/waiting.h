@@ -10,10 +10,10 @@
 
 #include <catch2/catch.hpp>
 
-// Waits in tests. If a test program fails only by waits, its last line says so, and its CTest entry
-// is run again (scripts/ctest_runs.py). A failure by waiting is a test's own timeout
+// Waits in tests. If a test program fails only by timeouts, its last line says so, and its CTest
+// entry is run again (scripts/ctest_runs.py). A timeout is one of the test itself
 // (fail_by_timeout), exit code 6 of a program instead of the expected code, or an assertion that
-// shows the message of an error with that code. All other failures are not waits.
+// shows the message of an error with that code. No other failure is a timeout.
 namespace ftrun::testing {
 
 /// Fails the test case by a timeout; `what` describes the wait, as "60 s for a line of rank 1".

@@ -34,7 +34,7 @@ struct BenchOptions {
 std::string default_output_path() {
   const std::string path = own_machine_path();
   if (path.empty())
-    throw Error(ExitCode::kUsage, "there is no HOME to keep the machine file in",
+    throw Error(ExitCode::kUsage, "HOME is not set, so there is no folder for the machine file",
                 "give --out FILE");
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   return path;

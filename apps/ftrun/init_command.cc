@@ -83,12 +83,11 @@ constexpr std::array<TrainingVariant, 3> kVariants{
 
 /// The maximum number of tokens of a sequence; all kinds of models were trained on sequences of
 /// this length.
-constexpr int64_t kSequenceLengthOnGpus = 2048;
-constexpr int64_t kSequenceLengthOnCpus = 512;
-/// The maximum number of tokens of a step, and the minimum number of steps of a run if there is
-/// enough data.
-constexpr int64_t kTokensOfStep = 524288;
-constexpr int64_t kStepsOfRun = 100;
+constexpr int64_t kMaxSequenceLengthOnGpus = 2048;
+constexpr int64_t kMaxSequenceLengthOnCpus = 512;
+constexpr int64_t kMaxTokensPerStep = 524288;
+/// The minimum number of steps of a run if there is enough data.
+constexpr int64_t kMinStepsPerRun = 100;
 /// Epochs for text, and for conversations, of which there are usually fewer.
 constexpr int64_t kEpochs = 1;
 constexpr int64_t kEpochsOfConversations = 3;
@@ -104,11 +103,9 @@ DataPaths find_data_paths(const std::string& named) {
   if (fs::is_directory(named, error)) {
     if (!has_split(named, "train"))
       throw Error(ExitCode::kBadInput,
-                  cat(named,
-                      ": holds neither train.bin nor train.jsonl, tokens that a model can be "
-                      "trained on"),
+                  cat(named, ": contains no training data (train.bin or train.jsonl)"),
                   cat("run scripts/prepare_data.py --tokenizer MODEL --out ", named,
-                      " FILE to make them of text, chats or tables"));
+                      " FILE to create it from text, chats or tables"));
     return {cat(named, "/train"), has_split(named, "validation") ? cat(named, "/validation") : ""};
   }
   if (find_data_file(named) || !parse_hub_name(named)) return {named, ""};
@@ -158,7 +155,9 @@ InitMachine find_machine(const InitOptions& options) {
         ExitCode::kUsage, "the speed of this machine's GPUs is unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
   InitMachine found{measured ? *measured : assumed_cpu_machine(),
-                    measured ? own : "none: ftrun bench machine --quick measures this one"};
+                    measured ? own
+                             : "assumed, not measured; run ftrun bench machine --quick to measure "
+                               "them"};
   if (!found.machine.has_gpus && found.machine.memory_capacity == 0)
     found.machine.memory_capacity =
         static_cast<double>(read_memory_limit().total) / found.machine.devices;
@@ -177,7 +176,7 @@ class ConfigDraft {
  public:
   ConfigDraft(const InitOptions& options, const InitMachine& machine)
       : options_(options), machine_(machine.machine), data_(find_data_paths(options.data)) {
-    sequence_length_ = machine_.has_gpus ? kSequenceLengthOnGpus : kSequenceLengthOnCpus;
+    sequence_length_ = machine_.has_gpus ? kMaxSequenceLengthOnGpus : kMaxSequenceLengthOnCpus;
     LoadedConfig loaded = load();
     const Config& config = loaded.config;
     conversations_ = loaded.context.conversations;
@@ -256,11 +255,11 @@ class ConfigDraft {
   }
 
   /// Chooses the batch: the number of devices times a power of two, the largest that gives at least
-  /// kStepsOfRun steps and at most kTokensOfStep tokens per step. If there are fewer sequences
-  /// than devices, the batch is a power of two.
+  /// kMinStepsPerRun steps and at most kMaxTokensPerStep tokens per step. If there are fewer
+  /// sequences than devices, the batch is a power of two.
   void choose_batch() {
-    const int64_t wanted = std::min(sequences_ * epochs_ / kStepsOfRun,
-                                    kTokensOfStep / std::max<int64_t>(sequence_length_, 1));
+    const int64_t wanted = std::min(sequences_ * epochs_ / kMinStepsPerRun,
+                                    kMaxTokensPerStep / std::max<int64_t>(sequence_length_, 1));
     const int64_t devices = machine_.devices * options_.nodes;
     const int64_t shared = sequences_ < devices ? 1 : devices;
     const int64_t per_device = sequences_ < devices ? sequences_ : wanted / devices;
@@ -293,7 +292,7 @@ struct FoundLayout {
 std::string left_out_text(const FoundLayout& tried) {
   const Evaluation& nearest = *tried.result.least_memory;
   return cat(tried.variant->name, " would need at least ", rank_memory_text(nearest.memory),
-             " per rank", tried.result.proved ? "" : ", as far as layouts were planned");
+             " per rank", tried.result.proved ? "" : ", among the layouts that were tried");
 }
 
 std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachine& machine,
@@ -313,7 +312,7 @@ std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachi
           "; learning rate ", number_text(found.variant->learning_rate), "."),
       cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
           layout_text(best.layout), "; ",
-          found.result.proved ? "no other takes less" : "the best of those that were planned", "."),
+          found.result.proved ? "no other layout is faster" : "the fastest that was tried", "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
           format_number("%.3g", seconds), " s, the whole run ", human_seconds(all),
           " (rates: ", machine.source, ")."),

@@ -84,7 +84,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   if (config.gradient_accumulation_steps > kMaxMicroBatches)
     throw Error(ExitCode::kUsage,
                 cat("--schedule: ", config.gradient_accumulation_steps,
-                    " micro-batches cannot be drawn, at most ", kMaxMicroBatches),
+                    " micro-batches cannot be drawn; the limit is ", kMaxMicroBatches),
                 cat("set gradient_accumulation_steps to at most ", kMaxMicroBatches,
                     " for this picture: further micro-batches repeat the same pattern"));
   const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);

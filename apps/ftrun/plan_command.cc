@@ -72,7 +72,7 @@ struct PlanOptions {
   std::vector<int64_t> gpus;
 };
 
-void refuse_rank(int64_t rank, int64_t ranks) {
+void require_rank(int64_t rank, int64_t ranks) {
   if (rank < ranks) return;
   throw Error(ExitCode::kUsage,
               cat("--rank ", rank, ": the run has ", count_text(ranks, "rank"), ", counted from 0"),
@@ -159,8 +159,8 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
 
 /// Throws an Error if the plan needs more memory than its budget. The remedy is for the first tier
 /// whose budget is too small.
-void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loaded,
-                        const PlanOptions& options, const StepPlan& plan) {
+void require_within_budget(const ClassPlans& class_plans, const LoadedConfig& loaded,
+                           const PlanOptions& options, const StepPlan& plan) {
   const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
   const std::vector<OverBudget> over =
       class_plans.over_budget(budget_of(options, library_bytes), options.shares_memory);
@@ -231,7 +231,7 @@ void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& nam
 }
 
 /// Prints the memory of the rank and of the pipeline stages, and then either the changes that would
-/// save most memory or the traffic.
+/// save the most memory or the traffic.
 void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) {
   print_memory(shown.loaded, shown.plan, memory);
   if (const std::string stages = shown.trains() ? stage_memory_text(shown.class_plans) : "";
@@ -271,7 +271,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   if (!options.trace.empty()) require_new_file("--trace", options.trace);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single);
-  refuse_rank(options.rank, loaded.ranks);
+  require_rank(options.rank, loaded.ranks);
   if (requested) {
     require_slow_ranks_exist(requested->slow, loaded.ranks);
     set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);
@@ -301,7 +301,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   if (output.is_requested())
     fill_plan_output(output, loaded, plan, program, class_plans.classes().count(), memory, warnings,
                      rank);
-  refuse_over_budget(class_plans, loaded, options, plan);
+  require_within_budget(class_plans, loaded, options, plan);
   return 0;
 }
 
@@ -328,7 +328,7 @@ int plan_command(PlanOptions options, JsonOutput& output) {
 /// Adds the options that select what is shown of a plan.
 void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--memory", options.memory,
-                   "only memory, and which changes of the config would save most of it");
+                   "only memory, and how much of it each change of the config would save");
   command.add_flag("--program", options.program, "only the step program, one instruction per line");
   command.add_flag(
       "--schedule", options.schedule,

@@ -50,11 +50,11 @@ std::string fits_text(const MemoryTableRow& row, const MemoryTableGpu& gpu) {
 Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
               const std::vector<MemoryTableGpu>& gpus) {
   Json lines = Json::array(), fits = Json::object();
-  for (const MemoryTablePart& line : row.lines)
-    lines.push_back({{"part", line.part},
-                     {"formula", std::llround(line.formula)},
-                     {"planned", std::llround(line.planned)},
-                     {"why", line.why}});
+  for (const MemoryTablePart& part : row.parts)
+    lines.push_back({{"part", part.name},
+                     {"formula", std::llround(part.formula)},
+                     {"planned", std::llround(part.planned)},
+                     {"why", part.why}});
   for (const MemoryTableGpu& gpu : gpus)
     fits[gpu.name] = {{"formula", row.formula() <= gpu.bytes},
                       {"planned", row.planned() <= gpu.bytes}};
@@ -82,9 +82,9 @@ void print_differences(const MemoryTableModel& model, const MemoryTableRow& row)
             << model.name << ", ZeRO " << row.query.zero << " on " << row.query.ranks
             << " GPUs, GB per GPU at its peak, " << row.peak_instr << '\n';
   std::vector<std::vector<std::string>> cells;
-  for (const MemoryTablePart& line : row.lines)
-    cells.push_back({line.part, gigabytes(line.formula), gigabytes(line.planned),
-                     gigabytes(line.planned - line.formula), line.why});
+  for (const MemoryTablePart& part : row.parts)
+    cells.push_back({part.name, gigabytes(part.formula), gigabytes(part.planned),
+                     gigabytes(part.planned - part.formula), part.why});
   cells.push_back({"all", gigabytes(row.formula()), gigabytes(row.planned()),
                    gigabytes(row.planned() - row.formula()), ""});
   std::cout << format_table({"part", "formula", "planned", "difference", "why"}, cells);

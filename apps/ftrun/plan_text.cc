@@ -192,7 +192,7 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
                    {"bytes, with master copy", "formula, without", "bytes, without"});
   else
     headers.emplace_back("bytes");
-  headers.insert(headers.end(), {"planned", "off by"});
+  headers.insert(headers.end(), {"planned", "difference"});
   std::string text =
       cat("model states of ", formulas.parameters_text(), ": weights ", number_text(own.weights),
           ", gradients ", number_text(own.gradients), ", moments ", number_text(own.moments));
@@ -210,7 +210,7 @@ std::string savings_text(const std::vector<Saving>& savings) {
   std::vector<std::vector<std::string>> rows;
   for (const Saving& saving : savings)
     rows.push_back({saving.change, std::to_string(saving.bytes), human_bytes(saving.bytes)});
-  return "what would save most, each change alone\n" + format_table({"change", "bytes", ""}, rows);
+  return "memory that each change alone would save\n" + format_table({"change", "bytes", ""}, rows);
 }
 
 }  // namespace ftrun

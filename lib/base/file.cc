@@ -411,9 +411,9 @@ MappedFile::MappedFile(const std::string& path, int64_t max_bytes) : path_(path)
     refuse_reading(path, "not a regular file");
   if (info.st_size > max_bytes)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(max_bytes),
-                    " are read"),
-                "check the path: the file is not what its name says");
+                cat(path, ": is ", human_bytes(info.st_size), ", larger than the limit of ",
+                    human_bytes(max_bytes)),
+                "check that the path names the right file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   if (const FilePlaceholder found = placeholder_at(fd.get(), path); !found.kind.empty())

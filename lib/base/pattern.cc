@@ -8,7 +8,7 @@ std::regex user_pattern(const std::string& text) {
   constexpr size_t kLongest = 1000;  // parsing takes stack space for each nested group
   if (text.size() > kLongest)
     throw Error(ExitCode::kUsage,
-                cat("it has ", text.size(), " characters, at most ", kLongest, " are allowed"));
+                cat("it has ", text.size(), " characters; the limit is ", kLongest));
   try {
     // This flag of libstdc++ excludes backtracking, and with it back references, which need it.
     return std::regex(text, std::regex_constants::ECMAScript | std::regex_constants::__polynomial);

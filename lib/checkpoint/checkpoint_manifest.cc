@@ -152,7 +152,7 @@ RankRecord record_from(const json& value, int format, const std::string& where) 
     record.slices.push_back(slice_from(item, format, file_where));
     const std::string& name = record.slices.back().entry;
     if (!entries.insert(name).second)
-      refuse_manifest(cat(file_where, ": slice \"", printable(name), "\" comes twice"));
+      refuse_manifest(cat(file_where, ": slice \"", printable(name), "\" appears twice"));
   }
   return record;
 }
@@ -286,8 +286,8 @@ CheckpointManifest manifest_from(std::string_view text, const std::string& path)
   const int64_t format = json_int(value, "format", path);
   if (format != 1 && format != kCheckpointFormat)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": has checkpoint format ", format, ", this ftrun reads formats 1 and ",
-                    kCheckpointFormat),
+                cat(path, ": has checkpoint format ", format,
+                    ", but this ftrun reads formats 1 and ", kCheckpointFormat),
                 "use the version of ftrun that wrote it");
   CheckpointManifest manifest;
   manifest.format = static_cast<int>(format);

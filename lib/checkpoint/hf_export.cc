@@ -380,7 +380,8 @@ fs::path real_path(const std::string& path) {
 /// reads, and the kept folders.
 void require_no_overlap(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
-    refuse_input(folder, cat("the model is read from ", options.source_folder));
+    refuse_input(folder,
+                 cat("it contains the model that the export reads, ", options.source_folder));
   for (const std::string& kept : options.kept_folders)
     if (is_within(folder, real_path(kept)) || is_within(real_path(kept), folder))
       refuse_input(folder, cat("it would change ", kept));

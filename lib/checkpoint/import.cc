@@ -31,7 +31,8 @@ std::vector<std::string> texts_of(const nlohmann::json& object, const char* key,
                                   const std::string& where) {
   std::vector<std::string> texts;
   for (const nlohmann::json& text : json_array(object, key, where)) {
-    if (!text.is_string()) refuse_import(cat(where, ": field \"", key, "\" must hold texts"));
+    if (!text.is_string())
+      refuse_import(cat(where, ": field \"", key, "\" must be a list of strings"));
     texts.push_back(text.get<std::string>());
   }
   return texts;

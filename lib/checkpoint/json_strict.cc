@@ -45,7 +45,7 @@ class KeyGuard {
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_.back().insert(key).second)
-        refuse_json(cat(where_, ": key \"", printable(key), "\" comes twice in one object"));
+        refuse_json(cat(where_, ": key \"", printable(key), "\" appears twice in one object"));
     }
     return true;
   }
@@ -98,10 +98,10 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
   if (!value.is_number_integer() || too_large) throw_wrong_kind(key, where, "an integer", value);
   const auto number = value.get<int64_t>();
   if (number < minimum)
-    refuse_json(
-        cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
+    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", but at least ", minimum,
+                    " was expected"));
   if (number > kMaxJsonInt)
-    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", at most ", kMaxJsonInt,
+    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", but at most ", kMaxJsonInt,
                     " was expected"));
   return number;
 }

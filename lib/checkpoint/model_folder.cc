@@ -262,7 +262,7 @@ void ModelFolder::require_weight_dtype(std::string_view name) const {
   const TensorLocation& found = locate(name);
   if (!is_weight_dtype(found.shown().dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
-                     dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
+                     dtype_name(found.info->dtype), ", but weights must be F32, BF16 or F16"),
                  "use the same model's weights in one of these; transformers writes them "
                  "(save_pretrained of a model loaded with dtype=torch.bfloat16)");
 }

@@ -60,7 +60,7 @@ std::vector<float> read_table(const StoredBytes& stored) {
 StoredBytes part_of(const StoredBytes& matrix, const std::string& name, const FindStored& find) {
   const std::optional<StoredBytes> part = find(name);
   if (!part)
-    refuse_weight(matrix, cat("holds codes, and their \"", printable(name), "\" is missing"));
+    refuse_weight(matrix, cat("holds codes, but their \"", printable(name), "\" is missing"));
   return *part;
 }
 
@@ -96,15 +96,15 @@ class Fp8Blocks final : public QuantizedWeight {
         scales_(scales) {
     const std::vector<int64_t>& shape = matrix.info->shape;
     if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1)
-      refuse_weight(
-          matrix, cat("holds F8_E4M3 in the shape ", shape_text(shape), ", a matrix was expected"));
+      refuse_weight(matrix, cat("holds F8_E4M3 in the shape ", shape_text(shape),
+                                ", but a matrix was expected"));
     columns_ = shape[1];
     block_rows_ = scales_.size() == 1 || block.rows == 0 ? shape[0] : block.rows;
     block_columns_ = scales_.size() == 1 || block.columns == 0 ? columns_ : block.columns;
     blocks_a_row_ = divide_up(columns_, block_columns_);
     const int64_t blocks = divide_up(shape[0], block_rows_) * blocks_a_row_;
     if (scales_.size() != blocks)
-      refuse_weight(scales, cat("has ", count_text(scales_.size(), "scale"), ", and a matrix of ",
+      refuse_weight(scales, cat("has ", count_text(scales_.size(), "scale"), ", but a matrix of ",
                                 shape_text(shape), " in blocks of ", block_rows_, " x ",
                                 block_columns_, " has ", blocks));
   }
@@ -189,13 +189,13 @@ class FourBitBlocks final : public QuantizedWeight {
     const int64_t blocks = divide_up(info().elements, block_);
     if (values_.size() != 16)
       refuse_weight(matrix,
-                    cat("has a quant_map of ", values_.size(), " numbers, 16 were expected"));
+                    cat("has a quant_map of ", values_.size(), " numbers, but 16 were expected"));
     if (std::ssize(codes_) !=
         divide_up(divide_up(info().elements, 2), stored_bytes_) * stored_bytes_)
-      refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, and a matrix of ",
+      refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, but a matrix of ",
                                 shape_text(info().shape), " has ", divide_up(info().elements, 2)));
     if (scales.info->elements != blocks)
-      refuse_weight(scales, cat("has ", count_text(scales.info->elements, "scale"), ", and ",
+      refuse_weight(scales, cat("has ", count_text(scales.info->elements, "scale"), ", but ",
                                 info().elements, " codes in blocks of ", block_, " have ", blocks));
     if (scales.info->dtype == DType::kU8)
       read_nested(matrix, scales, state, where, find);

@@ -122,7 +122,7 @@ class HeaderReader {
   bool top_key(const std::string& name) {
     field_ = name;
     if (name == "__metadata__") {
-      if (seen_metadata_) return stop("__metadata__ comes twice");
+      if (seen_metadata_) return stop("__metadata__ appears twice");
       seen_metadata_ = true;
       return true;
     }
@@ -139,12 +139,12 @@ class HeaderReader {
     return true;
   }
   bool metadata_twice(const std::string& name) {
-    return stop(cat("__metadata__ \"", printable(name), "\" comes twice"));
+    return stop(cat("__metadata__ \"", printable(name), "\" appears twice"));
   }
   bool tensor_field(const std::string& name) {
     if (name != "dtype" && name != "shape" && name != "data_offsets")
       return stop(cat(subject(), "field \"", printable(name), "\" is not one of the format"));
-    if (!fields_.insert(name).second) return stop(cat(subject(), name, " comes twice"));
+    if (!fields_.insert(name).second) return stop(cat(subject(), name, " appears twice"));
     return true;
   }
   bool finish_tensor() {
@@ -173,10 +173,10 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
   uint64_t length = 0;
   for (size_t i = 8; i-- > 0;) length = length << 8 | std::to_integer<uint64_t>(file[i]);
   if (length > static_cast<uint64_t>(kLongestSafetensorsHeader))
-    refuse_header(cat(path, ": the header would have ", length, " bytes, at most ",
-                      kLongestSafetensorsHeader, " are allowed"));
+    refuse_header(cat(path, ": the header would have ", length, " bytes; the limit is ",
+                      kLongestSafetensorsHeader));
   if (length > file.size() - 8)
-    refuse_header(cat(path, ": the header would have ", length, " bytes, the file has only ",
+    refuse_header(cat(path, ": the header would have ", length, " bytes, but the file has only ",
                       file.size() - 8, " after its first 8"));
   return {reinterpret_cast<const char*>(file.data()) + 8, static_cast<size_t>(length)};
 }
@@ -192,7 +192,7 @@ void check_size(StoredTensor& tensor, const std::string& path) {
         cat(subject, "data_offsets end at ", tensor.end, ", before they begin at ", tensor.begin));
   if (tensor.end - tensor.begin != bytes)
     refuse_header(cat(subject, "data_offsets hold ", tensor.end - tensor.begin,
-                      " bytes, dtype and shape need ", bytes));
+                      " bytes, but dtype and shape need ", bytes));
 }
 
 /// Checks that the tensors follow one another in the data. Together with the size check this proves
@@ -225,7 +225,7 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end())
-    refuse_header(cat(path, ": tensor \"", printable(*twice), "\" comes twice"));
+    refuse_header(cat(path, ": tensor \"", printable(*twice), "\" appears twice"));
 }
 
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {

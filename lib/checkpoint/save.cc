@@ -164,7 +164,7 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   const auto bytes = static_cast<int64_t>(text.size());
   if (bytes > kMaxManifest)
     throw Error(ExitCode::kUnsupported,
-                cat(path, ": would have ", human_bytes(bytes), ", at most ",
+                cat(path, ": would have ", human_bytes(bytes), ", but at most ",
                     human_bytes(kMaxManifest), " can be read again"),
                 "use fewer ranks");
   auto file = files.create(path);

@@ -129,12 +129,12 @@ FreeSpace free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::st
 
 void refuse_too_large_files(const SpaceWanted& wanted) {
   if (wanted.largest_file_bytes <= wanted.file_size_limit) return;
-  throw Error(
-      ExitCode::kEnvironment,
-      cat(wanted.checkpoints, ": the run will write a file of ",
-          human_bytes(wanted.largest_file_bytes), " or more, and files of this process may have ",
-          human_bytes(wanted.file_size_limit)),
-      larger_files_remedy());
+  throw Error(ExitCode::kEnvironment,
+              cat(wanted.checkpoints, ": the run will write a file of ",
+                  human_bytes(wanted.largest_file_bytes),
+                  " or more, but the file size limit of this process (ulimit -f) is ",
+                  human_bytes(wanted.file_size_limit)),
+              larger_files_remedy());
 }
 
 }  // namespace

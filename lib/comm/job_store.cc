@@ -95,18 +95,18 @@ constexpr const char* kOneTokenEach =
                       " ranks; this rank was started for ", own.world_size),
                   cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));
     case StoreVerdict::kEarlierStart:
-      throw Error(
-          ExitCode::kUsage,
-          cat(who, "rank 0 has restart count ", serving.attempt, ", this rank has ", own.attempt),
-          "end the processes of the earlier start, then restart all ranks together");
+      throw Error(ExitCode::kUsage,
+                  cat(who, "rank 0 has restart count ", serving.attempt, ", but this rank has ",
+                      own.attempt),
+                  "end the processes of the earlier start, then restart all ranks together");
     case StoreVerdict::kSecondProcess:
       throw Error(ExitCode::kUsage,
                   cat(who, "another process is rank ", own.rank, " of this job already"),
                   cat(kOneTokenEach, "; if only one rank was restarted, restart all ranks"));
     case StoreVerdict::kLaterStart:
-      throw AdmissionRefused(
-          cat("rank 0 still has restart count ", serving.attempt, ", this rank has ", own.attempt),
-          true);
+      throw AdmissionRefused(cat("rank 0 still has restart count ", serving.attempt,
+                                 ", but this rank has ", own.attempt),
+                             true);
     case StoreVerdict::kAdmitted:
       break;
   }

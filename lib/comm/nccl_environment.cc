@@ -14,7 +14,7 @@ namespace {
 
 /// The approximate bytes of shared memory that a rank's channels to the other ranks of its machine
 /// take.
-constexpr int64_t kBytesOfRank = 32 << 20;
+constexpr int64_t kSharedBytesPerRank = 32 << 20;
 
 }  // namespace
 
@@ -27,21 +27,22 @@ void prepare_nccl_environment() {
 
 std::string shared_folder_warning(int ranks, const std::string& folder) {
   struct statvfs info {};
-  const auto warning = [&](const std::string& what) {
-    return cat("the ranks' GPUs may share memory in ", folder, ", which ", what,
-               "\n  remedy: mount it larger and writable (docker run --shm-size=1g, or "
-               "--ipc=host), or set NCCL_SHM_DISABLE=1");
+  const auto warning = [&](const std::string& what, const char* remedy) {
+    return cat("NCCL may need ", folder, " for data between ranks, but ", what,
+               "\n  remedy: ", remedy, ", or set NCCL_SHM_DISABLE=1");
   };
+  constexpr const char* kMakeWritable = "mount it writable (docker run --ipc=host)";
   if (::statvfs(folder.c_str(), &info) != 0)
-    return warning(cat("cannot be looked at: ", errno_text(errno)));
-  if ((info.f_flag & ST_RDONLY) != 0) return warning("is mounted read-only");
+    return warning(cat("it cannot be inspected: ", errno_text(errno)), kMakeWritable);
+  if ((info.f_flag & ST_RDONLY) != 0) return warning("it is mounted read-only", kMakeWritable);
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    return warning(cat("this user may not write to: ", errno_text(errno)));
+    return warning(cat("this user cannot write to it: ", errno_text(errno)), kMakeWritable);
   const auto free = static_cast<int64_t>(info.f_bavail * info.f_frsize);
-  const int64_t wanted = ranks * kBytesOfRank;
+  const int64_t wanted = ranks * kSharedBytesPerRank;
   return free >= wanted ? ""
-                        : warning(cat("has ", human_bytes(free), " free; ", ranks,
-                                      " ranks take about ", human_bytes(wanted)));
+                        : warning(cat("it has ", human_bytes(free), " free and ", ranks,
+                                      " ranks take about ", human_bytes(wanted)),
+                                  "give it more space (docker run --shm-size=1g, or --ipc=host)");
 }
 
 }  // namespace ftrun

@@ -56,12 +56,12 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   impl->agent = stores.agent;
   impl->server = stores.server;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
-  rendezvous->impl_->meeting = stores.meeting.get();
+  rendezvous->impl_->rendezvous_file = stores.rendezvous_file.get();
   const std::vector<std::string> texts =
       rendezvous->exchange_text(kMeetingKey, identity_text(own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
-  rendezvous->impl_->meeting = nullptr;
+  rendezvous->impl_->rendezvous_file = nullptr;
   rendezvous->impl_->start_heartbeat();
   return rendezvous;
 }

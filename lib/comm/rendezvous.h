@@ -16,7 +16,7 @@ struct RendezvousOptions {
   int rank = 0;
   int world_size = 1;
   /// The address at which rank 0 serves the store: host name or address, and port. Port 0: any free
-  /// port, which the meeting file records, or a port that is computed from the token.
+  /// port, which the rendezvous file records, or a port that is computed from the token.
   std::string address = "127.0.0.1";
   int port = 0;
   /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 to open one, bound only
@@ -37,11 +37,11 @@ struct RendezvousOptions {
   /// it is doing.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);
   /// The token that admits a rank to the store of rank 0; all ranks of a job have the same. "":
-  /// rank 0 draws one, and the other ranks read it from the meeting file.
+  /// rank 0 draws one, and the other ranks read it from the rendezvous file.
   std::string token;
   /// The file in which rank 0 writes the token that it draws, and its port if `port` is 0; the file
   /// exists until all ranks have met.
-  std::string meeting_file;
+  std::string rendezvous_file;
   /// A text that is equal on all ranks of the job and different for every other job, such as the
   /// launcher's name of the job.
   std::string job;

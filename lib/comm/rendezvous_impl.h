@@ -19,8 +19,8 @@
 
 #include "base/error.h"
 #include "cluster/local_boards.h"
-#include "comm/meeting_file.h"
 #include "comm/rendezvous.h"
+#include "comm/rendezvous_file.h"
 #include "comm/store_connection.h"
 #include "comm/store_server.h"
 
@@ -157,8 +157,8 @@ struct Rendezvous::Impl {
   std::function<StorePtr()> connect_again;
   std::string key_prefix = "x/";  // of the keys of exchanges
   std::optional<AgentLaunch> agent;
-  std::shared_ptr<const StoreServer> server;  // rank 0's
-  const MeetingFile* meeting = nullptr;       // set while ranks may still join by it
+  std::shared_ptr<const StoreServer> server;        // rank 0's
+  const RendezvousFile* rendezvous_file = nullptr;  // set while ranks may still join by it
   std::mutex heartbeat_mutex;
   std::condition_variable_any heartbeat_wake;
   std::atomic<int64_t> heartbeats_sent = 0;

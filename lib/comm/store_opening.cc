@@ -57,7 +57,7 @@ std::string address_text(const RendezvousOptions& options, int port) {
   if (const auto unknown = unknown_host(options.address)) why = *unknown;
   const std::string by_file =
       options.token.empty() && !options.has_agent_store
-          ? cat("check that all ranks see ", options.meeting_file,
+          ? cat("check that all ranks see ", options.rendezvous_file,
                 " and that no earlier start has left it there, or give all the same FTRUN_TOKEN; ")
           : "";
   throw Error(
@@ -104,13 +104,13 @@ JobStore::Find finder(const RendezvousOptions& options) {
     return [=] { return std::optional(StoreEndpoint{options.address, port, options.token}); };
   }
   return [options]() -> std::optional<StoreEndpoint> {
-    const auto content = MeetingFile::read(options.meeting_file);
+    const auto content = RendezvousFile::read(options.rendezvous_file);
     if (!content) return std::nullopt;
     if (content->job != options.job)
-      throw std::runtime_error(cat(options.meeting_file, " belongs to another job (\"",
+      throw std::runtime_error(cat(options.rendezvous_file, " belongs to another job (\"",
                                    content->job, "\", this one is \"", options.job, "\")"));
     if (options.port > 0 && content->port != options.port)
-      throw std::runtime_error(cat(options.meeting_file, " says port ", content->port,
+      throw std::runtime_error(cat(options.rendezvous_file, " says port ", content->port,
                                    ", and MASTER_PORT is ", options.port));
     return StoreEndpoint{options.address, content->port, content->token};
   };
@@ -168,14 +168,14 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
 /// Throws an error if the ranks of another job are meeting by the file now; it must not be
 /// replaced.
 void require_nobody_meets(const RendezvousOptions& options) {
-  const auto before = MeetingFile::read(options.meeting_file);
+  const auto before = RendezvousFile::read(options.rendezvous_file);
   if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
     return;
-  throw Error(
-      ExitCode::kEnvironment,
-      cat(options.meeting_file, ": another job is connecting its ranks through this file (job \"",
-          before->job, "\", at ", before->address, ":", before->port, ")"),
-      "wait until it has begun, end it, or choose another output_dir");
+  throw Error(ExitCode::kEnvironment,
+              cat(options.rendezvous_file,
+                  ": another job is connecting its ranks through this file (job \"", before->job,
+                  "\", at ", before->address, ":", before->port, ")"),
+              "wait until it has begun, end it, or choose another output_dir");
 }
 
 /// Serves rank 0's store, on a socket that it inherited or opens.
@@ -194,8 +194,9 @@ Stores serve_store(const RendezvousOptions& options) {
   if (token.empty()) {
     token = hex_text(random_bytes(32));
     require_nobody_meets(options);
-    stores.meeting = std::make_unique<MeetingFile>(
-        options.meeting_file, MeetingFileContent{options.job, options.address, socket.port, token});
+    stores.rendezvous_file = std::make_unique<RendezvousFile>(
+        options.rendezvous_file,
+        RendezvousFileContent{options.job, options.address, socket.port, token});
   }
   const StoreEndpoint endpoint{options.address, socket.port, token};
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
@@ -212,7 +213,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto main = job_store(options, member, finder(options), nullptr, &reason);
-  // Later connections need the endpoint, because the meeting file is removed once all ranks have
+  // Later connections need the endpoint, because the rendezvous file is removed once all ranks have
   // met.
   const JobStore::Find find = [endpoint = main->endpoint()] { return std::optional(endpoint); };
   return {main,
@@ -268,7 +269,7 @@ Stores open_stores(const RendezvousOptions& options) {
     stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
     stores.connect_again = [store = stores.main] { return store; };
   } else if (!options.has_agent_store) {
-    require(!options.token.empty() || !options.meeting_file.empty(),
+    require(!options.token.empty() || !options.rendezvous_file.empty(),
             "ranks meet by a token or a file");
     stores = options.rank == 0 ? serve_store(options) : find_store(options, reason);
   }

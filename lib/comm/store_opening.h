@@ -7,8 +7,8 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/meeting_file.h"
 #include "comm/rendezvous.h"
+#include "comm/rendezvous_file.h"
 #include "comm/store_server.h"
 
 namespace ftrun {
@@ -17,8 +17,8 @@ namespace ftrun {
 struct Stores {
   c10::intrusive_ptr<c10d::Store> main, control;
   std::function<c10::intrusive_ptr<c10d::Store>()> connect_again;
-  /// The meeting file of rank 0, until all have met.
-  std::unique_ptr<MeetingFile> meeting;
+  /// The rendezvous file of rank 0, until all have met.
+  std::unique_ptr<RendezvousFile> rendezvous_file;
   std::optional<AgentLaunch> agent;
   std::shared_ptr<const StoreServer> server;
 };

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "axes/pipeline/names.h"
+#include "axes/pipeline/schedule_traits.h"
 #include "base/adapter_choices.h"
 #include "base/data_format.h"
 #include "base/enum_names.h"
@@ -227,7 +227,7 @@ struct ParallelConfig {
   PipelineSchedule schedule = kDefaultSchedule;
   /// The number of parts of the model that each stage has; 0 only before the config is resolved.
   int64_t virtual_stages = 0;
-  /// The number of blocks of each part, in order; empty = cut by pipeline.partition.
+  /// The number of decoder layers of each part, in order; empty = cut by pipeline.partition.
   std::vector<int64_t> pipeline_layers;
   int64_t context = 1;
   int64_t expert = 1;

@@ -127,8 +127,8 @@ class JsonReader {
 
   void check_key(const ConfigNode& map, const std::string& key, const Position& at) {
     if (key.size() > kMaxKeyBytes)
-      stop_at(at, cat("this key has ", key.size(), " bytes, at most ", kMaxKeyBytes,
-                      " are allowed: is this a config?"));
+      stop_at(at, cat("this key has ", key.size(), " bytes; the limit is ", kMaxKeyBytes,
+                      ": is this a config?"));
     if (map.entries.size() == kMaxKeys)
       stop_at(at, cat("this section holds more than ", kMaxKeys, " keys: is this a config?"));
   }

@@ -53,10 +53,17 @@ bool is_enabled(const ConfigNode& node) {
   return false;
 }
 
-/// Returns a doc such as "DeepSpeed's autotuner." as the name of a feature: the text before the
-/// first punctuation mark.
+/// Returns a doc such as "Sparse gradients of embeddings." as the name of a feature within a
+/// sentence: the text before the first punctuation mark, beginning in lower case unless its first
+/// word is a name with more capitals, such as DeepSpeed's.
 std::string feature_name(const std::string& doc, const std::string& name) {
-  return doc.empty() ? name : doc.substr(0, doc.find_first_of(".;:"));
+  if (doc.empty()) return name;
+  std::string feature = doc.substr(0, doc.find_first_of(".;:"));
+  const auto is_capital = [](char c) { return c >= 'A' && c <= 'Z'; };
+  const auto word_end = std::find(feature.begin(), feature.end(), ' ');
+  if (is_capital(feature[0]) && std::none_of(feature.begin() + 1, word_end, is_capital))
+    feature[0] = static_cast<char>(feature[0] - 'A' + 'a');
+  return feature;
 }
 
 bool is_off(const Field& field, const FieldValue& value) {

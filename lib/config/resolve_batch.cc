@@ -110,7 +110,7 @@ bool check_batch_sizes(ResolveState& r, const BatchSizes& given, const BatchSize
     return false;
   };
   if (b.micro != 0 && b.accumulation != 0 && (!product(b) || b.total == 0))
-    return refuse(cat(arithmetic(b), " is too large a batch"));
+    return refuse(cat(arithmetic(b), " overflows 64 bits"), "use smaller values");
   if (b.micro == 0)
     return refuse(
         cat("train_batch_size ", b.total, " < accumulation ", b.accumulation, " × data-parallel ",

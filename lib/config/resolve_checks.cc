@@ -153,7 +153,7 @@ void check_zero(ResolveState& r) {
   if (z.stage >= 2 && r.config.pipeline.stages > 1)
     r.notice("zero_optimization.stage",
              cat("ZeRO stage ", z.stage, " with pipeline.stages ", r.config.pipeline.stages,
-                 ": DeepSpeed refuses the two together, ftrun shards each stage's parameters"));
+                 ": DeepSpeed refuses the two together, but ftrun shards each stage's parameters"));
 }
 
 void check_offload(ResolveState& r) {
@@ -224,10 +224,11 @@ void check_recompute(ResolveState& r) {
 
 void check_backend(ResolveState& r) {
   if (r.config.comm.backend == BackendChoice::kNccl && r.config.device != DeviceKind::kCuda)
-    r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on CPUs",
+    r.error("comm.backend", "comm.backend nccl is for GPUs, but the ranks compute on CPUs",
             "remove it: auto uses shared memory within a machine and gloo between machines");
   if (r.config.comm.backend == BackendChoice::kGloo && r.config.device == DeviceKind::kCuda)
-    r.error("comm.backend", "comm.backend gloo moves main memory, and the ranks compute on GPUs",
+    r.error("comm.backend",
+            "comm.backend gloo sends only main memory, but the ranks compute on GPUs",
             "remove it: auto uses nccl between GPUs");
 }
 
@@ -236,7 +237,7 @@ void check_elastic(ResolveState& r) {
   if (fewest > r.context.world_size)
     r.notice("elastic.min_ranks",
              cat("elastic.min_ranks ", fewest, " > the ", count_text(r.context.world_size, "rank"),
-                 " of this run: none may leave"));
+                 " of this run, so no rank can be removed"));
 }
 
 /// Refuses paths such as "~/runs" and "$HOME/runs", which would be folders of these names in the

@@ -276,18 +276,19 @@ void declare_parallel(Schema& s) {
       "zb-h1 with two parts on each stage. docs/parallelism.md compares them.");
   parallel
       .key("virtual_stages", &ParallelConfig::virtual_stages,
-           "Parts of the model on each stage, for schedule interleaved.")
+           "Parts of the model on each stage: 2 or more for schedule interleaved, 2 for zbv, else "
+           "1.")
       .at_least(1)
       .in_unit("parts")
       .unset_is_zero()
       .defaults_to("2 for interleaved and zbv, else 1");
   parallel
       .key("pipeline_layers", &ParallelConfig::pipeline_layers,
-           "Blocks (decoder layers) of each part of the model: pipeline × virtual_stages numbers "
-           "in the order of the parts. The embedding belongs to the first part and the head to the "
-           "last, so these two may have 0 blocks.")
+           "Decoder layers of each part of the model: pipeline × virtual_stages numbers in the "
+           "order of the parts. The embedding belongs to the first part and the head to the last, "
+           "so these two may have 0.")
       .at_least(0)
-      .in_unit("blocks")
+      .in_unit("layers")
       .unset_is_zero()
       .defaults_to("balanced by cost");
   parallel

@@ -35,11 +35,11 @@ class YamlReader {
     if (depth > kMaxSectionDepth)
       throw Error(ExitCode::kUsage, cat("nested deeper than ", kMaxSectionDepth, " levels"));
     if (++nodes_ > kMaxValues)
-      throw Error(ExitCode::kUsage,
-                  cat("holds more than ", kMaxValues, " values, with those that aliases repeat"));
+      throw Error(ExitCode::kUsage, cat("holds more than ", kMaxValues,
+                                        " values, counting those that aliases repeat"));
     if (text_bytes_ > kMaxYamlText)
       throw Error(ExitCode::kUsage, cat("holds more than ", kMaxYamlText,
-                                        " bytes of text, with those that aliases repeat"));
+                                        " bytes of text, counting those that aliases repeat"));
     switch (yaml.Type()) {
       case YAML::NodeType::Map:
         return convert_map(yaml, at, depth);
@@ -122,7 +122,7 @@ class YamlReader {
     if (entry.key.size() > kMaxKeyBytes)
       throw Error(ExitCode::kUsage,
                   cat("the key in line ", entry.at.line, " has ", entry.key.size(),
-                      " bytes, at most ", kMaxKeyBytes, " are allowed: is this a config?"));
+                      " bytes; the limit is ", kMaxKeyBytes, ": is this a config?"));
     for (const ConfigEntry& known : map.entries)
       if (known.key == entry.key) {
         problems_.error(

@@ -35,7 +35,7 @@ std::vector<FileRecord> present_files(const TokenFile& file) {
     struct stat info {};
     if (::stat(part.path.c_str(), &info) != 0)
       throw Error(ExitCode::kBadInput, cat(part.path, ": was removed while in use"),
-                  "leave the files of running jobs alone");
+                  "restore the file and resume the run");
     records.push_back({part.role, absolute(part.path), info.st_size,
                        info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec, 0});
   }
@@ -193,7 +193,7 @@ void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
     if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;
     if (side->statistics.max_id < vocab_rows) continue;
     throw Error(ExitCode::kBadInput,
-                cat(file->path(), ": its largest id is ", side->statistics.max_id, " (as ",
+                cat(file->path(), ": its largest token id is ", side->statistics.max_id, " (as ",
                     side->path, " recorded), outside the model's ", vocab_rows, " rows"),
                 "prepare the data with this model's own tokenizer");
   }

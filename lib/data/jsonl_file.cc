@@ -100,7 +100,7 @@ void JsonlFile::load(int64_t document, ReadScratch& scratch) const {
   const int64_t expected = document_start(document + 1) - document_start(document);
   if (!problem.empty() || static_cast<int64_t>(scratch.ids.size()) != expected)
     throw Error(ExitCode::kBadInput, cat(path_, ": was changed while in use"),
-                "write new data to a new file name and leave files of running jobs alone");
+                "write new data to a new file; do not change a file that a run is reading");
   scratch.file = this;
   scratch.document = document;
 }

@@ -43,13 +43,14 @@ TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, 
   if (std::memcmp(file.data(), kMaskMagic, sizeof kMaskMagic) != 0)
     refuse_mask(path, "is not a mask file (offset 0: expected the letters FTRMASK)");
   if (const uint64_t version = u64_at(file, 8); version != 1)
-    refuse_mask(path, cat("offset 8: mask version ", version, ", this build reads version 1"));
+    refuse_mask(path, cat("offset 8: mask version ", version, ", but this build reads version 1"));
   if (const uint64_t count = u64_at(file, 16); count != static_cast<uint64_t>(tokens))
     refuse_mask(path,
                 cat("offset 16: the mask is for ", count, " tokens, the token file has ", tokens));
   const int64_t expected = kMaskHeaderBytes + (tokens + 7) / 8;
   if (size != expected)
-    refuse_mask(path, cat("the file has ", size, " bytes, ", tokens, " tokens need ", expected));
+    refuse_mask(path,
+                cat("the file has ", size, " bytes, but ", tokens, " tokens need ", expected));
   if (tokens % 8 != 0) {
     const auto last = std::to_integer<unsigned>(file.back());
     if ((last >> (tokens % 8)) != 0)

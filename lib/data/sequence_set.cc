@@ -56,8 +56,8 @@ void SequenceSet::count_mix(const std::vector<double>& weights) {
                       " in data.train has nothing to train on: ", set_tokens, " tokens make ",
                       count_text(begins[set + 1] - begins[set], "sequence"), " of ",
                       sequence_length(), ", and none of their labels counts"),
-                  "remove it from data.train, lower data.sequence_length, or write it again with "
-                  "answers trained on");
+                  "remove it from data.train, lower data.sequence_length, or prepare it again with "
+                  "labels that count");
     }
     mix_tokens_.push_back(tokens);
     mix_.push_back({begins[set + 1] - begins[set], 0});

@@ -58,8 +58,8 @@ int64_t max_sidecar_bytes(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
   if (bytes <= kMaxSidecar || !begins_like_sidecar(path)) return kMaxSidecar;
   if (bytes > kMaxWrittenSidecar)
-    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ",
-                             human_bytes(kMaxWrittenSidecar), " are read"));
+    refuse_sidecar(path, cat("is ", human_bytes(bytes), ", larger than the limit of ",
+                             human_bytes(kMaxWrittenSidecar)));
   return kMaxWrittenSidecar;
 }
 
@@ -87,7 +87,7 @@ int64_t integer_of(const std::string& path, const json& object, const char* key)
 std::string text_of(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string())
-    refuse_sidecar(path, cat("has no text \"", key, "\""));
+    refuse_sidecar(path, cat("has no string \"", key, "\""));
   return found->get<std::string>();
 }
 
@@ -131,7 +131,7 @@ FileRecord record_of(const std::string& path, const json& object) {
 
 Sidecar sidecar_of(const std::string& path, const json& object) {
   if (const int64_t version = integer_of(path, object, "version"); version != 1)
-    refuse_sidecar(path, cat("version ", version, ", this build reads version 1"));
+    refuse_sidecar(path, cat("version ", version, ", but this build reads version 1"));
   Sidecar side;
   side.path = path;
   side.dtype = maybe_dtype(object);

@@ -117,7 +117,7 @@ void check_mapping_not_truncated(const MappedFile& file) {
   throw Error(
       ExitCode::kBadInput,
       cat(file.path(), ": was cut from ", file.bytes().size(), " to ", now, " bytes while in use"),
-      "write new data to a new file name and leave files of running jobs alone");
+      "write new data to a new file; do not change a file that a run is reading");
 }
 
 }  // namespace ftrun

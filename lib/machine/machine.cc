@@ -89,7 +89,7 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
   if (machine.node_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name,
-                    " has no links.node, over which the ranks of a node exchange"),
+                    " has no links.node, the link between the ranks of a node"),
                 "add it to the machine file, or plan for one rank");
   return ring_seconds(machine.node_link, 0, kind, bytes, ranks, ranks - 1);
 }

@@ -126,7 +126,9 @@ Curve curve_of(MachineSection& section, const ConfigEntry& entry, QuantityUnit u
     const double x = section.quantity_of(point.value, point.key, unit), value = y(point.value);
     if (x <= 0 || value <= 0) return {};
     if (!points.empty() && points.back().first >= x) {
-      section.problem(point.at, cat(entry.key, ": points ascend, and ", point.key, " does not"),
+      section.problem(point.at,
+                      cat(entry.key, ": expected points in ascending order, but ", point.key,
+                          " is not larger than the one before it"),
                       "");
       return {};
     }
@@ -193,7 +195,7 @@ void read_rates(MachineSection& top, const ConfigNode& root, Machine& machine) {
     machine.rates.push_back(rates_of(item, top.problems()));
   for (size_t i = 1; i < machine.rates.size(); ++i)
     if (machine.rates[i - 1].ranks >= machine.rates[i].ranks)
-      top.problem(rates->items[i].at, "rates: their numbers of ranks ascend", "");
+      top.problem(rates->items[i].at, "rates: expected entries in ascending order of ranks", "");
 }
 
 Machine machine_of(const ConfigNode& root, Problems& problems) {

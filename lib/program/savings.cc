@@ -216,7 +216,7 @@ std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking, 
                lacking == 0
                    ? ""
                    : cat(" (", lacks, ", and no change of the config saves a tenth of that)"));
-  return cat("change what saves most memory on each rank: ", join(helpful, "; "),
+  return cat("make one or more of these changes (savings per rank): ", join(helpful, "; "),
              enough.empty() ? cat("; ", lacks, ", so none is enough alone") : "");
 }
 

@@ -33,10 +33,10 @@ MemoryMeasure limiting_memory(const Config& config);
 std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
                                    const MemoryMeasure& measure);
 
-/// Formats the first `count` savings that help as a remedy: "change what saves most memory on each
-/// rank: recompute.policy: full saves 1.20 GiB; ...". The rank lacks `lacking` bytes: the remedy
-/// lists changes that save as much alone or, where there are none, those that save a tenth of it.
-/// With 0 the lack is not known, and all changes are listed.
+/// Formats the first `count` savings that help as a remedy: "make one or more of these changes
+/// (savings per rank): recompute.policy: full saves 1.20 GiB; ...". The rank lacks `lacking` bytes:
+/// the remedy lists changes that save as much alone or, where there are none, those that save a
+/// tenth of it. With 0 the lack is not known, and all changes are listed.
 std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking = 0,
                            size_t count = 3);
 

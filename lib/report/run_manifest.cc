@@ -297,7 +297,7 @@ void refuse_other_format(const std::string& path, const Fields& fields) {
   fields.get("format", format);
   if (format != kFormat)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": its format is ", format, ", this ftrun reads format ", kFormat),
+                cat(path, ": its format is ", format, ", but this ftrun reads format ", kFormat),
                 "use the ftrun that wrote it, or start a new run in another output_dir");
 }
 

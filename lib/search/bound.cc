@@ -361,7 +361,7 @@ int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const Pipeline
 MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t saved,
                                       const Layout& layout, const StateFacts& facts) const {
   const auto shards = static_cast<double>(layout.shards());
-  const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
+  const bool keeps_optimizer = layout.optimizer_offload == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
   // Returns whether state with this offload target counts as device memory. On CPUs, main memory is
   // the device memory.
@@ -371,15 +371,15 @@ MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t save
   };
   double device = 0, host = 0;
   const double parameters = stage.bytes / (shards_parameters ? shards : 1);
-  if (counts(layout.parameters)) device += parameters;
+  if (counts(layout.parameter_offload)) device += parameters;
   const double moments = stage.trained * facts.state_bytes / shards;
   if (keeps_optimizer) device += moments + stage.master_bytes / shards;
   // The master copy is left out of the bound, because it exists only for some targets of offloaded
   // weights.
-  if (!keeps_optimizer && counts(layout.optimizer)) device += moments;
-  if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu)
+  if (!keeps_optimizer && counts(layout.optimizer_offload)) device += moments;
+  if (task_.machine.has_gpus && layout.optimizer_offload == OffloadDevice::kCpu)
     host += facts.offloaded_share * stage.offloadable * facts.state_bytes / shards;
-  if (task_.machine.has_gpus && layout.parameters == OffloadDevice::kCpu)
+  if (task_.machine.has_gpus && layout.parameter_offload == OffloadDevice::kCpu)
     host += stage.sharded_bytes / shards;
   double gradients = stage.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
@@ -392,7 +392,7 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
   Layout stateless = layout;
   stateless.replicas = 1;
   stateless.zero = 0;
-  stateless.optimizer = stateless.parameters = OffloadDevice::kNone;
+  stateless.optimizer_offload = stateless.parameter_offload = OffloadDevice::kNone;
   const auto [known, added] = shared_costs_.try_emplace(stateless);
   SharedCosts& shared = known->second;
   if (!added) return shared;

@@ -68,8 +68,8 @@ std::vector<Pipeline> pipelines(int64_t stages) {
   if (stages == 1) return {{}};
   std::vector<Pipeline> all;
   const auto add = [&](const ScheduleTraits& traits) {
-    all.push_back({traits.schedule, traits.usual_chunks});
-    if (traits.has_any_chunks) all.push_back({traits.schedule, 2 * traits.usual_chunks});
+    all.push_back({traits.schedule, traits.default_chunks});
+    if (traits.chunks_configurable) all.push_back({traits.schedule, 2 * traits.default_chunks});
   };
   add(traits_of(kDefaultSchedule));
   for (const ScheduleTraits& traits : kScheduleTraits)
@@ -137,8 +137,8 @@ class MeshLayouts {
       if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
       layout.replicas = replicas;
       for (const StateOffload& offload : state_offloads(task_, layout.zero)) {
-        layout.optimizer = offload.optimizer;
-        layout.parameters = offload.parameters;
+        layout.optimizer_offload = offload.optimizer;
+        layout.parameter_offload = offload.parameters;
         all_.add(layout);
       }
     }

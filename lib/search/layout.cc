@@ -23,8 +23,8 @@ const char* place_name(OffloadDevice device) {
 
 int complexity(const Layout& layout) {
   int score = static_cast<int>(layout.zero);
-  const bool offloads = layout.optimizer != OffloadDevice::kNone;
-  const bool offloads_parameters = layout.parameters != OffloadDevice::kNone;
+  const bool offloads = layout.optimizer_offload != OffloadDevice::kNone;
+  const bool offloads_parameters = layout.parameter_offload != OffloadDevice::kNone;
   score += layout.tensor > 1 ? 4 : 0;
   score += layout.pipeline > 1 ? 4 + static_cast<int>(layout.chunks) : 0;
   score += layout.replicas > 1 ? 2 : 0;
@@ -42,8 +42,8 @@ std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout
       {"parallel.tensor", layout.tensor},
       {"parallel.pipeline", layout.pipeline},
       {"zero_optimization.stage", layout.zero},
-      {"zero_optimization.offload_optimizer.device", word(name_of(layout.optimizer))},
-      {"zero_optimization.offload_param.device", word(name_of(layout.parameters))},
+      {"zero_optimization.offload_optimizer.device", word(name_of(layout.optimizer_offload))},
+      {"zero_optimization.offload_param.device", word(name_of(layout.parameter_offload))},
       {"train_batch_size", layout.batch()},
       {"train_micro_batch_size_per_gpu", layout.micro_batch},
       {"gradient_accumulation_steps", layout.accumulation},
@@ -96,10 +96,10 @@ std::string layout_text(const Layout& layout) {
   text += cat(", micro-batch ", layout.micro_batch, " × ", layout.accumulation);
   if (layout.recompute != RecomputeLevel::kNone)
     text += cat(", recompute ", name_of(layout.recompute));
-  if (layout.optimizer != OffloadDevice::kNone)
-    text += cat(", optimizer state in ", place_name(layout.optimizer));
-  if (layout.parameters != OffloadDevice::kNone)
-    text += cat(", parameters in ", place_name(layout.parameters));
+  if (layout.optimizer_offload != OffloadDevice::kNone)
+    text += cat(", optimizer state in ", place_name(layout.optimizer_offload));
+  if (layout.parameter_offload != OffloadDevice::kNone)
+    text += cat(", parameters in ", place_name(layout.parameter_offload));
   return text;
 }
 

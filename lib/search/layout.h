@@ -14,21 +14,24 @@ namespace ftrun {
 /// do not change what is trained: the batch of a step, the precision and the optimizer are not
 /// among them.
 struct Layout {
-  /// The number of ranks that read different sequences, and the number of copies of the state. Each
-  /// copy is shared by data / replicas ranks.
+  /// The number of ranks that read different sequences.
   int64_t data = 1;
+  /// The number of copies of the state. Each copy is shared by data / replicas ranks.
   int64_t replicas = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
-  /// The schedule of a pipeline, and the number of parts of the model that each stage has.
   PipelineSchedule schedule = kDefaultSchedule;
+  /// The number of parts of the model that each stage of the pipeline has.
   int64_t chunks = 1;
   /// The ZeRO stage.
   int64_t zero = 0;
-  OffloadDevice optimizer = OffloadDevice::kNone;
-  OffloadDevice parameters = OffloadDevice::kNone;
-  /// The number of sequences in a micro-batch of a rank, and the number of micro-batches in a step.
+  /// The place of the optimizer's state outside a step.
+  OffloadDevice optimizer_offload = OffloadDevice::kNone;
+  /// The place of the parameters outside a step.
+  OffloadDevice parameter_offload = OffloadDevice::kNone;
+  /// The number of sequences in a micro-batch of a rank.
   int64_t micro_batch = 1;
+  /// The number of micro-batches in a step.
   int64_t accumulation = 1;
   RecomputeLevel recompute = RecomputeLevel::kNone;
 

@@ -23,8 +23,8 @@ Layout with_few_replicas(const SearchTask& task, Layout layout) {
 void copy_state(const Layout& from, Layout& to) {
   to.zero = from.zero;
   to.replicas = from.replicas;
-  to.optimizer = from.optimizer;
-  to.parameters = from.parameters;
+  to.optimizer_offload = from.optimizer_offload;
+  to.parameter_offload = from.parameter_offload;
 }
 
 void copy_schedule(const Layout& from, Layout& to) {

@@ -90,16 +90,17 @@ std::string gigabytes(double bytes) {
   return cat(fixed_text(bytes / 1e9, 2), " GB");
 }
 
-std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const MemoryTableQuery& query,
-                                      const PlannedParts& planned, int64_t parameters) {
+std::vector<MemoryTablePart> table_parts(const MemoryTableModel& model,
+                                         const MemoryTableQuery& query, const PlannedParts& planned,
+                                         int64_t parameters) {
   const auto nominal = static_cast<double>(model.parameters);
-  const auto part = [&](const char* name, double bytes, int stage, double found) {
+  const auto state_part = [&](const char* name, double bytes, int stage, double found) {
     return MemoryTablePart{cat(name, ", ", number_text(bytes), " bytes"),
                            shared(bytes * nominal, query.zero >= stage, query.ranks), found, ""};
   };
-  std::vector<MemoryTablePart> lines{part("weights", kWeights, 3, planned.weights),
-                                     part("gradients", kGradients, 2, planned.gradients),
-                                     part("moments", kMoments, 1, planned.moments),
+  std::vector<MemoryTablePart> parts{state_part("weights", kWeights, 3, planned.weights),
+                                     state_part("gradients", kGradients, 2, planned.gradients),
+                                     state_part("moments", kMoments, 1, planned.moments),
                                      {"master copy in fp32, 4 bytes", 0, planned.master, ""},
                                      {"activations", 0, planned.activations, ""},
                                      {"buckets", 0, planned.buckets, ""},
@@ -110,25 +111,25 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const Memor
   const bool differs_from_name = std::abs(true_to_nominal - 1) > 5e-4;
   // Returns the planned bytes beyond the formula, after the formula is scaled to the real number of
   // parameters.
-  const auto beyond_formula = [&](const MemoryTablePart& line) {
-    return line.planned - line.formula * true_to_nominal;
+  const auto beyond_formula = [&](const MemoryTablePart& part) {
+    return part.planned - part.formula * true_to_nominal;
   };
   for (size_t i = 0; i < 3; ++i) {
-    MemoryTablePart& line = lines[i];
+    MemoryTablePart& part = parts[i];
     std::vector<std::string> why;
     if (differs_from_name) why.push_back(true_count);
-    const double rest = beyond_formula(line);
-    if (std::abs(rest) > 1e-3 * std::max(line.formula, 1.0)) {
+    const double rest = beyond_formula(part);
+    if (std::abs(rest) > 1e-3 * std::max(part.formula, 1.0)) {
       if (i == 1 && rest < 0)
         why.push_back(cat(gigabytes(-rest), " not allocated at ", planned.peak_instr));
       else
         why.push_back(cat(gigabytes(rest), " of small tensors whole on each rank, and padding"));
     }
-    line.why = join(why, "; ");
+    part.why = join(why, "; ");
   }
   if (planned.master > 0)
-    lines[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
-  MemoryTablePart& activations = lines[4];
+    parts[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
+  MemoryTablePart& activations = parts[4];
   const ModelConfig& shape = model.config;
   activations.formula =
       2.0 * static_cast<double>(query.sequence_length * shape.hidden * shape.layers) * 2;
@@ -142,11 +143,11 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const Memor
                 " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
                 "the loss's logits");
   if (planned.buckets > 0)
-    lines[5].why = query.zero == 3 ? "weights that are gathered, gradients before they are cut"
+    parts[5].why = query.zero == 3 ? "weights that are gathered, gradients before they are cut"
                                    : "gradients being reduce-scattered";
-  lines[6].why = planned.rest > 0 ? "gaps between packed buffers" : "";
-  lines[7].why = "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation";
-  return lines;
+  parts[6].why = planned.rest > 0 ? "gaps between packed buffers" : "";
+  parts[7].why = "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation";
+  return parts;
 }
 
 /// Adds the predicted time of a step to a row.
@@ -163,14 +164,14 @@ void add_time(const MemoryTableModel& model, const Config& config, const StepPla
 
 double MemoryTableRow::formula() const {
   return std::accumulate(
-      lines.begin(), lines.end(), 0.0,
-      [](double sum, const MemoryTablePart& line) { return sum + line.formula; });
+      parts.begin(), parts.end(), 0.0,
+      [](double sum, const MemoryTablePart& part) { return sum + part.formula; });
 }
 
 double MemoryTableRow::planned() const {
   return std::accumulate(
-      lines.begin(), lines.end(), 0.0,
-      [](double sum, const MemoryTablePart& line) { return sum + line.planned; });
+      parts.begin(), parts.end(), 0.0,
+      [](double sum, const MemoryTablePart& part) { return sum + part.planned; });
 }
 
 double formula_state_bytes(int zero, int64_t ranks) {
@@ -188,9 +189,9 @@ MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTable
   MemoryTableRow row;
   row.query = query;
   row.parameters = count_parameters(plan.train.model).total;
-  const PlannedParts parts = planned_parts(config, plan);
-  row.peak_instr = parts.peak_instr;
-  row.lines = lines_of(model, query, parts, row.parameters);
+  const PlannedParts planned = planned_parts(config, plan);
+  row.peak_instr = planned.peak_instr;
+  row.parts = table_parts(model, query, planned, row.parameters);
   if (machine != nullptr) add_time(model, config, plan, *machine, row);
   return row;
 }

@@ -32,7 +32,7 @@ struct MemoryTableQuery {
 
 /// MemoryTablePart is a part of a rank's memory in bytes, by textbook formulas and in the plan.
 struct MemoryTablePart {
-  std::string part;
+  std::string name;
   double formula = 0;
   double planned = 0;
   /// The reason for the difference; "" if it is negligible.
@@ -47,7 +47,7 @@ struct MemoryTableRow {
   /// Weights, gradients, moments, master copy, activations, buckets, the rest, and the memory of
   /// libraries. Their sum is exactly the memory that ftrun has allocated at its peak, plus the
   /// bound for libraries on a GPU.
-  std::vector<MemoryTablePart> lines;
+  std::vector<MemoryTablePart> parts;
   /// The instruction that runs at the peak.
   std::string peak_instr;
   /// The share of a step in which computation waits for communication, and the seconds of the step,
@@ -55,7 +55,7 @@ struct MemoryTableRow {
   std::optional<double> communication_wait_share;
   std::optional<double> step_seconds;
 
-  /// Return the bytes of all lines by textbook formulas, and in the plan.
+  /// Return the bytes of all parts by textbook formulas, and in the plan.
   double formula() const;
   double planned() const;
 };

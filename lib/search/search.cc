@@ -68,7 +68,8 @@ bool is_data_parallel(const Layout& layout) {
   return layout.tensor == 1 && layout.pipeline == 1 && layout.replicas == 1;
 }
 bool offloads(const Layout& layout) {
-  return layout.optimizer != OffloadDevice::kNone || layout.parameters != OffloadDevice::kNone;
+  return layout.optimizer_offload != OffloadDevice::kNone ||
+         layout.parameter_offload != OffloadDevice::kNone;
 }
 bool recomputes(const Layout& layout) {
   return layout.recompute != RecomputeLevel::kNone;
@@ -98,9 +99,9 @@ std::vector<PlainChoice> plain_choices(const std::vector<Layout>& layouts) {
                                 !recomputes(one);
                        }});
   choices.push_back({"offload of the optimizer", [](const Layout& one) {
-                       return one.optimizer == OffloadDevice::kCpu &&
-                              one.parameters == OffloadDevice::kNone && is_data_parallel(one) &&
-                              !recomputes(one);
+                       return one.optimizer_offload == OffloadDevice::kCpu &&
+                              one.parameter_offload == OffloadDevice::kNone &&
+                              is_data_parallel(one) && !recomputes(one);
                      }});
   for (const RecomputeLevel level : {RecomputeLevel::kSelective, RecomputeLevel::kFull})
     choices.push_back({cat("recompute ", name_of(level)), [level](const Layout& one) {
@@ -383,10 +384,10 @@ class Search {
     return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
       return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&
              layout.pipeline == other.pipeline && layout.schedule == other.schedule &&
-             layout.chunks == other.chunks && layout.optimizer == other.optimizer &&
-             layout.parameters == other.parameters && layout.micro_batch >= other.micro_batch &&
-             layout.recompute <= other.recompute && layout.zero <= other.zero &&
-             layout.shards() <= other.shards();
+             layout.chunks == other.chunks && layout.optimizer_offload == other.optimizer_offload &&
+             layout.parameter_offload == other.parameter_offload &&
+             layout.micro_batch >= other.micro_batch && layout.recompute <= other.recompute &&
+             layout.zero <= other.zero && layout.shards() <= other.shards();
     });
   }
 

@@ -160,7 +160,8 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
   if (machine_.host_link.bandwidth == 0)
     throw Error(
         ExitCode::kUsage,
-        cat("the machine ", machine_.name, " has no links.host, between a GPU and main memory"),
+        cat("the machine ", machine_.name,
+            " has no links.host, the link between a GPU and main memory"),
         "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
   return machine_.host_link.latency + bytes / machine_.host_link.bandwidth;
 }

@@ -161,7 +161,7 @@ void refuse_other_device(const ClassPlans& all, const Machine& machine) {
   const bool on_gpus = all.plan(0).train.model.dtypes.kernels == Kernels::kGpu;
   if (on_gpus == machine.has_gpus) return;
   throw Error(ExitCode::kUsage,
-              cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", and the machine ",
+              cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", but the machine ",
                   machine.name, " is one of ", on_gpus ? "CPUs" : "GPUs"),
               on_gpus ? "set device: cpu, or use a machine file of GPUs"
                       : "set device: cuda, or use a machine file of CPUs");
@@ -275,10 +275,11 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   const int ranks_here = checked_ranks_per_node(classes, machine, place.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
   if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
-    throw Error(ExitCode::kUsage,
-                cat("threads is ", place.threads, ", and the machine ", machine.name,
-                    " was measured with ", rates.threads, " for ", count_text(ranks_here, "rank")),
-                "remove threads");
+    throw Error(
+        ExitCode::kUsage,
+        cat("threads is ", place.threads, ", but the machine ", machine.name, " was measured with ",
+            rates.threads, " per rank for ", count_text(ranks_here, "rank")),
+        "remove threads");
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);

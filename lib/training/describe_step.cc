@@ -20,7 +20,7 @@ std::string plain_step_text(const StepMetrics& m) {
       m.exposed_communication_seconds
           ? cat(" and ", milliseconds(*m.exposed_communication_seconds), " ms for other ranks")
           : "",
-      m.skipped ? ", update left out" : "");
+      m.skipped ? ", update skipped" : "");
 }
 
 std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,

@@ -77,7 +77,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   options.has_agent_store = launch.has_agent_store;
   options.attempt = launch.restarts;
   options.token = launch.token;
-  options.meeting_file = rendezvous_file(request.config.output_dir);
+  options.rendezvous_file = rendezvous_file(request.config.output_dir);
   options.job = job_of(request);
   // Programs that this rank starts do not need the token, so it is removed from the environment.
   ::unsetenv(launch_variables::kToken);

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/text.h"
@@ -71,7 +72,7 @@ std::string SlowRanks::compare_rank(size_t rank, const std::vector<SecondsByRank
     if (all[rank][p] - median(phases[p]) > all[rank][slowest_phase] - median(phases[slowest_phase]))
       slowest_phase = p;
   return cat("rank ", rank, " is slow and delays the others: its own work takes ",
-             human_seconds(own_seconds), " per step, the median is ", human_seconds(median_seconds),
+             seconds_text(own_seconds), " per step, the median is ", seconds_text(median_seconds),
              "; most of the extra time is spent ", kPhaseTexts[slowest_phase], " (steps ",
              number - 2 * kComparedSteps + 1, " to ", number, ")");
 }

@@ -489,7 +489,7 @@ def read_pickle(path):
         if not stat.S_ISREG(status.st_mode):
             raise BadFile(f"{path}: is not a regular file")
         if status.st_size > LARGEST_PICKLE:
-            raise BadFile(f"{path}: has {status.st_size} bytes, at most {LARGEST_PICKLE} are read")
+            raise BadFile(f"{path}: is {status.st_size} bytes, larger than {LARGEST_PICKLE}")
         refuse_pointer(path, os.pread(file.fileno(), len(LFS_HEAD), 0))
         return PickleMachine(file.read(LARGEST_PICKLE), path).run()
 
@@ -699,7 +699,7 @@ class TorchFile:
             raise BadFile(f"{self.location}: was saved on a machine of another byte order")
         size = self.entries["data.pkl"][1]
         if size > LARGEST_PICKLE:
-            raise BadFile(f"{self.location}: its data.pkl has {size} bytes, at most "
-                          f"{LARGEST_PICKLE} are read")
+            raise BadFile(f"{self.location}: its data.pkl is {size} bytes, larger than "
+                          f"{LARGEST_PICKLE}")
         data = self.entry_bytes("data.pkl", 0, size)
         return PickleMachine(data, self.location, self._storage).run()

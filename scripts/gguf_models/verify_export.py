@@ -77,12 +77,12 @@ def compare_tensors(path, tensors, kind_of):
                             f"{kind.name}")
         expected = tensors.values(name)
         values = gguf.quants.dequantize(stored.data, stored.tensor_type).reshape(expected.shape)
-        if not (np.all(np.abs(values - expected) <= rounding(expected, kind)) and
-                is_source(tensors, name, values, kind)):
+        if not (np.all(np.abs(values - expected) <= rounding_bound(expected, kind)) and
+                equals_source(tensors, name, values, kind)):
             raise UserError(f"{path}: the values of tensor {name} differ from the model's")
 
 
-def is_source(tensors, name, values, kind):
+def equals_source(tensors, name, values, kind):
     """Returns whether a tensor in fp32 equals the folder's tensor after GGUF's conversions are
     undone: bit for bit, or within the precision of fp32 if 1 was added."""
     source = tensors.source(name)
@@ -94,7 +94,7 @@ def is_source(tensors, name, values, kind):
     return np.array_equal(restored, source)
 
 
-def rounding(values, kind):
+def rounding_bound(values, kind):
     """Returns the largest rounding error of each value for a type. f16 and bf16 have significands
     of 10 and 7 bits (and the smallest step of f16 is 2^-24). Q8_0 stores a block of 32 values in
     steps of its largest value / 127; the step is stored in f16."""

@@ -131,7 +131,7 @@ def read_messages(record, location, ignored):
     read = [message_of(turn, names, n, location, ignored, unread)
             for n, turn in enumerate(turns, 1)]
     refuse_second_answer(record, [m for m, _ in read], location)
-    unread += other_contents(record, [m for m, _ in read], location)
+    unread += repeated_fields(record)
     messages, trained = with_system(record, read, location)
     return Chat(key, messages, [t is not False for t in trained], unread=unread,
                 first_excluded=find_excluded(read),
@@ -280,7 +280,7 @@ def second_prompt(record, meaning, first_key, location):
                        f"message, or ignore it with --ignore-fields {key}")
 
 
-def other_contents(record, messages, location):
+def repeated_fields(record):
     """Returns the names of fields that repeat the conversation, or parts of it, and are ignored."""
     return [record.key(m) for m in ("prompt", "input", "text", "answer", "instruction")
             if record.has(m)]

@@ -109,7 +109,7 @@ class Encoder:
         begin = self.bos if wanted else None
         if begin is None and wanted:
             raise UserError(f"{folder}: names no bos token (tokenizer_config.json: bos_token); "
-                            "--bos never begins texts without one")
+                            "use --bos never to start texts without a bos token")
         return begin
 
     def _special_id(self, kind, config, settings):

@@ -130,12 +130,12 @@ TEST_CASE("a file above the limit is refused before it is read") {
   fs::resize_file(path, uintmax_t{1} << 40);
   const Error error = error_of([&] { read_file(path); });
   CHECK(error.code() == ExitCode::kBadInput);
-  CHECK(error.message() == path + ": has 1.00 TiB, at most 256.00 MiB are read");
-  CHECK(error.remedy() == "check the path: the file is not what its name says");
+  CHECK(error.message() == path + ": is 1.00 TiB, larger than the limit of 256.00 MiB");
+  CHECK(error.remedy() == "check that the path names the right file");
   put_file(folder.file("four"), "four");
   CHECK(read_file(folder.file("four"), 4) == "four");
   CHECK(error_of([&] { read_file(folder.file("four"), 3); }).message() ==
-        folder.file("four") + ": has 4 B, at most 3 B are read");
+        folder.file("four") + ": is 4 B, larger than the limit of 3 B");
 }
 
 TEST_CASE("pages of a file that exists only in memory are kept") {

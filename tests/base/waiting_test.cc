@@ -68,15 +68,15 @@ std::string last_line(const std::string& cases) {
 }  // namespace
 
 TEST_CASE("a program that fails by waits alone says so in its last line") {
-  CHECK(last_line("waits: a limit*") == "waited: 1 ms for: a sign of life\n");
-  CHECK(last_line("waits: the exit code*") == "waited: exit 6, expected 0\n");
-  CHECK(last_line("waits: an assertion*") == "waited: rank 0 waited 3.0s\n");
-  CHECK(last_line("waits: an error*") == "waited: rank 0 lost a peer\n");
-  CHECK_THAT(last_line("waits: *"), Catch::StartsWith("waited: "));
+  CHECK(last_line("waits: a limit*") == "timed out: 1 ms for: a sign of life\n");
+  CHECK(last_line("waits: the exit code*") == "timed out: exit 6, expected 0\n");
+  CHECK(last_line("waits: an assertion*") == "timed out: rank 0 waited 3.0s\n");
+  CHECK(last_line("waits: an error*") == "timed out: rank 0 lost a peer\n");
+  CHECK_THAT(last_line("waits: *"), Catch::StartsWith("timed out: "));
 }
 
-TEST_CASE("a program with any other failure does not say that it waited") {
+TEST_CASE("a program with any other failure does not say that it timed out") {
   for (const char* cases : {"fault: an assertion", "fault: another*", "fault: an error*",
                             "waits: *,fault: an assertion"})
-    CHECK_THAT(last_line(cases), !Catch::StartsWith("waited: "));
+    CHECK_THAT(last_line(cases), !Catch::StartsWith("timed out: "));
 }

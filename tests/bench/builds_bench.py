@@ -1,5 +1,5 @@
-"""Compares two builds of ftrun: the same trainings by both in interleaved pairs, and the ratio of
-their speeds.
+"""Compares two builds of ftrun: the same training runs by both in interleaved pairs, and the ratio
+of their speeds.
 
     builds_bench.py NEW OLD [--pairs 15] [--steps 8] [--shape 15-narrow-layers] [--only WORD]
 

@@ -4,23 +4,23 @@ README.md says how.
 
   checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]
       compares ftrun with the machine's own limits
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON
+  checkpoint_bench.py --data TOKENS.bin --baseline-python PYTHON
       compares ftrun with torch.distributed.checkpoint
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed
+  checkpoint_bench.py --data TOKENS.bin --baseline-python PYTHON --baseline deepspeed
       compares ftrun with DeepSpeed's writer
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed-decoupled
+  checkpoint_bench.py --data TOKENS.bin --baseline-python PYTHON --baseline deepspeed-decoupled
       compares ftrun with DeepSpeed's writer in a separate process
 
 One process trains the model in fp32, so a checkpoint holds three floats per parameter. All files
 are below --folder, on the disk that is measured. The same run measures the machine's limits between
-trainings: it copies as many bytes of memory on as many threads; it writes and syncs a file of as
-many bytes, drops it from the kernel's page cache, and reads it back.
+training runs: it copies as many bytes of memory on as many threads; it writes and syncs a file of
+as many bytes, drops it from the kernel's page cache, and reads it back.
 
-With a peer, the two programs take turns in going first. Both save and load in processes of their
-own while nothing else runs, except that the pause of training is measured on a save during training
-(for the peer: on its asynchronous save). A save ends when its files and folders are synced. Before
-a load, the files are dropped from the page cache in the same way for both. ftrun's load is all of a
-resume that reads: choosing the checkpoint, verifying it, and filling the state.
+With a baseline, the two programs take turns in going first. Both save and load in processes of
+their own while nothing else runs, except that the pause of training is measured on a save during
+training (for the baseline: on its asynchronous save). A save ends when its files and folders are
+synced. Before a load, the files are dropped from the page cache in the same way for both. ftrun's
+load is all of a resume that reads: choosing the checkpoint, verifying it, and filling the state.
 """
 import argparse
 import concurrent.futures
@@ -125,7 +125,7 @@ def disk_seconds(folder, size):
 def costs_within(lines, every, seconds, paused):
     """Returns what each checkpoint but the first cost the training: its pause, and the extra time
     of the steps during its writing over those before and after them. Both come from one training,
-    since the machine's speed may change by more than that between trainings."""
+    since the machine's speed may change by more than that between training runs."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     concurrent_steps = math.ceil(seconds / statistics.median(times.values()))
     costs = []
@@ -162,8 +162,8 @@ def compare_with_machine(args):
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
         seconds = statistics.median(seconds for _, seconds, _ in saves)
-        # These are all steps from one checkpoint to the next, in both trainings. Steps before the
-        # first checkpoint also pay, once per run, for the copy's pages that the kernel has not
+        # These are all steps from one checkpoint to the next, in both training runs. Steps before
+        # the first checkpoint also pay, once per run, for the copy's pages that the kernel has not
         # provided yet.
         counted = range(args.every + 1, args.steps // args.every * args.every + 1)
         step, mean = (statistics.fmean(line["step_seconds"] for line in metrics if "loss" in line
@@ -188,12 +188,13 @@ def compare_with_machine(args):
               flush=True)
 
 
-# --- the peers -----------------------------------------------------------------------------------
+# --- the baselines -------------------------------------------------------------------------------
 
-# Each peer is a program `PEER save|load FOLDER SHAPES` that runs in a process of its own. It saves
-# the same state twice, first to allocate the memory that it keeps for later saves, and prints the
-# time of the second save. It reports the content of the state that it saved or loaded ("state").
-PEER = '''
+# Each baseline is a program `BASELINE save|load FOLDER SHAPES` that runs in a process of its own.
+# It saves the same state twice, first to allocate the memory that it keeps for later saves, and
+# prints the time of the second save. It reports the content of the state that it saved or loaded
+# ("state").
+BASELINE = '''
 import json, os, sys, time, torch
 kinds = ("param", "exp_avg", "exp_avg_sq")
 def bits(tensors):
@@ -212,7 +213,7 @@ def main(save, load):
     print(json.dumps(result), flush=True)
 '''
 
-DCP = PEER + '''
+DCP = BASELINE + '''
 import torch.distributed as dist, torch.distributed.checkpoint as dcp
 def state(shapes):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -241,7 +242,7 @@ if __name__ == "__main__":
 
 # DeepSpeed runs without ZeRO, with which fp32 checkpoints hold the weights twice. WRITER is
 # replaced by the value of "checkpoint" in its config.
-DEEPSPEED = PEER + '''
+DEEPSPEED = BASELINE + '''
 import deepspeed
 class Model(torch.nn.Module):
     def __init__(self, shapes):
@@ -286,7 +287,7 @@ if __name__ == "__main__":
 
 # DeepSpeed's default engine is torch.save. Its "fast" writer needs memory pinned by CUDA; its plain
 # one can also run in a separate process.
-PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRITER", "{}")),
+BASELINES = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRITER", "{}")),
          "deepspeed-decoupled": ("DeepSpeed, decoupled",
                                  DEEPSPEED.replace("WRITER", '{"writer": {"type": "python", '
                                                    '"decoupled": True}}'))}
@@ -307,7 +308,7 @@ def evict(folder):
 
 def run_ftrun(args):
     """Runs ftrun. The last of three checkpoints is written after the end of training, so that
-    nothing else runs, as for the peer's checkpoints."""
+    nothing else runs, as for the baseline's checkpoints."""
     text, _, _ = train(args, "saving", 6, 2)
     paused = parse_saves(text)[-1][2]
     total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); "
@@ -320,14 +321,14 @@ def run_ftrun(args):
             "bytes": size}
 
 
-def run_peer(args, program):
-    script, folder = args.scratch / "peer.py", args.scratch / "peer"
+def run_baseline(args, program):
+    script, folder = args.scratch / "baseline.py", args.scratch / "baseline"
     script.write_text(program)
     env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0", "RANK": "0",
            "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": str(args.threads)}
 
     def once(action):
-        started = subprocess.Popen([args.peer_python, script, action, folder,
+        started = subprocess.Popen([args.baseline_python, script, action, folder,
                                     args.scratch / "shapes.json"], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, env=env,
                                    start_new_session=True)
@@ -345,17 +346,17 @@ def run_peer(args, program):
             sys.exit("".join(lines)[-3000:])
         return json.loads(lines[-1])
     saved_state = once("save")
-    size = evict(args.scratch / "peer-1")
+    size = evict(args.scratch / "baseline-1")
     loaded = once("load")
     for attempt in range(2):
-        shutil.rmtree(args.scratch / f"peer-{attempt}")
+        shutil.rmtree(args.scratch / f"baseline-{attempt}")
     if saved_state.pop("state") != loaded.pop("state"):
-        sys.exit("the peer reads something else than it wrote")
+        sys.exit("the baseline reads something else than it wrote")
     return {**saved_state, **loaded, "bytes": size}
 
 
-def compare_with_peer(args):
-    called, program = PEERS[args.peer]
+def compare_with_baseline(args):
+    called, program = BASELINES[args.baseline]
     from safetensors import safe_open
     shapes = []
     for path in sorted(args.model.glob("*.safetensors")):
@@ -364,7 +365,7 @@ def compare_with_peer(args):
     (args.scratch / "shapes.json").write_text(json.dumps(shapes))
     ratios = []
     for pair in range(args.pairs):
-        runs = {"ftrun": lambda: run_ftrun(args), called: lambda: run_peer(args, program)}
+        runs = {"ftrun": lambda: run_ftrun(args), called: lambda: run_baseline(args, program)}
         order = list(runs)[::-1 if pair % 2 else 1]
         results = {name: runs[name]() for name in order}
         seconds = {name: result["durable"] + result["load"] for name, result in results.items()}
@@ -389,9 +390,9 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--folder", help="a folder on the disk to measure (default: the system's "
                                          "temporary folder)")
-    parser.add_argument("--peer-python", help="compare with a peer; a Python that has torch or "
-                                              "DeepSpeed")
-    parser.add_argument("--peer", choices=PEERS, default="dcp")
+    parser.add_argument("--baseline-python", help="compare with a baseline; a Python that has "
+                                                  "torch or DeepSpeed")
+    parser.add_argument("--baseline", choices=BASELINES, default="dcp")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--every", type=int, default=4,
@@ -406,7 +407,7 @@ def main():
                      "measured from one checkpoint to the next")
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         args.scratch = pathlib.Path(scratch)
-        (compare_with_peer if args.peer_python else compare_with_machine)(args)
+        (compare_with_baseline if args.baseline_python else compare_with_machine)(args)
 
 
 main()

@@ -46,10 +46,10 @@ struct Buffers {
   const float* source;  // of all_gather: this rank's block, usually in `full`
 };
 
-/// Peer makes c10d's own calls, as PyTorch's users do.
-class Peer {
+/// Baseline makes c10d's own calls, as PyTorch's users do.
+class Baseline {
  public:
-  explicit Peer(Rendezvous& rendezvous) {
+  explicit Baseline(Rendezvous& rendezvous) {
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
@@ -146,7 +146,7 @@ void print_table(int ranks, int64_t bytes, const std::vector<Case>& cases,
   }
 }
 
-void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communicator& gloo,
+void bench_size(Rendezvous& rendezvous, Baseline& baseline, Communicator& shm, Communicator& gloo,
                 int64_t bytes, int rounds) {
   const int world_size = rendezvous.world_size();
   const int64_t part = bytes / 4 / world_size, full = part * world_size;
@@ -156,10 +156,10 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   std::vector<float> plain_full(static_cast<size_t>(full)), plain_part(static_cast<size_t>(part));
   const Buffers plain{plain_full.data(), plain_part.data(), plain_part.data()};
   std::vector<Case> cases = {
-      {"c10d all_reduce", [&] { peer.all_reduce(plain.full, full); }},
+      {"c10d all_reduce", [&] { baseline.all_reduce(plain.full, full); }},
       {"c10d reduce_scatter",
-       [&] { peer.reduce_scatter(plain.full, plain.part, part, world_size); }},
-      {"c10d all_gather", [&] { peer.all_gather(plain.part, plain.full, part, world_size); },
+       [&] { baseline.reduce_scatter(plain.full, plain.part, part, world_size); }},
+      {"c10d all_gather", [&] { baseline.all_gather(plain.part, plain.full, part, world_size); },
        true}};
   for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
                     our_cases("shm/in-place", shm, shared, part)})
@@ -193,12 +193,12 @@ void run_rank(int rank, int world_size, int port, int listen_fd, int rounds,
                                                .token = token});
   std::vector<int> members;
   for (int i = 0; i < world_size; ++i) members.push_back(i);
-  Peer peer(*rendezvous);
+  Baseline baseline(*rendezvous);
   const auto shm =
       open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
   const auto gloo = open_communicator(*rendezvous, "gloo", members,
                                       {.backend = CommBackend::kGloo, .checked_collectives = 0});
-  for (const int64_t bytes : sizes) bench_size(*rendezvous, peer, *shm, *gloo, bytes, rounds);
+  for (const int64_t bytes : sizes) bench_size(*rendezvous, baseline, *shm, *gloo, bytes, rounds);
   shm->shutdown();
   rendezvous->shutdown();
 }

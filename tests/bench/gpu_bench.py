@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures whole trainings on one GPU: tokens/s, memory and the share of hidden copies by ZeRO
+"""Measures whole training runs on one GPU: tokens/s, memory and the share of hidden copies by ZeRO
 stage, offload, adapter and kernels.
 
   tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
-                           [--steps 12] [--way NAME]... [--hidden] [--peer]
+                           [--steps 12] [--setting NAME]... [--hidden] [--baseline]
 
-Trains the model at --model in bf16 on one rank. Each way is a run of its own:
+Trains the model at --model in bf16 on one rank. Each setting is a run of its own:
 
   tokens/s      of the median step, without the first two
   TFLOP/s       model FLOPs (below) times tokens/s
@@ -17,7 +17,7 @@ Trains the model at --model in bf16 on one rank. Each way is a run of its own:
                 (wall_clock_breakdown) measures it, because this waits for the GPU once per step.
 
 A token's model FLOPs are 6 for each weight that it is multiplied by (4 if the weight is frozen)
-and, for causal attention, 6 x layers x query width x sequence length. --peer compares with a
+and, for causal attention, 6 x layers x query width x sequence length. --baseline compares with a
 training loop of transformers on the same weights and tokens: fp32 weights under autocast to bf16,
 scaled-dot-product attention, fused AdamW, clipping. It runs as it is and, with --compiled, also
 compiled by torch.compile.
@@ -35,7 +35,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOST = "{device: cpu}"
 LORA = "adapter={type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}"
-WAYS = {
+SETTINGS = {
     "ZeRO 0": [],
     "ZeRO 1": ["zero_optimization.stage=1"],
     "ZeRO 2": ["zero_optimization.stage=2"],
@@ -111,7 +111,7 @@ def model_flops(folder, sequence, frozen):
     return (4 if frozen else 6) * weights + 6 * c["num_hidden_layers"] * wide * sequence
 
 
-def peer(args, compiled):
+def baseline(args, compiled):
     """Returns tokens/s of transformers' own loop, from the median step without the first two, and
     the bytes that torch reserved."""
     import array
@@ -152,21 +152,21 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--micro-batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
-    parser.add_argument("--way", action="append", choices=WAYS, help="these ways alone")
+    parser.add_argument("--setting", action="append", choices=SETTINGS, help="only these")
     parser.add_argument("--hidden", action="store_true",
                         help="a second run each, for the share of hidden copies")
-    parser.add_argument("--peer", action="store_true",
+    parser.add_argument("--baseline", action="store_true",
                         help="transformers' loop on the same GPU, last")
     parser.add_argument("--compiled", action="store_true", help="that loop compiled, too")
     args = parser.parse_args()
     if args.steps < 4:
         parser.error("--steps: at least 4, the first two are not counted")
     print(f"{args.model.name}, bf16, {args.micro_batch} x {args.sequence} tokens a step, one rank")
-    print("| way | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n"
+    print("| setting | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n"
           "|---|---|---|---|---|---|---|")
     failed = 0
-    for name, settings in WAYS.items():
-        if args.way and name not in args.way:
+    for name, settings in SETTINGS.items():
+        if args.setting and name not in args.setting:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             result, why = run(args, scratch, settings)
@@ -186,8 +186,8 @@ def main():
         print(f"| {name} | {speed:.0f} | {rate:.0f} | "
               + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
               f" | {hidden(timed[0]) if args.hidden else ''} |", flush=True)
-    for compiled in ([False] if args.peer else []) + ([True] if args.compiled else []):
-        speed, reserved = peer(args, compiled)
+    for compiled in ([False] if args.baseline else []) + ([True] if args.compiled else []):
+        speed, reserved = baseline(args, compiled)
         rate = speed * model_flops(args.model, args.sequence, False) * 1e-12
         name = "transformers, compiled" if compiled else "transformers"
         print(f"| {name} | {speed:.0f} | {rate:.0f} | {reserved / 2**20:.0f} | | | |", flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs whole trainings on a GPU and checks them: each check prints its figures. The exit status is
-0 if all hold, 1 if not, and 77 without a GPU.
+"""Makes whole training runs on a GPU and checks them: each check prints its figures. The exit
+status is 0 if all hold, 1 if not, and 77 without a GPU.
 
   tests/bench/gpu_checks.py CHECK... [--binary FTRUN] [--scratch FOLDER] [--device cuda]
 

@@ -50,8 +50,8 @@ struct Operand {
   DType dtype = DType::kBF16;
   int32_t below = 0;
   PackedFormat packed = {};
-  /// Tokens per row of documents, if the operand holds starts of documents.
-  int64_t documents_of_row = 0;
+  /// The number of tokens of a row of documents, if the operand holds starts of documents.
+  int64_t document_row_tokens = 0;
 };
 
 struct Options {
@@ -123,7 +123,7 @@ void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m,
   for (Case& c : made) {
     const std::string what = c.kind == OpKind::kAttention ? "forward" : "backward";
     c.name = cat("attention documents ", what, " ", m.name, " ", rows, " x ", sequence_length);
-    c.in.back().documents_of_row = sequence_length;
+    c.in.back().document_row_tokens = sequence_length;
     c.documents = true;
     cases.push_back(std::move(c));
   }
@@ -392,9 +392,9 @@ class Bench {
         token = static_cast<int32_t>(numbers() % static_cast<uint32_t>(operand.below));
       gpu_.copy(memory, drawn.data(), value.bytes(), stream_);
       gpu_.synchronize(stream_);
-    } else if (operand.documents_of_row > 0) {
+    } else if (operand.document_row_tokens > 0) {
       const std::vector<int32_t> starts =
-          starts_of_documents(operand.dims[0], operand.documents_of_row);
+          starts_of_documents(operand.dims[0], operand.document_row_tokens);
       gpu_.copy(memory, starts.data(), value.bytes(), stream_);
       gpu_.synchronize(stream_);
     } else if (operand.packed || operand.dtype == DType::kBF16) {

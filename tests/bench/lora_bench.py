@@ -24,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
-PEER = '''
+BASELINE = '''
 import json, resource, sys, time
 import numpy as np, torch, transformers
 from peft import LoraConfig, get_peft_model
@@ -88,10 +88,10 @@ def run_ftrun(args, adapter, quantized=False, dora=False):
             "planned": memory["predicted"]}
 
 
-def run_peer(args):
+def run_baseline(args):
     """Trains with PEFT; returns times, losses and peak memory."""
-    result = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens),
-                             str(args.steps), str(args.threads), ",".join(ALL),
+    result = subprocess.run([sys.executable, "-c", BASELINE, args.model, args.data,
+                             str(args.tokens), str(args.steps), str(args.threads), ",".join(ALL),
                              "dora" if args.dora else "lora"],
                             capture_output=True, text=True, check=True)
     return json.loads(result.stdout.splitlines()[-1])
@@ -123,7 +123,7 @@ def main():
         for pair in range(args.pairs):
             fp32, nf4 = (run_ftrun(args, True, quantized, args.dora)
                          for quantized in (False, True))
-            peft, full = run_peer(args), run_ftrun(args, args.dora)
+            peft, full = run_baseline(args), run_ftrun(args, args.dora)
             fp32_step, nf4_step, peft_step, full_step = (statistics.median(run["times"][1:])
                                                          for run in (fp32, nf4, peft, full))
             print(f"pair {pair + 1}: {peft_step / fp32_step:.2f} x PEFT's tokens/s, "

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the planned peak memory of a process with the measured one: trains small models in every
-way that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
+"""Compares the planned peak memory of a process with the measured one: trains small models with
+every setting that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
 
     memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--page FILE]
 
@@ -313,7 +313,7 @@ def report(rows, failed):
     mean_share, mean_bytes = (statistics.mean(abs(errors_of(row)[i]) for row in rows)
                               for i in (0, 1))
     sentences = [
-        f"{len(rows)} trainings, {datetime.date.today()}, {machine_text()}.",
+        f"{len(rows)} training runs, {datetime.date.today()}, {machine_text()}.",
         f"The mean error is {100 * mean_share:.2f} % ({mean_bytes / MIB:.1f} MiB), the worst "
         f"{100 * worst_share:+.2f} % ({worst[0]}, {worst_bytes / MIB:+.1f} MiB).",
         f"{len(beyond)} rows are off by more than {100 * WORST_SHARE} % and "
@@ -321,9 +321,9 @@ def report(rows, failed):
         + (": " + "; ".join(f"{row[0]} by {-errors_of(row)[1] / MIB:.2f} MiB" for row in under)
            if under else "") + "."]
     if failed:
-        sentences.append(f"{len(failed)} trainings failed: {'; '.join(failed)}.")
-    head = ["| config | predicted | peers | working memory | measured | off "
-            "| off, MiB |", "|---|---|---|---|---|---|---|"]
+        sentences.append(f"{len(failed)} training runs failed: {'; '.join(failed)}.")
+    head = ["| config | predicted | peers | working memory | measured | error "
+            "| error, MiB |", "|---|---|---|---|---|---|---|"]
     lines = head + [row_text(row) for row in rows] + [""]
     return "\n".join(lines + textwrap.wrap(" ".join(sentences), 100)) + "\n"
 

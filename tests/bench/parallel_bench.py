@@ -2,9 +2,9 @@
 """Compares tensor and pipeline parallelism on two ranks of one thread with PyTorch's, and pipeline
 schedules with each other. README.md says how.
 
-  parallel_bench.py --tensor --peers FOLDER [--pairs 5] [--steps 4]
+  parallel_bench.py --tensor --baselines FOLDER [--pairs 5] [--steps 4]
       compares with one process and with torch.distributed.tensor.parallel
-  parallel_bench.py --pipeline --peers FOLDER
+  parallel_bench.py --pipeline --baselines FOLDER
       compares with torch.distributed.pipelining
   parallel_bench.py --schedules [--shape 15-layers]
       compares 1F1B with the other schedules: step times, idle shares; takes six minutes
@@ -16,7 +16,7 @@ sequence per step. --pipeline: 15 layers of hidden size 1024, feed-forward size 
 key/value heads, vocabulary 8,192, untied, split as 8 + 7; eight micro-batches of one sequence.
 --schedules: the same model at half the width, a quarter of the operations. --memory: 16 layers, two
 steps under each schedule. AdamW on all tensors, clip 1, fp32. A round is one run of each, in turn.
-FOLDER holds the peers (torch_tp.py, torch_pp.py and the common.py that they use).
+FOLDER holds the baselines (torch_tp.py, torch_pp.py and the common.py that they use).
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ import sys
 import tempfile
 
 import random_model
-from watched_run import QUIET_CORES, step_of_ftrun, step_of_peer, watch
+from watched_run import QUIET_CORES, step_of_ftrun, step_of_baseline, watch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TENSOR_SHAPE, PIPELINE_SHAPE, MEMORY_SHAPE = "qwen2.5-0.5b-eight-layers", "15-layers", "16-layers"
@@ -89,14 +89,14 @@ def run_ftrun(args, model, parallel, micro_batches, threads=1):
                    [line["loss"] for line in lines], idle=idle)
 
 
-def run_peer(args, model, script, *options):
-    command = [args.peer_python, pathlib.Path(args.peers) / script, "--model", model, "--data",
-               model / "train.bin", "--ranks", 2,
+def run_baseline(args, model, script, *options):
+    command = [args.baseline_python, pathlib.Path(args.baselines) / script, "--model", model,
+               "--data", model / "train.bin", "--ranks", 2,
                "--seq", args.tokens, "--steps", args.steps, *options]
-    env = {"PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}",
+    env = {"PATH": f"{pathlib.Path(args.baseline_python).parent}:{os.environ['PATH']}",
            "PYTHONDONTWRITEBYTECODE": "1",
            "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    watched = watch(command, env, step_of_peer, TIMEOUT)
+    watched = watch(command, env, step_of_baseline, TIMEOUT)
     lines = [json.loads(line) for line in watched.output.splitlines() if line.startswith('{"step"')]
     return figures(watched, [line["step_s"] for line in lines], [line["loss"] for line in lines])
 
@@ -143,8 +143,8 @@ def compare_tensor(args):
     compare(args, {
         "tensor 2": lambda: run_ftrun(args, model, {"tensor": 2}, 1),
         "one process of two threads": lambda: run_ftrun(args, model, {}, 1, threads=2),
-        "PyTorch": lambda: run_peer(args, model, "torch_tp.py"),
-        "PyTorch, sequence parallel": lambda: run_peer(args, model, "torch_tp.py", "--sp"),
+        "PyTorch": lambda: run_baseline(args, model, "torch_tp.py"),
+        "PyTorch, sequence parallel": lambda: run_baseline(args, model, "torch_tp.py", "--sp"),
     })
 
 
@@ -157,7 +157,7 @@ def compare_pipeline(args):
     model = random_model.make_model(PIPELINE_SHAPE, args.scratch / "model")[0]
     compare(args, {
         "1f1b": lambda: run_ftrun(args, model, pipeline("1f1b", SPLIT), MICRO_BATCHES),
-        "PyTorch": lambda: run_peer(args, model, "torch_pp.py", "--acc", MICRO_BATCHES,
+        "PyTorch": lambda: run_baseline(args, model, "torch_pp.py", "--acc", MICRO_BATCHES,
                                     "--schedule", "1f1b", "--split",
                                     ",".join(map(str, SPLIT))),
     })
@@ -260,8 +260,8 @@ def main():
     for name in COMPARISONS:
         group.add_argument(f"--{name}", dest="comparison", action="store_const", const=name)
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
-    parser.add_argument("--peers")
-    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--baselines")
+    parser.add_argument("--baseline-python", default=sys.executable)
     parser.add_argument("--pairs", type=int, help="number of rounds (default: 5; with --schedules "
                                                   "2)")
     parser.add_argument("--shape", default=SCHEDULES_SHAPE,
@@ -273,8 +273,8 @@ def main():
                                            for part in text.split(",")], default=[1, 2, 4])
     args = parser.parse_args()
     args.pairs = args.pairs or PAIRS.get(args.comparison)
-    if args.comparison in ("tensor", "pipeline") and not args.peers:
-        parser.error(f"--{args.comparison} needs --peers FOLDER")
+    if args.comparison in ("tensor", "pipeline") and not args.baselines:
+        parser.error(f"--{args.comparison} needs --baselines FOLDER")
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)
         COMPARISONS[args.comparison](args)

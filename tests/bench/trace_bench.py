@@ -1,4 +1,4 @@
-"""Measures what tracing a step costs, in trainings that trace every other step.
+"""Measures what tracing a step costs, in training runs that trace every other step.
 
     trace_bench.py BINARY [--ranks 2] [--stage 3] [--runs 3] [--shape 15-narrow-layers]
 

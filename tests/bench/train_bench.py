@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares training with other programs (the peers): interleaved pairs of the same job in one run,
-and the ratios of each pair. README.md says how.
+"""Compares training with other programs (the baselines): interleaved pairs of the same job in one
+run, and the ratios of each pair. README.md says how.
 
-  train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4]
+  train_bench.py --data train.bin --baselines FOLDER --case NAME|all [--pairs 5] [--steps 4]
                  [--out results.jsonl]
-  train_bench.py --data train.bin --peers FOLDER --case NAME --exact
+  train_bench.py --data train.bin --baselines FOLDER --case NAME --exact
       compares all programs' losses and gradient norms with those in fp64
   train_bench.py --data train.bin --bound
       compares ftrun with the machine's matrix multiplications, each by its fastest library
@@ -12,18 +12,18 @@ and the ratios of each pair. README.md says how.
       compares ftrun's ZeRO-3 with its own plain data parallelism
   train_bench.py --data train.bin --disk
       compares a step with the optimizer on disk with its update and its transfers
-  train_bench.py --data train.bin --ways
-      shows memory and tokens/s of ftrun's ways to save memory
+  train_bench.py --data train.bin --settings
+      shows memory and tokens/s of ftrun's settings that save memory
   train_bench.py --table [--out results.jsonl]
       prints what has been measured so far
 
 The job is SmolLM2-135M in fp32: sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is
-ftrun's settings and the peers to run them against, both as usually configured and at their sensible
-best. A pair is one run of each; with two ranks, a third run with ftrun on Gloo shows what shared
-memory gains. A pair counts only if other processes kept at most 0.05 core busy during the timed
-steps of all its runs; the script runs until --pairs pairs count, or twice as many have run. Each
-run is written to --out as soon as it is done, so the same command continues where an earlier one
-stopped.
+ftrun's settings and the baselines to run them against, both as usually configured and at their
+sensible best. A pair is one run of each; with two ranks, a third run with ftrun on Gloo shows what
+shared memory gains. A pair counts only if other processes kept at most 0.05 core busy during the
+timed steps of all its runs; the script runs until --pairs pairs count, or twice as many have run.
+Each run is written to --out as soon as it is done, so the same command continues where an earlier
+one stopped.
 """
 import argparse
 import datetime
@@ -38,45 +38,45 @@ import sys
 import tempfile
 import time
 
-from watched_run import QUIET_CORES, step_of_ftrun, step_of_peer, watch
+from watched_run import QUIET_CORES, step_of_ftrun, step_of_baseline, watch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 QUIET_PAIRS = 5     # fewer only indicate a result
 SETTLE_SECONDS = 3  # the system needs time to free the previous process's gigabytes
 TIMEOUT = 1800
-TUNED = "tuned_peer.py"
-# Each name has its ranks, micro-batch, ftrun's settings (as for --set) and the peers' command
-# lines. Those of tuned_peer.py also get huge pages and tcmalloc.
+TUNED = "tuned_baseline.py"
+# Each name has its ranks, micro-batch, ftrun's settings (as for --set) and the baselines' command
+# lines. Those of tuned_baseline.py also get huge pages and tcmalloc.
 CASES = {
-    "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py", f"{TUNED} single",
+    "single": dict(ranks=1, mb=1, settings=[], baselines=["hf_single.py", f"{TUNED} single",
                                                       f"{TUNED} single --compile"]),
     "ddp": dict(ranks=2, mb=1, settings=[],
-                peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
+                baselines=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
     "single-mb4": dict(ranks=1, mb=4, settings=[],
-                       peers=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
+                       baselines=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
     "ddp-mb4": dict(ranks=2, mb=4, settings=[],
-                    peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
+                    baselines=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
     "zero1": dict(ranks=2, mb=1, settings=["zero_optimization.stage=1"],
-                  peers=["ds_zero.py --stage 1", f"{TUNED} deepspeed --stage 1"]),
+                  baselines=["ds_zero.py --stage 1", f"{TUNED} deepspeed --stage 1"]),
     "zero2": dict(ranks=2, mb=1, settings=["zero_optimization.stage=2"],
-                  peers=["ds_zero.py --stage 2", f"{TUNED} deepspeed --stage 2",
-                         "hf_fsdp2.py --keep",
-                         f"{TUNED} fsdp2 --stage 2 --meta"]),
+                  baselines=["ds_zero.py --stage 2", f"{TUNED} deepspeed --stage 2",
+                             "hf_fsdp2.py --keep",
+                             f"{TUNED} fsdp2 --stage 2 --meta"]),
     "zero3": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3"],
-                  peers=["hf_fsdp2.py", f"{TUNED} fsdp2 --meta", f"{TUNED} fsdp2 --meta --compile",
-                         "ds_zero.py --stage 3",
-                         f"{TUNED} deepspeed --stage 3 --meta"]),
+                  baselines=["hf_fsdp2.py", f"{TUNED} fsdp2 --meta",
+                             f"{TUNED} fsdp2 --meta --compile", "ds_zero.py --stage 3",
+                             f"{TUNED} deepspeed --stage 3 --meta"]),
     "zero3-recompute": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3", "recompute=full"],
-                            peers=["hf_fsdp2.py --ckpt", f"{TUNED} fsdp2 --meta --ckpt",
-                                   "hf_fsdp2.py",
-                                   "ds_zero.py --stage 3 --ckpt",
-                                   f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
+                            baselines=["hf_fsdp2.py --ckpt", f"{TUNED} fsdp2 --meta --ckpt",
+                                       "hf_fsdp2.py",
+                                       "ds_zero.py --stage 3 --ckpt",
+                                       f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
 }
 CPU, DISK = "{device: cpu}", "{device: nvme, nvme_path: FOLDER}"
 # The settings in the tables of docs/memory.md and docs/benchmarks.md, on two ranks: what each adds
 # to plain data parallelism.
-WAYS = {
+SETTINGS = {
     "ZeRO 0 (data parallel)": [],
     "ZeRO 1": ["zero_optimization.stage=1"],
     "ZeRO 2": ["zero_optimization.stage=2"],
@@ -105,31 +105,31 @@ def tuned_environment(args):
     return env | ({"LD_PRELOAD": str(args.tcmalloc)} if args.tcmalloc else {})
 
 
-def peer_environment(args):
-    """Returns the peer's environment. DeepSpeed compiles an extension at its first start; with a
-    folder of its own it does not wait for another process's lock."""
+def baseline_environment(args):
+    """Returns the baseline's environment. DeepSpeed compiles an extension at its first start; with
+    a folder of its own it does not wait for another process's lock."""
     return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
             "DS_BUILD_OPS": "0", "MAX_JOBS": "2",
             "TORCH_EXTENSIONS_DIR": str(args.cache / "torch_extensions"),
             "TORCHINDUCTOR_CACHE_DIR": str(args.cache / "inductor"),
-            "PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}"}
+            "PATH": f"{pathlib.Path(args.baseline_python).parent}:{os.environ['PATH']}"}
 
 
-def needs_deepspeed(peer):
-    """Returns whether a peer's command line uses DeepSpeed."""
-    return peer.startswith("ds_") or " deepspeed" in peer
+def needs_deepspeed(baseline):
+    """Returns whether a baseline's command line uses DeepSpeed."""
+    return baseline.startswith("ds_") or " deepspeed" in baseline
 
 
-def has_peer(args, peer):
-    """Returns whether a peer can run: DeepSpeed may be missing, which is printed."""
-    if not needs_deepspeed(peer):
+def has_baseline(args, baseline):
+    """Returns whether a baseline can run: DeepSpeed may be missing, which is printed."""
+    if not needs_deepspeed(baseline):
         return True
-    imported = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True,
-                              text=True, env={**os.environ, **peer_environment(args)})
+    imported = subprocess.run([args.baseline_python, "-c", "import deepspeed"], capture_output=True,
+                              text=True, env={**os.environ, **baseline_environment(args)})
     if imported.returncode != 0:
         reason = (imported.stderr.strip().splitlines() or ["the import failed"])[-1]
-        print(f"{peer}: left out, {args.peer_python} cannot import DeepSpeed ({reason})")
+        print(f"{baseline}: left out, {args.baseline_python} cannot import DeepSpeed ({reason})")
     return imported.returncode == 0
 
 
@@ -153,19 +153,19 @@ def tokens_of(case):
     return 512 * case["mb"] * case["ranks"]
 
 
-def run_peer(args, case, peer):
+def run_baseline(args, case, baseline):
     time.sleep(SETTLE_SECONDS)
-    script, *options = peer.split()
+    script, *options = baseline.split()
     tuned = script == TUNED
-    command = [args.peer_python, (HERE if tuned else pathlib.Path(args.peers)) / script, *options,
-               "--model", args.model, "--data",
-               args.data, "--mb", case["mb"], "--steps", args.steps]
+    command = [args.baseline_python, (HERE if tuned else pathlib.Path(args.baselines)) / script,
+               *options, "--model", args.model, "--data", args.data,
+               "--mb", case["mb"], "--steps", args.steps]
     if tuned:
-        command += ["--common", args.peers]
+        command += ["--common", args.baselines]
     if case["ranks"] > 1:
         command += ["--ranks", case["ranks"]]
-    watched = watch(command, peer_environment(args) | (tuned_environment(args) if tuned else {}),
-                    step_of_peer, TIMEOUT)
+    environment = baseline_environment(args) | (tuned_environment(args) if tuned else {})
+    watched = watch(command, environment, step_of_baseline, TIMEOUT)
     lines = json_lines(watched.output)
     summary = next(line for line in lines if "summary" in line)
     return figures(watched, [line for line in lines if "step" in line], tokens_of(case),
@@ -275,13 +275,14 @@ def run_text(name, run):
 
 def compare(args, name):
     case = CASES[name]
-    for peer in case["peers"]:
-        if args.peer not in peer or not has_peer(args, peer):
+    for baseline in case["baselines"]:
+        if args.baseline not in baseline or not has_baseline(args, baseline):
             continue
-        runs = {"ftrun": lambda: run_ftrun(args, case), "peer": lambda: run_peer(args, case, peer)}
+        runs = {"ftrun": lambda: run_ftrun(args, case),
+                "baseline": lambda: run_baseline(args, case, baseline)}
         if case["ranks"] > 1 and not args.no_gloo:
             runs["gloo"] = lambda: run_ftrun(args, case, ["comm.backend=gloo"])
-        label = f"{name} | {peer}"
+        label = f"{name} | {baseline}"
         repeat(args, label, lambda i: {"runs": run_all(runs, i)},
                lambda i, pair: print(f"{label}, pair {i}: "
                                      + ", ".join(run_text(*run) for run in pair["runs"].items()),
@@ -289,7 +290,7 @@ def compare(args, name):
 
 
 def compare_plain(args):
-    runs = {"ftrun": lambda: run_ftrun(args, CASES["zero3"]), "peer": lambda:
+    runs = {"ftrun": lambda: run_ftrun(args, CASES["zero3"]), "baseline": lambda:
             run_ftrun(args, CASES["ddp"])}
     repeat(args, "zero3 | ftrun's plain data parallel", lambda i: {"runs": run_all(runs, i)},
            lambda i, pair: print(f"plain, pair {i}: "
@@ -310,7 +311,7 @@ def largest_error(values, expected):
 def pair_row(name, records):
     used = counted(records)
 
-    def ratio(key, other="peer"):
+    def ratio(key, other="baseline"):
         return [r["runs"]["ftrun"][key] / r["runs"][other][key] for r in used if other in r["runs"]]
     quiet = sum(r["quiet"] for r in records)
     gloo = ratio("tokens_per_s", "gloo")
@@ -318,17 +319,17 @@ def pair_row(name, records):
     return (f"| {name.replace(' | ', ': ')} | {quiet} of "
             f"{len(records)}{'' if quiet >= QUIET_PAIRS else ': not established'} | "
             f"{statistics.median(r['runs']['ftrun']['tokens_per_s'] for r in used):.0f} / "
-            f"{statistics.median(r['runs']['peer']['tokens_per_s'] for r in used):.0f} | "
+            f"{statistics.median(r['runs']['baseline']['tokens_per_s'] for r in used):.0f} | "
             f"{spread(ratio('tokens_per_s'))} | {spread(gloo) if gloo else '-'} | "
             f"{spread(ratio('memory'))} | {spread(ratio('first_step_s'))} | "
-            f"{largest_error(first['ftrun']['loss'], first['peer']['loss']):.1e} | "
-            f"{largest_error(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
+            f"{largest_error(first['ftrun']['loss'], first['baseline']['loss']):.1e} | "
+            f"{largest_error(first['ftrun']['grad_norm'], first['baseline']['grad_norm']):.1e} |")
 
 
-def ways_rows(records):
+def settings_rows(records):
     used, rows = counted(records), []
-    base = next(iter(WAYS))
-    for name in WAYS:
+    base = next(iter(SETTINGS))
+    for name in SETTINGS:
         kept = used[-1]["runs"][name]["categories"]
         cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in CATEGORIES]
         peak = statistics.median(r["runs"][name]["memory"] for r in used)
@@ -341,18 +342,18 @@ def ways_rows(records):
 def table(args):
     records = args.results.all()
     names = list(dict.fromkeys(record["name"] for record in records))
-    pairs = [name for name in names if "peer" in args.results.of(name)[0]["runs"]]
+    pairs = [name for name in names if "baseline" in args.results.of(name)[0]["runs"]]
     if pairs:
         print("| ftrun against | quiet pairs | tokens/s, both | tokens/s | of it by shared memory "
               "instead of Gloo | peak memory of a rank | launch to first step done | losses off | "
               "norms off |\n" + "|---" * 9 + "|")
         print("\n".join(pair_row(name, args.results.of(name)) for name in pairs))
-    if "ways" in names:
-        found = args.results.of("ways")
+    if "settings" in names:
+        found = args.results.of("settings")
         print(f"\n{sum(r['quiet'] for r in found)} of {len(found)} rounds quiet")
         print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES)
               + " | peak of the process | tokens/s |\n" + "|---" * (3 + len(CATEGORIES)) + "|")
-        print("\n".join(ways_rows(found)))
+        print("\n".join(settings_rows(found)))
     for name in ("bound", "disk"):
         if name in names:
             found = args.results.of(name)
@@ -364,7 +365,7 @@ def table(args):
                   + exact_text(args.results.of(name)[-1]["runs"]))
 
 
-# --- measurements without a peer -----------------------------------------------------------------
+# --- measurements without a baseline -------------------------------------------------------------
 
 
 def disk(args):
@@ -388,12 +389,12 @@ def disk(args):
                                                      f"{pair['foreign']:.2f}", flush=True))
 
 
-def ways(args):
-    """Measures each way once per round."""
+def measure_settings(args):
+    """Measures each of SETTINGS once per round."""
     runs = {name: (lambda settings=settings: run_ftrun(args,
                                                        dict(ranks=2, mb=1, settings=settings)))
-            for name, settings in WAYS.items()}
-    repeat(args, "ways", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
+            for name, settings in SETTINGS.items()}
+    repeat(args, "settings", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
         f"round {i}: foreign {found['foreign']:.2f}; "
         + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s"
                    for name, run in found["runs"].items()), flush=True))
@@ -466,7 +467,7 @@ def bound(args):
     def matmuls():
         time.sleep(SETTLE_SECONDS)
         watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"},
-                        step_of_peer, TIMEOUT)
+                        step_of_baseline, TIMEOUT)
         found = json_lines(watched.output)[-1]
         return {"tokens_per_s": 512 / found["seconds"], "best": found["best"],
                 "foreign": watched.foreign_cores}
@@ -494,20 +495,20 @@ def exact_text(runs):
 
 
 def exact(args, name):
-    """Prints losses and gradient norms of ftrun, of each peer, and of one process in fp64 over the
-    same global batches, to show whose rounding causes differences. Speed and load do not matter
+    """Prints losses and gradient norms of ftrun, of each baseline, and of one process in fp64 over
+    the same global batches, to show whose rounding causes differences. Speed and load do not matter
     here."""
     case = CASES[name]
-    words = [args.peer_python, HERE / "exact_reference.py", "--common", args.peers, "--model",
-             args.model, "--data", args.data,
+    words = [args.baseline_python, HERE / "exact_reference.py", "--common", args.baselines,
+             "--model", args.model, "--data", args.data,
              "--mb", case["mb"], "--acc", case["ranks"], "--steps", args.steps]
-    lines = json_lines(watch(words, peer_environment(args), step_of_peer, TIMEOUT).output)
+    lines = json_lines(watch(words, baseline_environment(args), step_of_baseline, TIMEOUT).output)
     steps = [line for line in lines if "step" in line]
     runs = {"fp64": {"loss": [s["loss"] for s in steps],
                      "grad_norm": [s["grad_norm"] for s in steps], "foreign": 0.0},
             "ftrun": run_ftrun(args, case)}
-    runs |= {peer: run_peer(args, case, peer) for peer in case["peers"] if args.peer in peer
-             and has_peer(args, peer)}
+    runs |= {baseline: run_baseline(args, case, baseline) for baseline in case["baselines"]
+             if args.baseline in baseline and has_baseline(args, baseline)}
     print(f"{name} against fp64: " + exact_text(args.results.add(f"exact | {name}", runs)["runs"]),
           flush=True)
 
@@ -516,7 +517,7 @@ def exact(args, name):
 
 
 def flat_data(args):
-    """Links the token file into a folder without the files that the peers read, and without an
+    """Links the token file into a folder without the files that the baselines read, and without an
     index, which would make it another kind of file."""
     folder = args.scratch / "tokens"
     folder.mkdir()
@@ -537,10 +538,10 @@ def find_tcmalloc():
 def parse():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help="folder of the baseline trainers: hf_single.py, hf_ddp.py, "
-                                        "hf_fsdp2.py, ds_zero.py, common.py")
+    parser.add_argument("--baselines", help="folder of the baseline trainers: hf_single.py, "
+                                            "hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py")
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
-    for flag in ("bound", "plain", "disk", "ways", "exact", "table"):
+    for flag in ("bound", "plain", "disk", "settings", "exact", "table"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
@@ -550,12 +551,12 @@ def parse():
                         help="one more setting of ftrun's config")
     parser.add_argument("--isa", choices=["avx2"], help="hold ftrun, LibTorch and MKL to "
                                                         "CPUs without AVX-512")
-    parser.add_argument("--peer", default="", metavar="WORD",
-                        help="only the peers whose command line has this in it")
-    parser.add_argument("--peer-python", default=sys.executable,
-                        help="interpreter of the peers' environment")
+    parser.add_argument("--baseline", default="", metavar="WORD",
+                        help="only the baselines whose command line has this in it")
+    parser.add_argument("--baseline-python", default=sys.executable,
+                        help="interpreter of the baselines' environment")
     parser.add_argument("--tcmalloc", type=pathlib.Path, default=find_tcmalloc(),
-                        help="library that tuned peers preload")
+                        help="library that tuned baselines preload")
     parser.add_argument("--no-gloo", action="store_true",
                         help="leave out the run of ftrun over Gloo")
     parser.add_argument("--bucket", type=float, default=5e6, help="reduce_bucket_size, elements")
@@ -568,8 +569,8 @@ def parse():
         parser.error("--steps: at least 2, the first is not timed")
     if not args.table and not args.data:
         parser.error("--data is needed")
-    if not (args.bound or args.plain or args.disk or args.ways or args.table or args.peers):
-        parser.error("give --peers, --bound, --plain, --disk, --ways or --table")
+    if not (args.bound or args.plain or args.disk or args.settings or args.table or args.baselines):
+        parser.error("give --baselines, --bound, --plain, --disk, --settings or --table")
     return args
 
 
@@ -581,18 +582,19 @@ def main():
     if args.isa:
         os.environ.update({"ATEN_CPU_CAPABILITY": args.isa,
                            "MKL_ENABLE_INSTRUCTIONS": args.isa.upper()})
-    if not args.tcmalloc and args.peers:
-        print("no tcmalloc (Debian: libtcmalloc-minimal4): tuned peers run with huge pages alone")
-    # Code that peers have compiled is kept between runs: its first use is not measured.
+    if not args.tcmalloc and args.baselines:
+        print("no tcmalloc (Debian: libtcmalloc-minimal4): tuned baselines run with huge pages "
+              "alone")
+    # Code that baselines have compiled is kept between runs: its first use is not measured.
     args.cache = pathlib.Path(args.out).resolve().with_suffix(".cache")
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)
         args.data = flat_data(args)
         for flag, work in (("bound", bound), ("plain", compare_plain), ("disk", disk),
-                           ("ways", ways)):
+                           ("settings", measure_settings)):
             if getattr(args, flag):
                 work(args)
-        if args.peers:
+        if args.baselines:
             for name in CASES if args.case == "all" else [args.case]:
                 (exact if args.exact else compare)(args, name)
     table(args)

@@ -121,5 +121,5 @@ def step_of_ftrun(line):
     return int(match[1]) or None if match else None
 
 
-def step_of_peer(line):
+def step_of_baseline(line):
     return json.loads(line)["step"] + 1 if line.startswith('{"step"') else None

@@ -225,7 +225,7 @@ TEST_CASE(
   const std::string folder = run / "step-00000001";
   fs::resize_file(folder + "/checkpoint.json", 257 << 20);  // sparse
   const std::string refused =
-      folder + "/checkpoint.json: has 257.00 MiB, at most 256.00 MiB are read";
+      folder + "/checkpoint.json: is 257.00 MiB, larger than the limit of 256.00 MiB";
   REQUIRE(bad_input([&] { Checkpoint checkpoint(folder); }) == refused);
   const std::vector<CheckpointEntry> entries = list_checkpoints(run.path());
   REQUIRE(entries.size() == 1);

@@ -299,7 +299,7 @@ TEST_CASE("config.json keeps its keys and is written for old and new readers") {
   REQUIRE(yarn["rope_theta"] == 1e6);
   REQUIRE(bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
   REQUIRE(bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
-          "c: key \"a\" comes twice in one object");
+          "c: key \"a\" appears twice in one object");
 }
 
 TEST_CASE(
@@ -465,7 +465,8 @@ TEST_CASE("an export never touches what is read for it") {
       options.folder = folder / out;
       options.source_folder = folder / source;
       REQUIRE(export_refusal(folder, options) ==
-              folder / "base" + ": the export is refused: the model is read from " +
+              folder / "base" +
+                  ": the export is refused: it contains the model that the export reads, " +
                   options.source_folder);
     }
   options.source_folder = "";

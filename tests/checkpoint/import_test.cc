@@ -127,7 +127,7 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
               temp, changed_json(kWholeImport, "\"skipped_steps\": 2", "\"skipped_steps\": 10"),
               states) == "/import.json: 10 of 9 steps were skipped");
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "[\"tokens\"]", "[1]"), states) ==
-          "/import.json: field \"unknown\" must hold texts");
+          "/import.json: field \"unknown\" must be a list of strings");
   auto fewer = states;
   fewer.pop_back();
   REQUIRE(import_refusal(temp, kWholeImport, fewer) == ": w.exp_avg_sq is missing");
@@ -146,7 +146,7 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
           ": the states of w have different shapes");
   REQUIRE(import_refusal(temp, kWholeImport, {}) == ": holds no tensors");
   REQUIRE(import_refusal(temp, kWholeImport + std::string(65 << 20, ' '), states) ==
-          "/import.json: has 65.00 MiB, at most 64.00 MiB are read");
+          "/import.json: is 65.00 MiB, larger than the limit of 64.00 MiB");
 }
 
 TEST_CASE("an import whose files were changed after writing is refused") {

@@ -98,19 +98,19 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
 TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
   REQUIRE(refusal(manifest_with("\"format\": 2", "\"format\": 3")) ==
-          "m: has checkpoint format 3, this ftrun reads formats 1 and 2");
+          "m: has checkpoint format 3, but this ftrun reads formats 1 and 2");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": -3")) ==
-          "m: field \"serial\" is -3, at least 0 was expected");
+          "m: field \"serial\" is -3, but at least 0 was expected");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3.5")) ==
           "m: field \"serial\" must be an integer, found 3.5");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 18446744073709551615")) ==
           "m: field \"serial\" must be an integer, found 18446744073709551615");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 9223372036854775807")) ==
-          "m: field \"serial\" is 9223372036854775807, at most 9007199254740992 was expected");
+          "m: field \"serial\" is 9223372036854775807, but at most 9007199254740992 was expected");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"sreial\": 3")) ==
           "m: field \"serial\" is missing");
   REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
-          "m: key \"serial\" comes twice in one object");
+          "m: key \"serial\" appears twice in one object");
   REQUIRE(refusal(manifest_with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
           "m: the file of rank 0 must be rank-00000.safetensors, found ../x");
   REQUIRE(refusal(manifest_with("[2,3]", "[4294967296,4294967296]")) ==
@@ -159,12 +159,12 @@ TEST_CASE("two slices of one rank with the same entry are refused") {
   auto& slices = manifest.files[0].slices;
   slices.push_back(slices[0]);
   REQUIRE(refusal(manifest_text(manifest)) ==
-          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
+          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" appears twice");
   // The whole tensor of one kind has the same name as a part of another kind.
   slices.back() =
       slice_record("a.weight", "param[0:2,1:3]", DType::kBF16, {2, 2}, {{0, 0}, {2, 2}});
   REQUIRE(refusal(manifest_text(manifest)) ==
-          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
+          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" appears twice");
 }
 
 TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave the tensor") {
@@ -202,9 +202,9 @@ TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave th
   REQUIRE(refusal(range("[2,3]", "1", "7")) ==
           where + "the slice ends at 7, the tensor has 6 elements");
   REQUIRE(refusal(range("[2,3]", "5", "4")) ==
-          where + "field \"end\" is 4, at least 5 was expected");
+          where + "field \"end\" is 4, but at least 5 was expected");
   REQUIRE(refusal(range("[2,3]", "-1", "4")) ==
-          where + "field \"begin\" is -1, at least 0 was expected");
+          where + "field \"begin\" is -1, but at least 0 was expected");
   REQUIRE(refusal(range("[2,3]", "4", "4")) == where + "the slice is empty");
   REQUIRE(refusal(range("[4294967296,4294967296]", "1", "4")) ==
           where + "shape has too many elements");
@@ -218,7 +218,7 @@ TEST_CASE("hostile JSON is refused with its position") {
   REQUIRE(refused("") == "f:1:1: is not valid JSON");
   REQUIRE(refused(std::string("{}\0", 3)) == "f:1:3: holds a NUL byte");
   REQUIRE(refused("{\"a\":\"\xff\"}") == "f:1:7: is not valid JSON");
-  REQUIRE(refused("{\"a\":{\"b\":1,\"b\":2}}") == "f: key \"b\" comes twice in one object");
+  REQUIRE(refused("{\"a\":{\"b\":1,\"b\":2}}") == "f: key \"b\" appears twice in one object");
   REQUIRE(refused("[1e999]") == "f: is not valid JSON (a number is out of range)");
   REQUIRE(refused(std::string(100'000, '[')) == "f: is nested deeper than 32 levels");
   REQUIRE(parse_json_strict("{\"a\":{\"b\":1},\"b\":{\"b\":2}}", "f").size() == 2);

@@ -130,9 +130,10 @@ TEST_CASE(
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   fs::resize_file(index, 65 << 20);  // sparse
-  REQUIRE(opening(folder) == index + ": has 65.00 MiB, at most 64.00 MiB are read");
+  REQUIRE(opening(folder) == index + ": is 65.00 MiB, larger than the limit of 64.00 MiB");
   fs::resize_file(folder / "config.json", 5 << 20);
-  REQUIRE(opening(folder) == folder / "config.json" + ": has 5.00 MiB, at most 4.00 MiB are read");
+  REQUIRE(opening(folder) ==
+          folder / "config.json" + ": is 5.00 MiB, larger than the limit of 4.00 MiB");
 }
 
 TEST_CASE("a folder that is no model is refused with what it lacks") {
@@ -237,7 +238,7 @@ TEST_CASE("reading a tensor or a range that the weights do not have is refused")
               ": tensor \"model.embed_tokens.weight\" has 6 elements, 0 to 9 were requested");
   REQUIRE(bad_input([&] { model.read_f32("ids", 0, 0, {}); }) ==
           (folder / "model.safetensors") +
-              ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");
+              ": tensor \"ids\" holds I64, but weights must be F32, BF16 or F16");
 }
 
 TEST_CASE(

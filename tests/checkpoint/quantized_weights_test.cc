@@ -141,7 +141,7 @@ TEST_CASE("fp8 matrices whose parts are missing or do not fit are refused") {
   Folder made = fp8_folder();
   made.tensors["a.weight_scale_inv"] = floats({3}, {1, 2, 3});
   CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight_scale_inv\" has 3 scales, and a matrix of [3, "
+        "FOLDER/model.safetensors: tensor \"a.weight_scale_inv\" has 3 scales, but a matrix of [3, "
         "5] in blocks of 2 x 2 has 6");
   made.tensors["a.weight_scale_inv"] = codes(DType::kU8, {2, 3}, {1, 2, 3, 4, 5, 6});
   CHECK(made.refusal() ==
@@ -149,13 +149,14 @@ TEST_CASE("fp8 matrices whose parts are missing or do not fit are refused") {
         "BF16 or F16");
   made.tensors.erase("a.weight_scale_inv");
   CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight\" holds codes, and their "
+        "FOLDER/model.safetensors: tensor \"a.weight\" holds codes, but their "
         "\"a.weight_scale_inv\" is missing");
   made = fp8_folder();
   made.tensors["a.weight"].shape = {15};
-  CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight\" holds F8_E4M3 in the shape [15], a matrix "
-        "was expected");
+  CHECK(
+      made.refusal() ==
+      "FOLDER/model.safetensors: tensor \"a.weight\" holds F8_E4M3 in the shape [15], but a matrix "
+      "was expected");
   made.quantization = R"({"quant_method": "fp8", "weight_block_size": [0, 128]})";
   CHECK(made.refusal() ==
         "FOLDER/config.json: quantization_config.weight_block_size must be two sizes, such as "
@@ -198,17 +199,17 @@ TEST_CASE("4-bit matrices whose parts do not fit are refused") {
   Folder made = four_bit_folder();
   made.tensors["a.weight"] = codes(DType::kU8, {2, 1}, {0x9f, 0x08});
   CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight\" has 2 bytes of codes, and a matrix of [1, "
+        "FOLDER/model.safetensors: tensor \"a.weight\" has 2 bytes of codes, but a matrix of [1, "
         "5] has 3");
   made = four_bit_folder();
   made.tensors["a.weight.absmax"] = floats({1}, {2});
   CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight.absmax\" has 1 scale, and 5 codes in blocks "
+        "FOLDER/model.safetensors: tensor \"a.weight.absmax\" has 1 scale, but 5 codes in blocks "
         "of 4 have 2");
   made = four_bit_folder();
   made.tensors["a.weight.quant_map"] = floats({2}, {2, 1});
   CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight\" has a quant_map of 2 numbers, 16 were "
+        "FOLDER/model.safetensors: tensor \"a.weight\" has a quant_map of 2 numbers, but 16 were "
         "expected");
   for (const char* state :
        {R"({"blocksize": 0, "shape": [1, 5]})", R"({"blocksize": 4, "shape": [1, -5]})",
@@ -242,7 +243,7 @@ TEST_CASE("codes without a quantization_config are refused as weights") {
   CHECK(folder.quantized_tensors() == 0);
   CHECK(bad_input([&] {
           folder.require_weight_dtype("a.weight");
-        }).find("holds F8_E4M3, weights must be F32, BF16 or F16") != std::string::npos);
+        }).find("holds F8_E4M3, but weights must be F32, BF16 or F16") != std::string::npos);
 }
 
 }  // namespace ftrun::testing

@@ -198,8 +198,8 @@ TEST_CASE("a file that is larger than this process may write is refused before t
   wanted.file_size_limit = 1 * kMiB;
   REQUIRE(refused(run, wanted, kFreeUnknown) ==
           run / "checkpoints" +
-              ": the run will write a file of 50.00 MiB or more, and files of this process may "
-              "have 1.00 MiB");
+              ": the run will write a file of 50.00 MiB or more, but the file size limit of "
+              "this process (ulimit -f) is 1.00 MiB");
 }
 
 }  // namespace ftrun::testing

@@ -102,7 +102,7 @@ bool has_ended(pid_t child) {
 }
 
 /// Waits until a child has ended; does not reap it. If that takes longer than `limit`, kills it and
-/// fails the test case by waiting.
+/// fails the test case by a timeout.
 void await_end(pid_t child, std::chrono::milliseconds limit) {
   try {
     await_that([&] { return has_ended(child); }, "a child has ended", limit);

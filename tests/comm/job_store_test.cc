@@ -18,8 +18,8 @@
 #include "base/error.h"
 #include "base/hmac.h"
 #include "comm/listen_socket.h"
-#include "comm/meeting_file.h"
 #include "comm/rendezvous.h"
+#include "comm/rendezvous_file.h"
 
 #include <catch2/catch.hpp>
 
@@ -327,11 +327,11 @@ TEST_CASE(
 TEST_CASE(
     "ranks that no supervisor started meet by a file of their own, which is removed when they have "
     "met") {
-  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   // An earlier start has left a file behind, and another job has its own file.
-  const auto left_over = std::make_unique<MeetingFile>(
-      path, MeetingFileContent{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
+  const auto left_over = std::make_unique<RendezvousFile>(
+      path, RendezvousFileContent{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
   std::vector<std::string> heard(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank)
@@ -340,7 +340,7 @@ TEST_CASE(
       const auto rendezvous = Rendezvous::connect({.rank = rank,
                                                    .world_size = 3,
                                                    .timeout = 20s,
-                                                   .meeting_file = path,
+                                                   .rendezvous_file = path,
                                                    .job = "slurm 7.0"});
       heard[static_cast<size_t>(rank)] =
           rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
@@ -353,33 +353,33 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a meeting file that others could have written, or that is something else, is left alone and "
-    "refused") {
-  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+    "a rendezvous file that others could have written, or that is something else, is left alone "
+    "and refused") {
+  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  const MeetingFileContent content{"job", "127.0.0.1", 4000, "a token of the test"};
+  const RendezvousFileContent content{"job", "127.0.0.1", 4000, "a token of the test"};
   {
-    const MeetingFile file(path, content);
+    const RendezvousFile file(path, content);
     struct stat status {};
     REQUIRE(::stat(path.c_str(), &status) == 0);
     REQUIRE((status.st_mode & 0777) == 0600);
-    REQUIRE(MeetingFile::read(path)->token == content.token);
-    REQUIRE(MeetingFile::read(path)->port == 4000);
-    REQUIRE(MeetingFile::read(path)->job == "job");
-    REQUIRE(MeetingFile::read(path)->address == "127.0.0.1");
+    REQUIRE(RendezvousFile::read(path)->token == content.token);
+    REQUIRE(RendezvousFile::read(path)->port == 4000);
+    REQUIRE(RendezvousFile::read(path)->job == "job");
+    REQUIRE(RendezvousFile::read(path)->address == "127.0.0.1");
     REQUIRE_NOTHROW(file.require_ours());
     ::chmod(path.c_str(), 0644);
     REQUIRE_THROWS_WITH(
-        MeetingFile::read(path),
+        RendezvousFile::read(path),
         Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
     ::chmod(path.c_str(), 0600);
   }
-  REQUIRE_FALSE(MeetingFile::read(path).has_value());
+  REQUIRE_FALSE(RendezvousFile::read(path).has_value());
   std::ofstream(path) << "a thesis\n";
   ::chmod(path.c_str(), 0600);
-  REQUIRE_THROWS_WITH(MeetingFile(path, content),
+  REQUIRE_THROWS_WITH(RendezvousFile(path, content),
                       Catch::Contains("exists, but is not ftrun's rendezvous file"));
-  REQUIRE_THROWS_WITH(MeetingFile::read(path),
+  REQUIRE_THROWS_WITH(RendezvousFile::read(path),
                       Catch::Contains("exists, but is not ftrun's rendezvous file"));
   std::string kept;
   std::ifstream text(path);
@@ -388,7 +388,7 @@ TEST_CASE(
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/etc/passwd", path);
   REQUIRE_THROWS_WITH(
-      MeetingFile::read(path),
+      RendezvousFile::read(path),
       Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
   std::filesystem::remove_all(folder);
 }
@@ -420,10 +420,10 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
               "rank 0 serves another job with the same FTRUN_TOKEN; this rank belongs to job \"job "
               "8\""));
   REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
-          cat("rank 2", at, "rank 0 has restart count 1, this rank has 0"));
+          cat("rank 2", at, "rank 0 has restart count 1, but this rank has 0"));
   // Rank 0 of a later start may be about to replace this one.
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
-                      "rank 0 still has restart count 1, this rank has 2");
+                      "rank 0 still has restart count 1, but this rank has 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
   REQUIRE(served.server->admitted_connections() == 4);
 }
@@ -467,13 +467,13 @@ TEST_CASE("two jobs with one token end with a message that names a rank that bot
   other.join();
 }
 
-TEST_CASE("a rank that may not read the meeting file, or reads another job's, says so") {
-  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+TEST_CASE("a rank that may not read the rendezvous file, or reads another job's, says so") {
+  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const RendezvousOptions options{
-      .rank = 1, .world_size = 2, .timeout = 300ms, .meeting_file = path, .job = "slurm 7.0"};
+      .rank = 1, .world_size = 2, .timeout = 300ms, .rendezvous_file = path, .job = "slurm 7.0"};
   {
-    const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
+    const RendezvousFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(options),
         Catch::Contains(path +
@@ -490,14 +490,15 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("rank 0 leaves another job's meeting file alone, and notices when its own is replaced") {
-  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+TEST_CASE(
+    "rank 0 leaves another job's rendezvous file alone, and notices when its own is replaced") {
+  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const ServedStore served;
   const RendezvousOptions options{
-      .rank = 0, .world_size = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
+      .rank = 0, .world_size = 2, .timeout = 20s, .rendezvous_file = path, .job = "slurm 7.0"};
   {
-    const MeetingFile live(path, {"job 7", "127.0.0.1", served.port, kToken});
+    const RendezvousFile live(path, {"job 7", "127.0.0.1", served.port, kToken});
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(options),
         cat(path,
@@ -515,13 +516,13 @@ TEST_CASE("rank 0 leaves another job's meeting file alone, and notices when its 
     }
   });
   while (!std::filesystem::exists(path)) std::this_thread::sleep_for(1ms);
-  const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
+  const RendezvousFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
   rank.join();
   REQUIRE(heard == cat(path,
                        ": the rendezvous file was replaced by rank 0 of another job before all "
                        "ranks of this job had connected\n  "
                        "remedy: start one job at a time in an output_dir, or choose another"));
-  REQUIRE(MeetingFile::read(path)->job == "slurm 8.0");
+  REQUIRE(RendezvousFile::read(path)->job == "slurm 8.0");
   std::filesystem::remove_all(folder);
 }
 

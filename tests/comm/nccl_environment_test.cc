@@ -45,17 +45,17 @@ TEST_CASE(
 
 TEST_CASE(
     "a folder for shared memory that is missing, read-only or too small is named with what helps") {
-  const std::string remedy =
-      "\n  remedy: mount it larger and writable (docker run --shm-size=1g, or --ipc=host), or set "
-      "NCCL_SHM_DISABLE=1";
   REQUIRE(ftrun::shared_folder_warning(2, "/no/shm") ==
-          "the ranks' GPUs may share memory in /no/shm, which cannot be looked at: No such file or "
-          "directory" +
-              remedy);
+          "NCCL may need /no/shm for data between ranks, but it cannot be inspected: No such file "
+          "or directory\n"
+          "  remedy: mount it writable (docker run --ipc=host), or set NCCL_SHM_DISABLE=1");
   // This file system has no free space.
   REQUIRE(ftrun::shared_folder_warning(2, "/proc/sys")
-              .starts_with("the ranks' GPUs may share memory in /proc/sys, which "));
+              .starts_with("NCCL may need /proc/sys for data between ranks, but "));
   REQUIRE(ftrun::shared_folder_warning(0, ".").empty());
   const std::string small = ftrun::shared_folder_warning(1 << 30, ".");
-  REQUIRE(small.find(" free; 1073741824 ranks take about 32.00 PiB" + remedy) != std::string::npos);
+  REQUIRE(small.ends_with(
+      " free and 1073741824 ranks take about 32.00 PiB\n"
+      "  remedy: give it more space (docker run --shm-size=1g, or --ipc=host), or set "
+      "NCCL_SHM_DISABLE=1"));
 }

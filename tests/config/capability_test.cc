@@ -174,11 +174,11 @@ sparse_gradients: true
 zero_optimization: {zero_quantized_weights: true, zenflow: {topk_ratio: 0.1}}
 tensor_parallel: {autotp_size: 1}
 )") == Lines{
-           "c.yaml:7:1: not supported yet: Sparse gradients of embeddings (sparse_gradients)",
+           "c.yaml:7:1: not supported yet: sparse gradients of embeddings (sparse_gradients)",
            "c.yaml:3:1: not supported yet: DeepSpeed's autotuner (autotuning)",
-           "c.yaml:4:1: not supported yet: Quantization, pruning, layer reduction "
+           "c.yaml:4:1: not supported yet: quantization, pruning, layer reduction "
            "(compression_training)",
-           "c.yaml:6:1: not supported yet: Block-sparse attention (sparse_attention)",
+           "c.yaml:6:1: not supported yet: block-sparse attention (sparse_attention)",
            "c.yaml:8:21: not supported yet: ZeRO++ qwZ (zero_optimization.zero_quantized_weights)",
            "c.yaml:8:51: not supported yet: ZenFlow (zero_optimization.zenflow)"});
 }

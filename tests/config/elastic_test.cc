@@ -201,12 +201,13 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   REQUIRE(shares(deepspeed + "elastic: {min_ranks: 4}", 6) == "d4 m3 g2");
 }
 
-TEST_CASE("no rank may leave if only the fewest possible ranks are left, and this is reported") {
+TEST_CASE("a run of as few ranks as elastic.min_ranks reports that no rank can be removed") {
   const Resolution r = resolve(
       written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(
       texts(r.problems) ==
-      Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run: none may leave"});
+      Lines{"c.yaml:2:22: notice: elastic.min_ranks 3 > the 2 ranks of this run, so no rank can "
+            "be removed"});
   REQUIRE(shares_of_fewer_ranks(r.config).empty());
 }
 

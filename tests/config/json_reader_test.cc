@@ -151,8 +151,8 @@ TEST_CASE("a JSON reader stops at what no config holds: keys, values and names w
   REQUIRE(faults(list + "]") ==
           Lines{"c.json:100000:1: error: holds more than 100000 values: is this a config?"});
   REQUIRE(faults("{\"" + std::string(257, 'k') + "\": 1}") ==
-          Lines{"c.json:1:2: error: this key has 257 bytes, at most 256 are allowed: is "
-                "this a config?"});
+          Lines{"c.json:1:2: error: this key has 257 bytes; the limit is 256: is this a "
+                "config?"});
 }
 
 TEST_CASE("a JSON reader's messages never contain the value of a secret's key") {

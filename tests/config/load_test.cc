@@ -103,10 +103,9 @@ TEST_CASE("anything but a file of a config's size is refused before it is read")
   const std::string huge = write_temporary_file("huge.yaml", "");
   std::filesystem::resize_file(huge, uintmax_t{1} << 40);
   const auto refusal = [](const std::string& path) { return texts(load_config({path}).problems); };
-  REQUIRE(refusal(huge) ==
-          Lines{cat(huge, ": error: ", huge,
-                    ": has 1.00 TiB, at most 4.00 MiB are read\n"
-                    "  remedy: check the path: the file is not what its name says")});
+  REQUIRE(refusal(huge) == Lines{cat(huge, ": error: ", huge,
+                                     ": is 1.00 TiB, larger than the limit of 4.00 MiB\n"
+                                     "  remedy: check that the path names the right file")});
   std::filesystem::remove(huge);
   const std::string pipe = write_temporary_file("pipe", "");
   std::filesystem::remove(pipe);

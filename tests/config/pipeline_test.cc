@@ -133,14 +133,13 @@ TEST_CASE("layers that are set by hand are one number for each part") {
           std::vector<int64_t>{8, 7});
   REQUIRE(pipeline_problem(with("pipeline_layers: [15]"), 2) ==
           "c.yaml:3:42: error: parallel.pipeline_layers has 1 number for 2 parts (pipeline 2)\n"
-          "  remedy: write the number of blocks of each part");
+          "  remedy: write the number of decoder layers of each part");
   REQUIRE(pipeline_problem(with("schedule: zbv, pipeline_layers: [8, 7]"), 2) ==
           "c.yaml:3:57: error: parallel.pipeline_layers has 2 numbers for 4 parts (pipeline 2 × "
-          "virtual_stages 2)\n  remedy: write the number of blocks of each part");
+          "virtual_stages 2)\n  remedy: write the number of decoder layers of each part");
   REQUIRE(pipeline_problem(with("schedule: zbv, pipeline_layers: [4, 0, 4, 0]"), 2) ==
-          "c.yaml:3:57: error: parallel.pipeline_layers: part 1 has no block\n"
-          "  remedy: give each part a block, except the first (the embedding) and the last (the "
-          "head)");
+          "c.yaml:3:57: error: parallel.pipeline_layers: part 1 has no decoder layer\n"
+          "  remedy: give every part at least one; only the first and the last may have 0");
   REQUIRE(
       pipeline_problem(with("pipeline_layers: [8, 7]") + "pipeline: {partition: uniform}\n", 2) ==
       "c.yaml:3:42: error: parallel.pipeline_layers and pipeline.partition uniform both say where "
@@ -159,10 +158,10 @@ TEST_CASE("pipeline.partition says how a model is cut") {
     REQUIRE(pipeline_partition(other) == std::nullopt);
   REQUIRE(pipeline_problems("parallel: {pipeline: 2}\npipeline: {partition: 'type:decoder'}\n",
                             2) == Lines{});
-  REQUIRE(
-      pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: 'type:conv'}\n", 2) ==
-      "c.yaml:4:23: error: pipeline.partition \"type:conv\" matches no decoder layer\n"
-      "  remedy: write type:decoder or type:transformer, or best, which balances what parts cost");
+  REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: 'type:conv'}\n", 2) ==
+          "c.yaml:4:23: error: pipeline.partition \"type:conv\" matches no decoder layer\n"
+          "  remedy: write type:decoder or type:transformer, or best, which balances the cost of "
+          "the parts");
   REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: fair}\n", 2) ==
           "c.yaml:4:23: error: pipeline.partition: expected one of best, parameters, uniform, "
           "type:REGEX, found \"fair\"");
@@ -189,7 +188,7 @@ TEST_CASE("every ZeRO stage may be used with a pipeline, and DeepSpeed's refusal
             Lines{});
   REQUIRE(pipeline_problem("zero_optimization: {stage: 3}\npipeline: {stages: 2}\n", 4) ==
           "c.yaml:3:28: notice: ZeRO stage 3 with pipeline.stages 2: DeepSpeed refuses the two "
-          "together, ftrun shards each stage's parameters");
+          "together, but ftrun shards each stage's parameters");
   REQUIRE(pipeline_problems("zero_optimization: {stage: 1}\npipeline: {stages: 2}\n", 4) ==
           Lines{});
 }

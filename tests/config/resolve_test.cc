@@ -70,7 +70,7 @@ TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
           "one micro-batch for each rank\n  remedy: use train_batch_size 64 or a multiple of it");
   REQUIRE(batch(cat("{", kM, "4e18, ", kG, "4e18}")) ==
           "c.yaml:1:34: error: micro 4000000000000000000 × accumulation 4000000000000000000 × "
-          "data-parallel 4 is too large a batch");
+          "data-parallel 4 overflows 64 bits\n  remedy: use smaller values");
   REQUIRE(batch("{}") ==
           "config: error: no batch size is given\n"
           "  remedy: write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
@@ -274,7 +274,7 @@ TEST_CASE("contradictions between keys are errors with their position") {
           "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
           "  remedy: keep one of the two");
   REQUIRE(first("comm: {backend: nccl}\n") ==
-          "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n  "
+          "c.yaml:2:17: error: comm.backend nccl is for GPUs, but the ranks compute on CPUs\n  "
           "remedy: remove it: auto uses shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"

@@ -141,7 +141,7 @@ TEST_CASE("a large sidecar is recognized by its beginning, and one above the lim
   folder.write("x.json", text);
   std::filesystem::resize_file(folder.file("x.json"), 65 << 20);
   REQUIRE_THROWS_WITH(read_sidecar(path),
-                      Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
+                      Catch::Contains("x.json: is 65.00 MiB, larger than the limit of 64.00 MiB"));
 }
 
 TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused", "[fingerprint]") {
@@ -165,7 +165,7 @@ TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused",
                     remedy =
                         "\n  remedy: write the data again with scripts/prepare_data.py, or remove "
                         "this file";
-  REQUIRE(refused("/version", 2) == json + ": version 2, this build reads version 1" + remedy);
+  REQUIRE(refused("/version", 2) == json + ": version 2, but this build reads version 1" + remedy);
   REQUIRE(refused("/tokens", "many") == json + ": \"tokens\" must be an integer" + remedy);
   REQUIRE(refused("/tokens", 18446744073709551615ULL) ==
           json + ": \"tokens\" is too large" + remedy);
@@ -173,7 +173,7 @@ TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused",
   REQUIRE(refused("/files/0", 5) == json + ": \"files\" must hold objects" + remedy);
   REQUIRE(refused("/files/0/xxh3", "xyz") ==
           json + ": \"xxh3\" must be 16 hexadecimal digits" + remedy);
-  REQUIRE(refused("/files/0/role", nullptr) == json + ": has no text \"role\"" + remedy);
+  REQUIRE(refused("/files/0/role", nullptr) == json + ": has no string \"role\"" + remedy);
 }
 
 TEST_CASE("an unrecorded fingerprint is computed in the background and cached", "[fingerprint]") {
@@ -244,14 +244,14 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   record(data, folder.file("x.json"));
   refuse_recorded_ids(data, 45);
   REQUIRE(error_of([&] { refuse_recorded_ids(data, 44); }) ==
-          path + ": its largest id is 44 (as " + folder.file("x.json") +
+          path + ": its largest token id is 44 (as " + folder.file("x.json") +
               " recorded), outside the model's 44 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
   // `ftrun check` finds the ids without reading the data.
   REQUIRE(check_headers({path}, {}, 45).empty());
   REQUIRE(check_headers({path}, {}, std::nullopt).empty());
   REQUIRE(check_headers({path}, {}, 44).at(0).message() ==
-          path + ": its largest id is 44 (as " + folder.file("x.json") +
+          path + ": its largest token id is 44 (as " + folder.file("x.json") +
               " recorded), outside the model's 44 rows");
 }
 

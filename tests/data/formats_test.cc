@@ -425,10 +425,11 @@ TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
           mask + ": is not a mask file (offset 0: expected the letters FTRMASK)" + remedy);
   std::string bad = good;
   bad[8] = 9;
-  REQUIRE(refused(bad) == mask + ": offset 8: mask version 9, this build reads version 1" + remedy);
+  REQUIRE(refused(bad) ==
+          mask + ": offset 8: mask version 9, but this build reads version 1" + remedy);
   REQUIRE(refused(mask_bytes(std::vector<int>(12, 1))) ==
           mask + ": offset 16: the mask is for 12 tokens, the token file has 11" + remedy);
-  REQUIRE(refused(good + "x") == mask + ": the file has 27 bytes, 11 tokens need 26" + remedy);
+  REQUIRE(refused(good + "x") == mask + ": the file has 27 bytes, but 11 tokens need 26" + remedy);
   bad = good;
   bad[25] = static_cast<char>(0xff);
   REQUIRE(refused(bad) == mask + ": offset 25: bits after the last token are set" + remedy);
@@ -469,7 +470,7 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
   REQUIRE(error_of([&] { data.check_not_truncated(); }) ==
           path +
               ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
-              "file name and leave files of running jobs alone");
+              "file; do not change a file that a run is reading");
 }
 
 TEST_CASE("data.format decides if name and content are ambiguous", "[formats]") {

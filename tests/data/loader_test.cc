@@ -163,7 +163,7 @@ TEST_CASE("a file cut while the loader runs causes an error message, not a signa
   REQUIRE(message ==
           path +
               ": was cut from 120000 to 0 bytes while in use\n  remedy: write new data to "
-              "a new file name and leave files of running jobs alone");
+              "a new file; do not change a file that a run is reading");
 }
 
 TEST_CASE("a loader can be shut down at any moment, and twice", "[loader]") {

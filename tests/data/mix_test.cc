@@ -195,8 +195,8 @@ TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
       }) ==
       "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 sequences of 4, "
       "and none of their labels counts\n  remedy: remove it from data.train, lower "
-      "data.sequence_length, or write it "
-      "again with answers trained on");
+      "data.sequence_length, or prepare it "
+      "again with labels that count");
   REQUIRE(error_of([&] {
             SequenceSet({a, a}, mixed({1e-30, 1}));
           }).find("makes an epoch of") != std::string::npos);

@@ -279,8 +279,8 @@ class PrepareData(unittest.TestCase):
     def test_bos_that_no_file_names_is_refused(self):
         self.assertEqual(self.refusal(self.write("a.txt", "x"), "--bos", "always"),
                          (4, f"prepare_data: error: {self.model}: names no bos token "
-                             "(tokenizer_config.json: bos_token); --bos never begins texts without "
-                             "one\n"))
+                             "(tokenizer_config.json: bos_token); use --bos never to start texts "
+                             "without a bos token\n"))
 
     def test_documents_that_are_conversations_are_counted(self):
         lines = ['{"text": "a"}', '{"prompt": "b", "completion": "c"}',

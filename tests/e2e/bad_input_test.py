@@ -482,9 +482,9 @@ with tempfile.TemporaryDirectory() as scratch:
             "dtype": "uint16",
             "files": [{"role": "tokens", "name": path.name, "bytes": path.stat().st_size,
                        "modified_ns": path.stat().st_mtime_ns, "xxh3": "0123456789abcdef"}]}))
-        message = (f"{path}: its largest id is 300 (as {path.with_suffix('.json')} recorded), "
-                   "outside the model's 211 rows\n  remedy: prepare the data with this model's own "
-                   "tokenizer\n")
+        message = (f"{path}: its largest token id is 300 (as {path.with_suffix('.json')} "
+                   "recorded), outside the model's 211 rows\n  remedy: prepare the data with this "
+                   "model's own tokenizer\n")
         changes = {"data": {"train": str(path), **NO_SHUFFLE}}
         refused("recorded", 4, f"ftrun: {message}", **changes)
         result = must(ftrun("check", "--config", job.config("recorded-check", **changes), "-q"), 4)

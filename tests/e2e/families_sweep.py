@@ -323,7 +323,7 @@ def rows_of(page):
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/model-accuracy.md"
 TEXT_OF_PAGE = """\
-# Accuracy of each model family
+# Agreement with transformers, by model family
 
 Look up here how closely ftrun's losses, gradient norms, texts and files agree with those of
 transformers and PEFT for a family of models. [models.md](models.md) lists what each family

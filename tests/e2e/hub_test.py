@@ -224,7 +224,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (result.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
                 in result.stdout), result.stdout + result.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
-        gone = prepare_data("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
+        gone = prepare_data("--tokenizer", "acme/tokens", "--out", scratch / "other",
+                            "acme/nothing@v1")
         assert (gone.returncode == 4 and "; download it: hf download acme/nothing --repo-type "
                                          "dataset --revision v1" in gone.stderr), gone.stderr
 

@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          r"are \d+ steps\.", lines[1])), stdout
         assert lines[2] == ("Trains all weights: the whole model fits, and full training usually "
                             "gives the lowest loss; learning rate 2e-05."), stdout
-        assert "rates: none: ftrun bench machine --quick measures this one" in lines[4], stdout
+        assert "rates: assumed, not measured; run ftrun bench machine --quick" in lines[4], stdout
         text = (job.scratch / "here.yaml").read_text()
         assert text.startswith("".join(f"# {line}\n" for line in lines[1:])), text
         assert f'validation: ["{data / "validation"}"]' in text, text
@@ -114,7 +114,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                        "there is no such folder"),
                                       ((job.model, job.scratch / "nowhere"), 4, "nowhere"),
                                       ((job.model, job.model), 4,
-                                       "holds neither train.bin nor train.jsonl"),
+                                       "contains no training data (train.bin or train.jsonl)"),
                                       ((job.model, data, "--machine", job.scratch / "none.yaml"), 4,
                                        "none.yaml")):
             result = must(ftrun("init", *arguments, "--out", job.scratch / "new.yaml", env=cache),

@@ -1,5 +1,5 @@
-"""Small trainings on layouts of each kind, for scripts that disturb them and compare the resulting
-bits."""
+"""Small training runs on layouts of each kind, for scripts that disturb them and compare the
+resulting bits."""
 
 VOCABULARY = 211  # the last of 2 tensor ranks has a row of padding
 STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},

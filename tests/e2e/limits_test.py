@@ -79,7 +79,8 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("files", **FEW)
         require_remedy(must(run_with_limit("-f 1", "--config", config), 5).stderr,
                        rf"ftrun: {job.out('files')}/checkpoints: the run will write a file of "
-                       r"[\d.]+ KiB or more, and files of this process may have 1.00 KiB",
+                       r"[\d.]+ KiB or more, but the file size limit of this process "
+                       r"\(ulimit -f\) is 1.00 KiB",
                        r"raise the limit of file sizes \(ulimit -f\), which is 1.00 KiB")
         assert not job.out("files").exists()
 

@@ -72,7 +72,7 @@ PACKAGES = ("torch", "transformers", "peft")
 
 
 def losses_of_peft(model, adapter, tokens, *numbers):
-    """Returns losses of PEFT's trainings with its own dropout, a list for each seed. They are
+    """Returns losses of PEFT's training runs with its own dropout, a list for each seed. They are
     stored in a file, which is used if script, packages, files and numbers are the same."""
     adapter_config = json.loads((adapter / "adapter_config.json").read_text())
     adapter_config.pop("base_model_name_or_path")

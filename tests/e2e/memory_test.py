@@ -288,7 +288,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- what does not fit ----------------------------------------------------------------------
 
-    REMEDY = (r"  remedy: change what saves most memory on each rank: \S.* saves \S.*; "
+    REMEDY = (r"  remedy: make one or more of these changes \(savings per rank\): \S.* saves \S.*; "
               r"\S.* saves \S.*; \S.* saves \S.*")
 
     @case
@@ -340,8 +340,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # /proc does not report its free space; the folder cannot be created there.
         assert re.search(r"nvme_path /proc/swap: making the folder failed: No such file or "
                          r"directory\n"
-                         r"  remedy: point nvme_path at .*; change what saves most memory on each "
-                         r"rank: zero_optimization.offload_optimizer.device: "
+                         r"  remedy: point nvme_path at .*; make one or more of these changes "
+                         r"\(savings per rank\): zero_optimization.offload_optimizer.device: "
                          r"\w+ saves ", text), text
 
     run_cases()

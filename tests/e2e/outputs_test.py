@@ -565,8 +565,8 @@ with tempfile.TemporaryDirectory() as scratch:
         alias.symlink_to("model")
         remedy, step = "\n  remedy: choose another folder", out / "checkpoints" / "step-00000006"
         for target in (job.model, alias, job.scratch / "run" / ".." / "model"):
-            convert_refused(target, f"{job.model}: the export is refused: the model is read from "
-                                    f"{job.model}{remedy}")
+            convert_refused(target, f"{job.model}: the export is refused: it contains the model "
+                                    f"that the export reads, {job.model}{remedy}")
         for target in (out, out / "checkpoints", step, step / "as-hf"):
             convert_refused(target, f"{target}: the export is refused: it would change "
                                     f"{step}{remedy}")

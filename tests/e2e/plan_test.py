@@ -117,7 +117,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert refused.stdout == text
         assert re.search(r"^ftrun: 2 ranks need more than \S+ \S+ of the device tier; rank 0 needs "
                          r"the most: \S+ \S+\n"
-                         r"  remedy: change what saves most memory on each rank: \S",
+                         r"  remedy: make one or more of these changes \(savings per rank\): \S",
                          refused.stderr), refused.stderr
         assert "1.00 KiB of the device tier" in planned(config(), "--device-memory", "1KiB",
                                                         code=5).stderr

@@ -207,12 +207,12 @@ with tempfile.TemporaryDirectory() as scratch:
         # plan is printed without a time.
         bad.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
         output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert ("time of a step: not predicted: the machine m has no links.node, over which the "
-                "ranks of a node exchange\n" in output), output
+        assert ("time of a step: not predicted: the machine m has no links.node, the link "
+                "between the ranks of a node\n" in output), output
         bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: "
                        "1 TFLOP/s}\n")
         output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert ("not predicted: the run computes on CPUs, and the machine m is one of "
+        assert ("not predicted: the run computes on CPUs, but the machine m is one of "
                 "GPUs\n" in output), output
         # The file has rates that are impossible for any machine.
         bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\n"

@@ -153,10 +153,10 @@ def is_caused_by_timeouts(error):
 
 
 def report_failure(kind, error, trace):
-    """Prints an exception that ends the test, and a last line if the test failed by waiting."""
+    """Prints an exception that ends the test, and a last line if the test timed out."""
     sys.__excepthook__(kind, error, trace)
     if is_caused_by_timeouts(error):
-        print(f"waited: {str(error).splitlines()[0]}", flush=True)
+        print(f"timed out: {str(error).splitlines()[0]}", flush=True)
 
 
 sys.excepthook = report_failure

@@ -340,10 +340,10 @@ def check_three_ranks(data, scratch):
         assert message == ("ftrun: --set parallel.tensor=2: error: the model cannot be split over "
                            "2 tensor-parallel ranks\n"
                            "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; "
-                           "degrees that divide: 1, 3, 9\n"
+                           "degrees that work: 1, 3, 9\n"
                            "  3 key/value heads and 2 ranks, neither of which divides the other: "
-                           "3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
-                           "  remedy: use one of the degrees that divide all of these: 1, 3\n"
+                           "3 = 1 x 2 + 1; degrees that work: 1, 3, 6, 9\n"
+                           "  remedy: set parallel.tensor to one of these degrees: 1, 3\n"
                            "1 problem in the config; nothing was started\n"), message
     must(ftrun("check", "-q",
                *arguments(3, **{"data.sequence_length": 512, "parallel.sequence": "false"}),

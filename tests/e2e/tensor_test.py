@@ -142,10 +142,10 @@ with tempfile.TemporaryDirectory() as scratch:
             r"ftrun: CONFIG:\d+:\d+: error: the model cannot be split over 4 tensor-parallel "
             r"ranks\n"
             r"  9 query heads cannot be shared out among 4 ranks: 9 = 2 x 4 \+ 1; degrees that "
-            r"divide: 1, 3, 9\n"
+            r"work: 1, 3, 9\n"
             r"  3 key/value heads and 4 ranks, neither of which divides the other: 4 = 1 x 3 \+ 1; "
-            r"degrees that do: 1, 3, 6, 9\n"
-            r"  remedy: use one of the degrees that divide all of these: 1\n"
+            r"degrees that work: 1, 3, 6, 9\n"
+            r"  remedy: set parallel.tensor to one of these degrees: 1\n"
             r"1 problem in the config; nothing was started\n", message), message
         assert not job.out("odd-4").exists()
         # The refusal is listed together with other errors, and also if DeepSpeed's key sets the

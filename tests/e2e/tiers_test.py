@@ -146,7 +146,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 f"memory: rank 0: {disk}/ftrun-HASH-rank0.swap: reserving space failed: File too "
                 "large (1.22 MiB wanted, SPACE free)\n  remedy: raise the limit of file sizes "
                 "(ulimit -f), or point nvme_path at a file system that takes files of this size; "
-                "change what saves most memory on each rank: "
+                "make one or more of these changes (savings per rank): "
                 "zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n",
                 wrapper=("prlimit", "--fsize=1200000"), comm={"backend": "gloo"},
                 export={"enabled": False})
@@ -159,9 +159,10 @@ with tempfile.TemporaryDirectory() as scratch:
         try:
             refused("full", small, f"ftrun: PLACE: nvme_path {small}: 2.44 MiB wanted on this "
                     f"machine, 700.00 KiB free on {small}\n  remedy: free space on that file "
-                    "system, point nvme_path at another one, or offload less; change what saves "
-                    "most memory on each rank: zero_optimization.offload_optimizer.device: none "
-                    "saves 832.00 KiB; each rank lacks 898.00 KiB, so none is enough alone\n")
+                    "system, point nvme_path at another one, or offload less; make one or more "
+                    "of these changes (savings per rank): "
+                    "zero_optimization.offload_optimizer.device: none saves 832.00 KiB; each rank "
+                    "lacks 898.00 KiB, so none is enough alone\n")
             subprocess.run(["mount", "-o", "remount,ro", small], check=True)
             refused("read-only", small, f"ftrun: PLACE: nvme_path {small}: this user may not write "
                                         f"to {small}: Read-only file system\n"

@@ -28,7 +28,7 @@ def folder_of(path):
     name = parts[-1].split(".")[0]
     if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.", parts[-1]):
         return "kernels"
-    if parts[0] == "axes" and name not in ("axes", "mesh_axis", "names"):
+    if parts[0] == "axes" and name not in ("axes", "mesh_axis", "schedule_traits"):
         return "config" if name == "keys" else "model" if name.startswith("split") else "program"
     return parts[0]
 

@@ -16,24 +16,25 @@ import runner  # noqa: E402
 # line.
 LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(6); "
 WAITS = {
-    LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s "
+    LATE + "assert 'waited 2.0s' in run.text(), run.text()": "timed out: ftrun: rank 0 waited 2.1s "
     "for rank 1",
-    "fail_by_timeout('3 s for a save', 'step 3')": "waited: 3 s for a save",
+    "fail_by_timeout('3 s for a save', 'step 3')": "timed out: 3 s for a save",
     "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True))":
-    "waited: exit 6, expected 0",
+    "timed out: exit 6, expected 0",
     "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True), 137)":
-    "waited: exit 6, expected 137",
-    "sh('exit 6').wait(0)": "waited: exit 6, expected 0",
-    "sh('sleep 60').wait(0, timeout=0.1)": "waited: still running after 0.1 s",
-    "subprocess.run(['sleep', '60'], timeout=0.1)": "waited: Command '['sleep', '60']' timed out "
-                                                    "after ",
-    "runner.TIMEOUT = 0.1; sh('sleep 60').await_line('saved')": "waited: there is a line with "
+    "timed out: exit 6, expected 137",
+    "sh('exit 6').wait(0)": "timed out: exit 6, expected 0",
+    "sh('sleep 60').wait(0, timeout=0.1)": "timed out: still running after 0.1 s",
+    "subprocess.run(['sleep', '60'], timeout=0.1)":
+    "timed out: Command '['sleep', '60']' timed out after ",
+    "runner.TIMEOUT = 0.1; sh('sleep 60').await_line('saved')": "timed out: there is a line with "
     "'saved': not after ",
-    "sh('exit 6').await_line('saved')": "waited: exit 6, expected one of a program that goes on "
+    "sh('exit 6').await_line('saved')": "timed out: exit 6, expected one of a program that goes on "
                                         "until there is a line with 'saved'",
-    "await_that(lambda: False, 'it is there', seconds=0.1)": "waited: it is there: not after 0.1 s",
-    "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, at most 2 s "
-                                                          "were expected",
+    "await_that(lambda: False, 'it is there', seconds=0.1)": "timed out: it is there: not after "
+                                                             "0.1 s",
+    "require_in_time(time.monotonic() - 3, 2, 'a stop')":
+    "timed out: a stop took 3.0 s, at most 2 s were expected",
 }
 FAULTS = (
     LATE + "assert 'bits' == 'bytes', 'the weights differ'",
@@ -77,7 +78,7 @@ for body, said in WAITS.items():
     assert found.startswith(said), (body, found)
 for body in FAULTS:
     found = last_line(body)
-    assert not found.startswith("waited: "), (body, found)
+    assert not found.startswith("timed out: "), (body, found)
 
 # NaN is not near any number, at any position.
 for place in range(3):

@@ -1,6 +1,6 @@
-"""Tests scripts/run_tests.py: which failed entries it runs again, how it reports an unsteady entry
-(one that fails once and then passes), and that only waits that reached their limit make an entry
-unsteady. The entries are shell scripts of a small CTest project, run by CTest itself.
+"""Tests scripts/run_tests.py: which failed entries it runs again, how it reports a flaky entry (one
+that fails once and then passes), and that only timeouts make an entry flaky. The entries are shell
+scripts of a small CTest project, run by CTest itself.
 
     second_look_test.py SOURCE BUILD
 """
@@ -18,7 +18,7 @@ GOOD = {"good": "true", "skips": "echo skipped: no device; exit 77"}
 # This beginning of a script makes it pass from its second run on; what follows it makes the first
 # run fail.
 ONCE = 'if [ -e "$0.ran" ]; then echo well; exit 0; fi; touch "$0.ran"; '
-WAITS = ONCE + "echo 'waited: 3 s for \"saved\"'; exit 1"
+WAITS = ONCE + "echo 'timed out: 3 s for \"saved\"'; exit 1"
 REPORT = "==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x60"
 
 
@@ -57,11 +57,11 @@ def a_run_without_a_failure_has_ctests_own_closing_line():
     assert lines[-1] == ctest_line(lines) == "100% tests passed, 0 tests failed out of 2", lines
 
 
-def an_entry_that_waited_once_is_unsteady_and_the_run_passes():
+def an_entry_that_timed_out_once_is_flaky_and_the_run_passes():
     code, lines, rows, folder = run(GOOD | {"slow": WAITS, "stands": ONCE + "echo begun; sleep 60"},
                                     limits=("stands",))
     assert code == 0, lines
-    assert (lines[-2] == "unsteady, failed by waiting and passed when run again alone: slow, "
+    assert (lines[-2] == "flaky, timed out and passed when run again alone: slow, "
                          f"stands (outputs: {folder}/unsteady.tsv)"), lines
     assert (lines[-1] == "100% tests passed, 0 tests failed out of 4"
             and ctest_line(lines).startswith("50% tests passed, 2 ")), lines
@@ -70,14 +70,14 @@ def an_entry_that_waited_once_is_unsteady_and_the_run_passes():
                     ["stands", "CTest's time limit", "unsteady/stands.first.txt",
                      "unsteady/stands.second.txt"]], rows
     outputs = [(folder / path).read_text() for row in rows for path in row[2:]]
-    assert outputs == ['waited: 3 s for "saved"\n', "well\n", "begun\n", "well\n"], outputs
+    assert outputs == ['timed out: 3 s for "saved"\n', "well\n", "begun\n", "well\n"], outputs
 
 
 def a_fault_fails_the_run_without_a_second_look():
     faults = {"asserts": ONCE + "echo 'a.cc:3: FAILED: REQUIRE( a == b )'; exit 1",
               "crashes": ONCE + "kill -SEGV $$",
               "aborts": ONCE + "kill -ABRT $$",
-              "reports": ONCE + f"echo '{REPORT}'; echo 'waited: 3 s'; exit 1",
+              "reports": ONCE + f"echo '{REPORT}'; echo 'timed out: 3 s'; exit 1",
               "stops": ONCE + "echo 'a.cc:3: FAILED:'; sleep 60"}
     code, lines, rows, folder = run(GOOD | {"slow": WAITS} | faults, limits=("stops",))
     assert code == 1 and [row[0] for row in rows] == ["slow"], lines
@@ -92,28 +92,28 @@ def a_fault_fails_the_run_without_a_second_look():
 
 
 def an_entry_that_fails_again_fails_the_run():
-    code, lines, rows, _ = run(GOOD | {"slow": "echo 'waited: 3 s'; exit 1",
-                                       "later": ONCE + "echo 'waited: 3 s'; exit 1", "worse":
+    code, lines, rows, _ = run(GOOD | {"slow": "echo 'timed out: 3 s'; exit 1",
+                                       "later": ONCE + "echo 'timed out: 3 s'; exit 1", "worse":
                                'if [ -e "$0.ran" ]; then kill -SEGV $$; fi; touch "$0.ran"; echo '
-                               '"waited: 3 s"; exit 1'})
+                               '"timed out: 3 s"; exit 1'})
     assert code == 1 and [row[0] for row in rows] == ["later"], lines
     assert lines[-1] == "60% tests passed, 2 tests failed out of 5", lines
     assert [line for line in lines if line.startswith("failed: ")] == [
-        "failed: slow: 3 s (twice, by waiting the first time)",
-        "failed: worse: SEGFAULT (twice, by waiting the first time)"], lines
+        "failed: slow: 3 s (again; the first run timed out)",
+        "failed: worse: SEGFAULT (again; the first run timed out)"], lines
 
 
 def more_than_three_timeouts_are_not_run_again():
     assert run({f"slow{i}": WAITS for i in range(3)})[0] == 0
     code, lines, rows, _ = run(GOOD | {f"slow{i}": WAITS for i in range(4)})
     assert (code, rows) == (1, []), lines
-    assert ("[test] 4 entries failed by waiting, more than 3: none is run again (slow0, slow1, "
+    assert ("[test] 4 entries timed out, more than 3: none is run again (slow0, slow1, "
             "slow2, slow3)" in lines), lines
     assert lines[-1] == ctest_line(lines) == "33% tests passed, 4 tests failed out of 6", lines
 
 
 def leftover_processes_are_ended_before_an_entry_is_run_again():
-    left = ONCE + "sleep 300 & echo $! > $0.pid; echo 'waited: 3 s'; exit 1"
+    left = ONCE + "sleep 300 & echo $! > $0.pid; echo 'timed out: 3 s'; exit 1"
     code, lines, _, folder = run({"leaves": left.replace("sleep 300 &",
                                                          "sleep 300 >/dev/null 2>&1 &")})
     assert (code == 0 and any(line.endswith("; killed 1 leftover processes")
@@ -137,31 +137,31 @@ def a_run_that_ctest_could_not_make_fails():
             == "0% tests passed, 1 tests failed out of 1"), result.stdout
 
 
-def only_the_last_line_says_that_an_entry_waited():
-    assert classify("Failed", "waited: 3 s\n\n") == ("waited", "3 s")
-    assert classify("Failed", "waited: 3 s\nmore\n") == ("fault", "a failed assertion or check")
-    assert classify("Failed", "not waited: 3 s\n") == ("fault", "a failed assertion or check")
+def only_the_last_line_says_that_an_entry_timed_out():
+    assert classify("Failed", "timed out: 3 s\n\n") == ("timeout", "3 s")
+    assert classify("Failed", "timed out: 3 s\nmore\n") == ("fault", "a failed assertion or check")
+    assert classify("Failed", "not timed out: 3 s\n") == ("fault", "a failed assertion or check")
     assert classify("Failed", "") == ("fault", "a failed assertion or check")
-    assert classify("Timeout", "") == ("waited", "CTest's time limit")
+    assert classify("Timeout", "") == ("timeout", "CTest's time limit")
     assert classify("Timeout", "Traceback (most recent call last):\n")[0] == "fault"
     for ended in ("SEGFAULT", "Subprocess aborted", "Subprocess killed", "Bus error", "ILLEGAL",
                   "Not Run", "Numerical"):
-        assert classify(ended, "waited: 3 s\n") == ("fault", ended)
+        assert classify(ended, "timed out: 3 s\n") == ("fault", ended)
     for text in (REPORT, "WARNING: ThreadSanitizer: data race",
                  "lib/a.cc:7:3: runtime error: shift exponent 64 is too large",
                  "terminate called after throwing an instance of",
                  "due to a fatal error condition:\n  SIGSEGV"):
-        assert (classify("Failed", f"{text}\nwaited: 3 s\n")[0] == classify("Timeout", text)[0]
+        assert (classify("Failed", f"{text}\ntimed out: 3 s\n")[0] == classify("Timeout", text)[0]
                 == "fault"), text
 
 
 with tempfile.TemporaryDirectory() as scratch:
     for check in (a_run_without_a_failure_has_ctests_own_closing_line,
-                  an_entry_that_waited_once_is_unsteady_and_the_run_passes,
+                  an_entry_that_timed_out_once_is_flaky_and_the_run_passes,
                   a_fault_fails_the_run_without_a_second_look,
                   an_entry_that_fails_again_fails_the_run,
                   more_than_three_timeouts_are_not_run_again,
                   leftover_processes_are_ended_before_an_entry_is_run_again,
                   a_run_that_ctest_could_not_make_fails,
-                  only_the_last_line_says_that_an_entry_waited):
+                  only_the_last_line_says_that_an_entry_timed_out):
         check()

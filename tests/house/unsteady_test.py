@@ -1,4 +1,4 @@
-"""Tests scripts/unsteady.sh: what it reports of steady and unsteady entries, what it refuses, and
+"""Tests scripts/unsteady.sh: what it reports of steady and flaky entries, what it refuses, and
 that it leaves no files or processes behind.
 
     unsteady_test.py SOURCE BUILD
@@ -16,7 +16,7 @@ UNSTEADY = pathlib.Path(sys.argv[1]) / "scripts" / "unsteady.sh"
 # This script fails in every second run: one entry with a wait that reached its limit, another with
 # a fault.
 EVERY_SECOND = 'if [ -e "$0.ran" ]; then rm "$0.ran"; {}; exit 1; fi; touch "$0.ran"'
-ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'waited: 3 s'"),
+ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'timed out: 3 s'"),
            "wrong": EVERY_SECOND.format("echo 'a == b'"),
            "lacks": "echo skipped: no device; exit 77",
            # This entry passes once, and then hangs.
@@ -61,8 +61,8 @@ def failures_of_each_entry_are_counted():
     assert results("steady", "--times", 3, "--load",
                    0) == (0, ["steady: 0 of 3 failed", "0 of 1 entries failed"])
     assert results("w*", "lacks", "--times", 4, "--load", 0) == (1, [
-        f"waits: 2 of 4 failed (2 by waiting, 0 by a fault, outputs in {folder}/waits)",
-        f"wrong: 2 of 4 failed (0 by waiting, 2 by a fault, outputs in {folder}/wrong)",
+        f"waits: 2 of 4 failed (timeouts: 2, faults: 0, outputs in {folder}/waits)",
+        f"wrong: 2 of 4 failed (timeouts: 0, faults: 2, outputs in {folder}/wrong)",
         "lacks: skipped: no device", "2 of 3 entries failed"])
     kept = {path.name: path.read_text() for path in (folder / "wrong").iterdir()}
     assert (kept == {f"{number}.fault.txt": "a failed assertion or check\n\na == b\n"
@@ -105,7 +105,7 @@ def await_that(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            sys.exit(f"waited: {seconds} s for {condition.__name__}")
+            sys.exit(f"timed out: {seconds} s for {condition.__name__}")
         time.sleep(0.01)
 
 

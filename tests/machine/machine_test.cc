@@ -200,8 +200,8 @@ TEST_CASE("errors of a machine file name their line and column") {
   CHECK(refusal("devices: 2", "devices: 0") ==
         "m.yaml:3:10: error: devices: expected a whole number above 0, not 0");
   CHECK(refusal("  - ranks: 2", "  - ranks: 1") ==
-        "m.yaml:14:5: error: rates: their numbers of ranks ascend");
-  CHECK(refusal("1 ms: 1.1", "1 us: 1.1").find("points ascend, and 1 us does not") !=
+        "m.yaml:14:5: error: rates: expected entries in ascending order of ranks");
+  CHECK(refusal("1 ms: 1.1", "1 us: 1.1").find("in ascending order, but 1 us is not larger") !=
         std::string::npos);
   CHECK(refusal("disk: {read: 2 GB/s, ", "disk: {") == "m.yaml:23:7: error: disk.read is missing");
   CHECK(refusal("launch", "lunch").find("lunch: unknown key (did you mean \"launch\"?)") !=

@@ -352,16 +352,16 @@ std::string split_refusal(const ModelConfig& c, const BatchShape& batch, const T
   return "accepted";
 }
 
-TEST_CASE("a degree that does not divide is refused with the arithmetic and the degrees that do") {
+TEST_CASE("a degree that does not divide is refused with arithmetic and the degrees that work") {
   const ModelConfig c =
       config("smollm2_135m.v4");  // 9 query and 3 key/value heads, F 1536, V 49152
   CHECK(split_refusal(c, {2, 64}, {2, 0, true}) ==
         "the model cannot be split over 2 tensor-parallel ranks\n"
-        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that divide: "
+        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that work: "
         "1, 3, 9\n"
         "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; "
-        "degrees that do: 1, 3, 6, 9\n"
-        "  remedy: use one of the degrees that divide all of these: 1, 3");
+        "degrees that work: 1, 3, 6, 9\n"
+        "  remedy: set parallel.tensor to one of these degrees: 1, 3");
   CHECK(split_refusal(c, {2, 64}, {3, 0, true}) == "accepted");
   ModelConfig odd = c;
   odd.query_heads = 16;
@@ -370,14 +370,14 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
   odd.vocab_rows = 50257;
   CHECK(check_tensor_split(odd, 8) ==
         std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
-                                 "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, 3, 6, 12",
+                                 "other: 8 = 1 x 6 + 2; degrees that work: 1, 2, 3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
-                                 "= 192 x 8 + 1; degrees that divide: 1"});
+                                 "= 192 x 8 + 1; degrees that work: 1"});
   CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});
   odd.vocab_rows = 9;
   CHECK(check_tensor_split(odd, 8).back() ==
-        "a vocabulary of 9 rows, 2 per rank, leaves none for the last of 8 ranks; degrees that do: "
-        "1, 2, 3, 5, 9");
+        "a vocabulary of 9 rows, 2 per rank, leaves none for the last of 8 ranks; degrees that "
+        "work: 1, 2, 3, 5, 9");
 }
 
 TEST_CASE("rows get the least padding with which the tokens of a micro-batch can be divided") {

@@ -130,7 +130,8 @@ TEST_CASE("a remedy names the changes that save enough memory") {
   const std::vector<Saving> savings{
       {"a: 1", 300 << 20}, {"b: 1", 270 << 20}, {"c: 1", 100 << 20}, {"d: 1", 64 << 10}};
   const std::string all =
-      "change what saves most memory on each rank: a: 1 saves 300.00 MiB; b: 1 saves 270.00 MiB";
+      "make one or more of these changes (savings per rank): a: 1 saves 300.00 MiB; b: 1 saves "
+      "270.00 MiB";
   REQUIRE(savings_remedy(savings) == all + "; c: 1 saves 100.00 MiB");
   REQUIRE(savings_remedy(savings, 267 << 20) == all);
   REQUIRE(savings_remedy(savings, 1) == all + "; c: 1 saves 100.00 MiB");
@@ -138,10 +139,9 @@ TEST_CASE("a remedy names the changes that save enough memory") {
 
 TEST_CASE("if no change is enough, a remedy names those that save a tenth of the missing memory") {
   const std::vector<Saving> savings{{"a: 1", 100 << 20}, {"b: 1", 30 << 20}, {"c: 1", 64 << 10}};
-  REQUIRE(
-      savings_remedy(savings, 267 << 20) ==
-      "change what saves most memory on each rank: a: 1 saves 100.00 MiB; b: 1 saves 30.00 MiB; "
-      "each rank lacks 267.00 MiB, so none is enough alone");
+  REQUIRE(savings_remedy(savings, 267 << 20) ==
+          "make one or more of these changes (savings per rank): a: 1 saves 100.00 MiB; b: 1 saves "
+          "30.00 MiB; each rank lacks 267.00 MiB, so none is enough alone");
   REQUIRE(savings_remedy({{"c: 1", 64 << 10}}, 267 << 20) ==
           "use more ranks, a smaller model, or a machine with more memory (each rank lacks 267.00 "
           "MiB, and no change of the config saves a tenth of that)");

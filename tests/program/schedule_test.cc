@@ -68,7 +68,7 @@ void for_all_schedules(const Check& check) {
     for (int stages = 1; stages < 7; ++stages)
       for (int chunks = 1; chunks < 4; ++chunks)
         for (int32_t count = 1; count < 14; ++count) {
-          const bool has = traits.has_any_chunks || traits.usual_chunks == chunks;
+          const bool has = traits.chunks_configurable || traits.default_chunks == chunks;
           if (has && accepts_micro_batches(traits.schedule, stages, count))
             check(traits.schedule, stages, chunks, count);
         }
@@ -112,7 +112,7 @@ TEST_CASE("the traits of schedules agree with their actions") {
     CHECK(refuses_a_count == traits.runs_in_rounds);
     for (int stage = 0; stage < 4; ++stage) {
       const auto kept = [&](int32_t count) {
-        return most_kept(make_schedule(traits.schedule, 4, traits.usual_chunks, stage, count));
+        return most_kept(make_schedule(traits.schedule, 4, traits.default_chunks, stage, count));
       };
       CHECK((kept(160) > kept(16)) == traits.keeps_all_micro_batches);
     }

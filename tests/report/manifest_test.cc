@@ -207,7 +207,7 @@ TEST_CASE("a manifest that is far too large is refused before it is read") {
   std::filesystem::resize_file(path, 17 << 20);  // sparse
   const Error error = error_of([&] { read_manifest(path); });
   REQUIRE(error.code() == ExitCode::kBadInput);
-  REQUIRE(error.message() == path + ": has 17.00 MiB, at most 16.00 MiB are read");
+  REQUIRE(error.message() == path + ": is 17.00 MiB, larger than the limit of 16.00 MiB");
 }
 
 TEST_CASE("a damaged manifest is refused with the field that is wrong") {
@@ -249,7 +249,8 @@ TEST_CASE("a manifest of another format is refused") {
   put_file(folder / "run.json", R"({"format":2})");
   const Error error = error_of([&] { read_manifest(folder / "run.json"); });
   REQUIRE(error.code() == ExitCode::kBadInput);
-  REQUIRE(error.message() == folder / "run.json" + ": its format is 2, this ftrun reads format 1");
+  REQUIRE(error.message() ==
+          folder / "run.json" + ": its format is 2, but this ftrun reads format 1");
   REQUIRE(error.remedy() ==
           "use the ftrun that wrote it, or start a new run in another output_dir");
 }

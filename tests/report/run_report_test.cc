@@ -67,7 +67,7 @@ TEST_CASE("a run.json that is far too large is refused before it is read") {
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   std::filesystem::resize_file(folder / "run.json", 17 << 20);  // sparse
   REQUIRE(error_of([&] { run_report({folder.path()}); }).message() ==
-          folder / "run.json" + ": has 17.00 MiB, at most 16.00 MiB are read");
+          folder / "run.json" + ": is 17.00 MiB, larger than the limit of 16.00 MiB");
 }
 
 TEST_CASE("no text of a run can break out of its position in the page") {

@@ -66,7 +66,7 @@ int run_test_cases(int argc, char** argv) {
   const int status = session.run(argc, argv);
   const Failures& found = failures();
   if (status != 0 && found.all > 0 && found.all == found.waits)
-    std::cout << "waited: " << found.first_wait << std::endl;
+    std::cout << "timed out: " << found.first_wait << std::endl;
   return status;
 }
 

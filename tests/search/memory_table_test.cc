@@ -26,12 +26,12 @@ TEST_CASE("the textbook formulas give the figures printed in textbooks") {
   model.config.hidden = 64;
   const MemoryTableRow row =
       memory_table_row(model, {.zero = 1, .ranks = 4, .sequence_length = 32});
-  CHECK(row.lines[0].formula == 14e9);
-  CHECK(row.lines[1].formula == 14e9);
-  CHECK(row.lines[2].formula == 14e9);
-  CHECK(row.lines[3].formula == 0);
+  CHECK(row.parts[0].formula == 14e9);
+  CHECK(row.parts[1].formula == 14e9);
+  CHECK(row.parts[2].formula == 14e9);
+  CHECK(row.parts[3].formula == 0);
   // The formula is 2 b s h L, for elements of 2 bytes.
-  CHECK(row.lines[4].formula == 2 * 32 * 64 * 2 * 2);
+  CHECK(row.parts[4].formula == 2 * 32 * 64 * 2 * 2);
 }
 
 TEST_CASE("the lines of a memory table add up to the memory of the plan's rank that needs most") {
@@ -65,15 +65,15 @@ TEST_CASE("the lines of a memory table add up to the memory of the plan's rank t
     const Evaluation planned = evaluate(task, layout, false);
     INFO(layout_text(layout));
     CHECK(std::llround(row.planned()) == planned.memory.device);
-    for (const MemoryTablePart& line : row.lines) {
-      INFO(line.part);
-      CHECK(line.planned >= 0);
-      if (std::abs(line.planned - line.formula) > 1e6) CHECK(line.why != "");
+    for (const MemoryTablePart& part : row.parts) {
+      INFO(part.name);
+      CHECK(part.planned >= 0);
+      if (std::abs(part.planned - part.formula) > 1e6) CHECK(part.why != "");
     }
   }
 }
 
-TEST_CASE("each line of a memory table equals its category of the plan") {
+TEST_CASE("each part of a memory table equals its category of the plan") {
   for (const int zero : {0, 1, 2, 3}) {
     MemoryTableModel model{"small", 1'000'000, small_config(2, false)};
     model.config.hidden = 64;
@@ -95,14 +95,14 @@ TEST_CASE("each line of a memory table equals its category of the plan") {
     };
     INFO("ZeRO " << zero);
     CHECK(row.peak_instr == tier.peak_instr);
-    CHECK(row.lines[0].planned == category(Category::kParameters));
-    CHECK(row.lines[1].planned == category(Category::kGradients));
+    CHECK(row.parts[0].planned == category(Category::kParameters));
+    CHECK(row.parts[1].planned == category(Category::kGradients));
     // The optimizer has two moments and a master copy in fp32, 4 bytes each.
     const double optimizer = category(Category::kOptimizer);
-    CHECK(row.lines[2].planned == Approx(optimizer * 2 / 3));
-    CHECK(row.lines[3].planned == Approx(optimizer / 3));
-    CHECK(row.lines[4].planned == category(Category::kActivations));
-    CHECK(row.lines[5].planned == category(Category::kBuckets));
+    CHECK(row.parts[2].planned == Approx(optimizer * 2 / 3));
+    CHECK(row.parts[3].planned == Approx(optimizer / 3));
+    CHECK(row.parts[4].planned == category(Category::kActivations));
+    CHECK(row.parts[5].planned == category(Category::kBuckets));
     // The state that the four ranks divide is less than half of the total; small tensors and
     // padding are more than a quarter.
     const auto counted = static_cast<double>(row.parameters);
@@ -110,9 +110,9 @@ TEST_CASE("each line of a memory table equals its category of the plan") {
       CHECK(elements >= (is_cut ? counted / 4 : counted));
       CHECK(elements < (is_cut ? 0.6 : 1.2) * counted);
     };
-    check_share(row.lines[0].planned / 2, zero == 3);
-    check_share(row.lines[2].planned / 8, zero >= 1);
-    CHECK(row.lines[7].planned > 0);
+    check_share(row.parts[0].planned / 2, zero == 3);
+    check_share(row.parts[2].planned / 8, zero >= 1);
+    CHECK(row.parts[7].planned > 0);
   }
 }
 
@@ -121,9 +121,9 @@ TEST_CASE("the memory table of an exercise's model shows a master copy of 4 byte
   const MemoryTableRow row = memory_table_row(model, {.zero = 3, .ranks = 8});
   const auto counted = static_cast<double>(row.parameters);
   CHECK(std::abs(counted / 1e9 - 1) < 0.005);
-  CHECK(row.lines[3].planned / (counted / 8) == Approx(4).epsilon(0.01));
-  CHECK(row.lines[2].planned / (counted / 8) == Approx(8).epsilon(0.01));
-  CHECK(row.lines[2].planned / row.lines[2].formula == Approx(1).epsilon(0.01));
+  CHECK(row.parts[3].planned / (counted / 8) == Approx(4).epsilon(0.01));
+  CHECK(row.parts[2].planned / (counted / 8) == Approx(8).epsilon(0.01));
+  CHECK(row.parts[2].planned / row.parts[2].formula == Approx(1).epsilon(0.01));
   CHECK_FALSE(row.communication_wait_share);
 }
 

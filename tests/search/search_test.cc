@@ -87,7 +87,7 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
       CHECK(bound.memory.device <= exact.memory.device);
       CHECK(bound.memory.host <= exact.memory.host);
       CHECK(bound.seconds > 0);
-      if (layout.optimizer == OffloadDevice::kNone) CHECK(bound.memory.device > 0);
+      if (layout.optimizer_offload == OffloadDevice::kNone) CHECK(bound.memory.device > 0);
       closest = std::max(closest, bound.seconds / exact.time->seconds);
       hosted += bound.memory.host > 0 ? 1 : 0;
       stacked += has_stack ? 1 : 0;
@@ -117,8 +117,8 @@ TEST_CASE(
     std::vector<Layout> layouts = all_layouts(task);
     std::shuffle(layouts.begin(), layouts.end(), random);
     for (const Layout& layout : layouts) {
-      if (layout.pipeline == 1 || layout.optimizer != OffloadDevice::kNone ||
-          layout.parameters != OffloadDevice::kNone || tries[layout.schedule] > 0)
+      if (layout.pipeline == 1 || layout.optimizer_offload != OffloadDevice::kNone ||
+          layout.parameter_offload != OffloadDevice::kNone || tries[layout.schedule] > 0)
         continue;
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       if (verdict.refusal != nullptr) continue;
@@ -178,7 +178,7 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
     int64_t fitting = 0;
     for (const Layout& layout : all_layouts(task)) {
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-      if (verdict.refusal != nullptr || layout.optimizer != OffloadDevice::kCpu) continue;
+      if (verdict.refusal != nullptr || layout.optimizer_offload != OffloadDevice::kCpu) continue;
       fitting +=
           fits_memory(task, bounds.compute_bound(layout, *verdict.facts).memory, layout.ranks())
               ? 1
@@ -330,7 +330,8 @@ TEST_CASE("without offloads, all layouts keep their state on the GPUs") {
   const auto offloading = [&] {
     const std::vector<Layout> all = all_layouts(task);
     return std::count_if(all.begin(), all.end(), [](const Layout& one) {
-      return one.optimizer != OffloadDevice::kNone || one.parameters != OffloadDevice::kNone;
+      return one.optimizer_offload != OffloadDevice::kNone ||
+             one.parameter_offload != OffloadDevice::kNone;
     });
   };
   CHECK(offloading() > 0);

@@ -111,7 +111,7 @@ TEST_CASE(
   copy.reads = {bytes(0, 1000)};
   copy.writes = {bytes(1, 1000)};
   CHECK_THROWS_WITH(priced.time_of(copy),
-                    Catch::Contains("has no links.host, between a GPU and main memory"));
+                    Catch::Contains("has no links.host, the link between a GPU and main memory"));
   copy.reads[0].buffer = 2;
   CHECK_THROWS_WITH(priced.time_of(copy), Catch::Contains("has no rates of a disk"));
   Instr clear{.kind = InstrKind::kClear};
@@ -156,7 +156,7 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
   const Machine gpus = parse_machine("gpus.yaml", kGpus);
   CHECK_THROWS_WITH(
       predicted(config_on(DeviceKind::kCpu, 1, 2), gpus, {}),
-      Catch::Contains("the run computes on CPUs, and the machine gpus is one of GPUs"));
+      Catch::Contains("the run computes on CPUs, but the machine gpus is one of GPUs"));
   CHECK_THROWS_WITH(predicted(config_on(DeviceKind::kCuda, 1, 4), gpus, {}),
                     Catch::Contains("4 ranks do not fit on 1 node of 3 GPUs"));
   Machine cores = gpus;
@@ -167,7 +167,8 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
   const Config config = config_on(DeviceKind::kCpu, 1, 2);
   CHECK_THROWS_WITH(
       predicted(config, cores, {.nodes = 1, .threads = 3}),
-      Catch::Contains("threads is 3, and the machine gpus was measured with 2 for 2 ranks"));
+      Catch::Contains(
+          "threads is 3, but the machine gpus was measured with 2 per rank for 2 ranks"));
   const StepTime time = predicted(config, cores, {.nodes = 1, .threads = 2});
   CHECK(time.matmul_flops == 2e9);
   CHECK(time.seconds >= time.layers + time.update + time.other);

@@ -59,11 +59,21 @@ TEST_CASE(
     REQUIRE(found.size() == 2);
     REQUIRE(found[0].first == 50);
     REQUIRE(found[0].second ==
-            "rank 2 is slow and delays the others: its own work takes 2.3s per step, the median is "
-            "1.1s; most of the extra time is spent " +
+            "rank 2 is slow and delays the others: its own work takes 2.31 s per step, the median "
+            "is 1.11 s; most of the extra time is spent " +
                 phases[phase] + " (steps 31 to 50)");
     REQUIRE(found[1] == std::pair<int64_t, std::string>{80, "rank 2 is no longer slow (step 80)"});
   }
+}
+
+TEST_CASE("the times of short steps are named with enough digits to differ") {
+  const auto found = warnings_of({0, 0, 0}, 20, [](int rank, int64_t) {
+    return SecondsByRankPhase{rank == 0 ? 0.045 : 0.012, 0, 0};
+  });
+  REQUIRE(found.size() == 1);
+  REQUIRE(found[0].second ==
+          "rank 0 is slow and delays the others: its own work takes 0.045 s per step, the median "
+          "is 0.012 s; most of the extra time is spent computing (steps 1 to 20)");
 }
 
 TEST_CASE("of two ranks the slow one is named, whichever that is") {

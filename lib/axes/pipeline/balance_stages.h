@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "axes/pipeline/names.h"
 #include "axes/pipeline/pipeline_layout.h"
 #include "axes/pipeline/schedule_timeline.h"
+#include "axes/pipeline/schedule_traits.h"
 #include "model/description.h"
 
 namespace ftrun {

@@ -56,17 +56,17 @@ void resolve_chunks(ResolveState& r) {
   ParallelConfig& p = r.config.parallel;
   const std::string path = "parallel.virtual_stages";
   const ScheduleTraits& schedule = traits_of(p.schedule);
-  const int64_t usual = schedule.usual_chunks;
+  const int64_t usual = schedule.default_chunks;
   if (p.virtual_stages == 0) {
     p.virtual_stages = usual;
-    if (schedule.has_any_chunks || r.is_auto(path))
+    if (schedule.chunks_configurable || r.is_auto(path))
       r.record(path, std::to_string(usual), cat("schedule ", schedule.name));
-  } else if (schedule.has_any_chunks && p.virtual_stages == 1) {
+  } else if (schedule.chunks_configurable && p.virtual_stages == 1) {
     r.error(path,
             cat(path, " is 1, but schedule ", schedule.name,
                 " needs at least 2 parts of the model per stage"),
             cat("write 2 or more, or parallel.schedule: ", name_of(kDefaultSchedule)));
-  } else if (!schedule.has_any_chunks && p.virtual_stages != usual) {
+  } else if (!schedule.chunks_configurable && p.virtual_stages != usual) {
     r.error(path,
             cat(path, " ", p.virtual_stages, " cannot be used with schedule ", schedule.name,
                 ", which has ", count_text(usual, "part"), " of the model per stage"),
@@ -94,12 +94,11 @@ void check_layers(ResolveState& r) {
   if (static_cast<double>(count) != pipeline_parts(p))
     return r.error(path,
                    cat(path, " has ", count_text(count, "number"), " for ", pipeline_parts_text(p)),
-                   "write the number of blocks of each part");
+                   "write the number of decoder layers of each part");
   for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
     if (p.pipeline_layers[k] == 0)
-      return r.error(
-          path, cat(path, ": part ", k, " has no block"),
-          "give each part a block, except the first (the embedding) and the last (the head)");
+      return r.error(path, cat(path, ": part ", k, " has no decoder layer"),
+                     "give every part at least one; only the first and the last may have 0");
   if (r.config.pipeline.partition != PipelineConfig{}.partition)
     r.error(path,
             cat(path, " and pipeline.partition ", r.config.pipeline.partition,
@@ -111,8 +110,9 @@ void check_partition(ResolveState& r) {
   const std::string& text = r.config.pipeline.partition;
   if (pipeline_partition(text)) return;
   if (text.starts_with(kTypePrefix))
-    r.error("pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
-            "write type:decoder or type:transformer, or best, which balances what parts cost");
+    r.error(
+        "pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
+        "write type:decoder or type:transformer, or best, which balances the cost of the parts");
   else
     r.error(
         "pipeline.partition",

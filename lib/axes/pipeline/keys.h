@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "axes/pipeline/names.h"
+#include "axes/pipeline/schedule_traits.h"
 #include "config/config.h"
 
 namespace ftrun {

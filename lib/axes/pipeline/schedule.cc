@@ -136,7 +136,7 @@ int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
 
 int fixed_chunks(PipelineSchedule schedule) {
   const ScheduleTraits& traits = traits_of(schedule);
-  return traits.has_any_chunks ? 0 : traits.usual_chunks;
+  return traits.chunks_configurable ? 0 : traits.default_chunks;
 }
 
 bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_batches) {

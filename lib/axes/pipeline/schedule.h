@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "axes/pipeline/names.h"
+#include "axes/pipeline/schedule_traits.h"
 
 namespace ftrun {
 

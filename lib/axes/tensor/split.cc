@@ -60,13 +60,13 @@ std::string problem_text(const ModelConfig& config, const DividedQuantity& share
   if (shared.allows_copies)
     return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
                division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
-               "; degrees that do: ", join_numbers(fit, ", "));
+               "; degrees that work: ", join_numbers(fit, ", "));
   if (shared.is_padded)
     return cat(shared.what, ", ", divide_up(shared.count, degree), " per rank, leaves none for ",
-               "the last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
+               "the last of ", degree, " ranks; degrees that work: ", join_numbers(fit, ", "));
   return cat(shared.what, " cannot be shared out among ", degree,
              " ranks: ", division_text(shared.count, degree),
-             "; degrees that divide: ", join_numbers(fit, ", "));
+             "; degrees that work: ", join_numbers(fit, ", "));
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
   throw Error(ExitCode::kUsage,
               cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
                   join(problems, "\n  ")),
-              cat("use one of the degrees that divide all of these: ",
+              cat("set parallel.tensor to one of these degrees: ",
                   join_numbers(tensor_split_degrees(config), ", ")));
 }
 

@@ -39,9 +39,9 @@ struct MatmulRule {
 };
 
 /// Chooses the libraries. MKL runs only its AVX2 kernel on CPUs of other makers. If they have
-/// AVX-512, whole trainings are faster with oneDNN; if not, MKL is not slower (docs/benchmarks.md).
-/// bf16 is multiplied without widening on CPUs with instructions for it: by MKL on matrix
-/// units, else by oneDNN. `pinned` is the library to use on any CPU.
+/// AVX-512, whole training runs are faster with oneDNN; if not, MKL is not slower
+/// (docs/benchmarks.md). bf16 is multiplied without widening on CPUs with instructions for it: by
+/// MKL on matrix units, else by oneDNN. `pinned` is the library to use on any CPU.
 MatmulRule matmul_rule(const CpuTraits& cpu, const AvailableLibraries& available,
                        std::optional<MatmulLibrary> pinned = std::nullopt);
 

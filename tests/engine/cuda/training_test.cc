@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-// These tests compare whole trainings of a small model with the CUDA kernels and on the CPU.
+// These tests compare whole training runs of a small model with the CUDA kernels and on the CPU.
 
 namespace ftrun {
 namespace {

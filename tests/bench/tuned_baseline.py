@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the peers with settings that make them fastest on this machine. train_bench.py starts this.
+"""Runs the baselines with settings that make them fastest on this machine. train_bench.py starts
+this script.
 
-  tuned_peer.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3]
+  tuned_baseline.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3]
                 [the arguments of FOLDER/common.py]
 
 KIND is single, ddp, fsdp2 or deepspeed. FOLDER holds common.py, which the plain baseline trainers

@@ -30,9 +30,9 @@ struct ScheduleTraits {
   PipelineSchedule schedule{};
   std::string_view name;  // in parallel.schedule
   /// The number of parts of the model on a stage, unless the config gives another one.
-  int usual_chunks = 1;
-  /// Says whether the config may give another number of parts, of at least 2.
-  bool has_any_chunks = false;
+  int default_chunks = 1;
+  /// Says whether the config may set the number of parts, to at least 2.
+  bool chunks_configurable = false;
   ChunkPlacement placement = ChunkPlacement::kLoop;
   /// Says whether the gradients of inputs and of weights are separate actions.
   bool splits_backward = false;
@@ -49,13 +49,13 @@ inline constexpr ScheduleTraits kScheduleTraits[] = {
     {.schedule = PipelineSchedule::k1F1B, .name = "1f1b"},
     {.schedule = PipelineSchedule::kInterleaved,
      .name = "interleaved",
-     .usual_chunks = 2,
-     .has_any_chunks = true,
+     .default_chunks = 2,
+     .chunks_configurable = true,
      .runs_in_rounds = true},
     {.schedule = PipelineSchedule::kZbH1, .name = "zb-h1", .splits_backward = true},
     {.schedule = PipelineSchedule::kZbV,
      .name = "zbv",
-     .usual_chunks = 2,
+     .default_chunks = 2,
      .placement = ChunkPlacement::kV,
      .splits_backward = true},
 };

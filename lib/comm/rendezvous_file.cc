@@ -1,4 +1,4 @@
-#include "comm/meeting_file.h"
+#include "comm/rendezvous_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ constexpr std::string_view kFirstLine = "ftrun rendezvous 2";
 constexpr const char* kOtherWays =
     "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
 
-[[noreturn]] void throw_not_meeting_file(const std::string& path) {
+[[noreturn]] void throw_not_rendezvous_file(const std::string& path) {
   throw Error(ExitCode::kEnvironment, cat(path, ": exists, but is not ftrun's rendezvous file"),
               kOtherWays);
 }
@@ -49,13 +49,13 @@ std::optional<std::string> text_of(const std::string& path) {
 
 }  // namespace
 
-MeetingFile::MeetingFile(std::string path, const MeetingFileContent& content)
+RendezvousFile::RendezvousFile(std::string path, const RendezvousFileContent& content)
     : path_(std::move(path)),
       content_(cat(kFirstLine, "\njob ", content.job, "\naddress ", content.address, "\nport ",
                    content.port, "\ntoken ", content.token, "\n")) {
   if (const auto before = text_of(path_);
       before && !before->empty() && !before->starts_with(kAnyVersion))
-    throw_not_meeting_file(path_);
+    throw_not_rendezvous_file(path_);
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   write_file_atomic(posix_files(), path_, content_);
@@ -63,7 +63,7 @@ MeetingFile::MeetingFile(std::string path, const MeetingFileContent& content)
 
 /// Removes the file if this rank wrote it: by now, ranks of another job may be meeting by a file of
 /// this name.
-MeetingFile::~MeetingFile() {
+RendezvousFile::~RendezvousFile() {
   try {
     if (text_of(path_) == content_) ::unlink(path_.c_str());
   } catch (const std::exception&) {
@@ -71,7 +71,7 @@ MeetingFile::~MeetingFile() {
   }
 }
 
-void MeetingFile::require_ours() const {
+void RendezvousFile::require_ours() const {
   const auto now = text_of(path_);
   if (now == content_) return;
   throw Error(ExitCode::kUsage,
@@ -81,18 +81,18 @@ void MeetingFile::require_ours() const {
               "start one job at a time in an output_dir, or choose another");
 }
 
-std::optional<MeetingFileContent> MeetingFile::read(const std::string& path) {
+std::optional<RendezvousFileContent> RendezvousFile::read(const std::string& path) {
   const auto text = text_of(path);
   if (!text) return std::nullopt;
   const std::vector<std::string> lines = split(*text, '\n');
   const auto value = [&](size_t line, std::string_view name) {
-    if (lines.size() <= line || !lines[line].starts_with(name)) throw_not_meeting_file(path);
+    if (lines.size() <= line || !lines[line].starts_with(name)) throw_not_rendezvous_file(path);
     return lines[line].substr(name.size());
   };
   // A file of another version was left by an earlier start.
   if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
-  if (lines[0] != kFirstLine) throw_not_meeting_file(path);
-  MeetingFileContent content{.job = value(1, "job "), .address = value(2, "address ")};
+  if (lines[0] != kFirstLine) throw_not_rendezvous_file(path);
+  RendezvousFileContent content{.job = value(1, "job "), .address = value(2, "address ")};
   const std::string port = value(3, "port ");
   content.token = value(4, "token ");
   std::from_chars(port.data(), port.data() + port.size(), content.port);
