@@ -13,7 +13,7 @@ import script_errors
 BOUNDS = {"loss": 1e-5, "norm": 5e-5, "weights": 1e-4, "key bias": 1e-3}
 ERRORS = ("norm error", "own norm error")
 FRESH = ("fresh norm error", "own fresh norm error")
-# These equal kTimesOwnError and kFreshNormBound in tests/engine/lattice.h.
+# These equal kTimesOwnError and kFreshGradientNormBound in tests/engine/lattice.h.
 TIMES, FRESH_BOUND = 3, 1e-5
 
 

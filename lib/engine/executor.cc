@@ -13,7 +13,8 @@
 
 namespace ftrun {
 
-static_assert(kNormBlock == kTensorBlock, "the norm adds up each block of a tensor by itself");
+static_assert(kGradientNormBlock == kTensorBlock,
+              "the norm adds up each block of a tensor by itself");
 static_assert(kCodeBlock == kTensorBlock, "no shard cuts a block of codes");
 
 namespace {
@@ -72,7 +73,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
           device_->is_asynchronous()) {
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = span_of(instr.writes[0]);
-    if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
+    if (instr.kind == InstrKind::kGradientNorm) plan_gradient_norm(instr);
     if (instr.kind == InstrKind::kDecide) decides_ = true;
     if (!instr.runs_ops()) continue;
     std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.ops().graph)].values.size(),
@@ -102,10 +103,10 @@ class Executor::RunScope {
   Executor& executor_;
 };
 
-void Executor::plan_norm(const Instr& instr) {
-  require(norm_parts_.empty(), "a step has one gradient norm");
-  for (const Range& part : instr.reads) norm_parts_.push_back(span_of(part));
-  for (const Range& sum : instr.writes) norm_sums_.push_back(address<double>(sum));
+void Executor::plan_gradient_norm(const Instr& instr) {
+  require(gradient_norm_parts_.empty(), "a step has one gradient norm");
+  for (const Range& part : instr.reads) gradient_norm_parts_.push_back(span_of(part));
+  for (const Range& sum : instr.writes) gradient_norm_sums_.push_back(address<double>(sum));
 }
 
 void Executor::run(StepRun& step) {
@@ -449,7 +450,7 @@ void Executor::accumulate(const Instr& instr) {
 }
 
 void Executor::gradient_norm(const Instr& instr) {
-  device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
+  device_->sums_of_squares(instr.lane, gradient_norm_parts_, gradient_norm_sums_);
 }
 
 /// Makes the step's decision. Every rank holds the same sums and loss here.

@@ -188,7 +188,7 @@ class Executor {
   void update(const Instr& instr);
   UpdateOperands operands_of(const Instr& instr) const;
   FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
-  void plan_norm(const Instr& instr);
+  void plan_gradient_norm(const Instr& instr);
   void record_loss(const double* loss);
   /// Returns a number of the loss buffer, once record_loss() has copied it.
   template <typename Number>
@@ -214,8 +214,8 @@ class Executor {
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.
-  std::vector<TypedSpan> norm_parts_;
-  std::vector<double*> norm_sums_;
+  std::vector<TypedSpan> gradient_norm_parts_;
+  std::vector<double*> gradient_norm_sums_;
   std::optional<TypedSpan> loss_;
   /// The program has a kDecide instruction.
   bool decides_ = false;

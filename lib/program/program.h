@@ -53,7 +53,7 @@ enum class Persistent : int32_t {
   kPackedSecondaryShards,
   kMaster,
   kLoss,
-  kNorm,
+  kGradientNorm,
   kSnapshot,
   /// The first state of the optimizer; state i is kOptimizerStates + i.
   kOptimizerStates,
@@ -226,10 +226,11 @@ struct UpdateRange {
   std::optional<BlockMap> blocks = {};
 };
 
-/// NormSlots is the detail of kGradientNorm: the number of ranks that have their own slots in the
-/// norm buffer, and this rank's index among them. The rank's slots are those with slot % ranks ==
-/// place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the slots.
-struct NormSlots {
+/// GradientNormSlots is the detail of kGradientNorm: the number of ranks that have their own slots
+/// in the norm buffer, and this rank's index among them. The rank's slots are those with slot %
+/// ranks == place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the
+/// slots.
+struct GradientNormSlots {
   int32_t ranks = 1;
   int32_t place = 0;
 };
@@ -258,7 +259,8 @@ struct Instr {
   /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
   /// Data that only this kind of instruction has; std::monostate for kinds without any.
-  std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
+  std::variant<std::monostate, LayerOps, Exchange, GradientNormSlots, UpdateRange, DiskRequest>
+      detail;
 
   bool runs_ops() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }

@@ -84,7 +84,7 @@ struct StateOptions {
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
   /// there are more units than that.
-  int64_t most_norm_slots = int64_t{1} << 17;
+  int64_t most_gradient_norm_slots = int64_t{1} << 17;
   /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
   /// training continues.
   bool snapshots = false;

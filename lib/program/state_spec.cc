@@ -188,7 +188,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
       spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
       spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
       spec.shares = shares_of(unit, model, options, groups);
-      spec.norm_ranges = ftrun::norm_ranges(unit, model);
+      spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
       const bool away = spec.reduces_micro_batches && spec.tiers.optimizer != Tier::kDevice;
       spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;

@@ -84,7 +84,7 @@ struct StateSpec {
   /// the whole sum.
   bool reduce_scatter = true;
   std::vector<GradientShares> shares;
-  std::vector<NormRange> norm_ranges;
+  std::vector<GradientNormRange> gradient_norm_ranges;
 
   StateTiers tiers;
   StateFormats formats;

@@ -247,8 +247,12 @@ class StepBuilder {
   void expand_schedule(BufferId result, ResultKind kind);
   void decide(BufferId norm, BufferId loss);
 
-  int64_t norm_slots() const { return ftrun::norm_slots(options_.state, placement_); }
-  void norm(BufferId norm) { add_norm(program_, options_.state, placement_, norm); }
+  int64_t gradient_norm_slots() const {
+    return ftrun::gradient_norm_slots(options_.state, placement_);
+  }
+  void gradient_norm(BufferId norm) {
+    add_gradient_norm(program_, options_.state, placement_, norm);
+  }
   void update() {
     add_updates(program_, model_, options_.state, placement_, options_.gather_bucket_elements);
   }
@@ -670,11 +674,11 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
       Trains::kYes);
   const BufferId loss =
       builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
-  const BufferId norm =
-      builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.norm_slots());
+  const BufferId norm = builder.persistent(Persistent::kGradientNorm, buffer_names::kGradientNorm,
+                                           DType::kF64, builder.gradient_norm_slots());
   builder.begin({loss, norm});
   builder.expand_schedule(loss, ResultKind::kLoss);
-  builder.norm(norm);
+  builder.gradient_norm(norm);
   builder.decide(norm, loss);
   builder.update();
   return builder.finish();

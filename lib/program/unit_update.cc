@@ -19,18 +19,19 @@
 namespace ftrun {
 namespace {
 
-int64_t norm_range_count(const UnitPlacement& placement) {
+int64_t gradient_norm_range_count(const UnitPlacement& placement) {
   int64_t ranges = 0;
   for (const Unit& unit : placement.partition().units)
-    ranges += static_cast<int64_t>(placement.spec(unit.id).norm_ranges.size());
+    ranges += static_cast<int64_t>(placement.spec(unit.id).gradient_norm_ranges.size());
   return ranges;
 }
 
 /// Returns the number of ranks that have their own slot for every norm range; 1 (all ranks share
-/// slots) if that would be more slots than StateOptions::most_norm_slots.
+/// slots) if that would be more slots than StateOptions::most_gradient_norm_slots.
 int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
   const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
-  return norm_range_count(placement) * ranks <= options.most_norm_slots ? ranks : 1;
+  return gradient_norm_range_count(placement) * ranks <= options.most_gradient_norm_slots ? ranks
+                                                                                          : 1;
 }
 
 /// UnitUpdate holds the updates of one interval of a unit, with the copies between tiers that they
@@ -462,27 +463,29 @@ class UpdateBuilder {
 
 }  // namespace
 
-int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement) {
-  return std::max<int64_t>(1, norm_range_count(placement) * ranks_with_slots(options, placement));
+int64_t gradient_norm_slots(const StateOptions& options, const UnitPlacement& placement) {
+  return std::max<int64_t>(
+      1, gradient_norm_range_count(placement) * ranks_with_slots(options, placement));
 }
 
-void add_norm(Program& program, const StateOptions& options, const UnitPlacement& placement,
-              BufferId norm) {
+void add_gradient_norm(Program& program, const StateOptions& options,
+                       const UnitPlacement& placement, BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
   const MemberIndex tensor = options.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
-  const NormSlots slots{ranks,
-                        ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};
+  const GradientNormSlots slots{
+      ranks, ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};
   int64_t first_slot = 0;
   for (const Unit& unit : placement.partition().units) {
     const StateSpec& state = placement.spec(unit.id);
     const UnitRange own = shard_range(unit, state.place.index, state.place.count);
-    for (const NormRange& run : state.norm_ranges) {
+    for (const GradientNormRange& range : state.gradient_norm_ranges) {
       const int64_t slot = first_slot + slots.place;
       first_slot += slots.ranks;
-      const UnitRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
-      const bool counts = state.is_first_stage && tensor.index % run.copies == 0;
+      const UnitRange part{std::max(own.begin, range.part.begin),
+                           std::min(own.end, range.part.end)};
+      const bool counts = state.is_first_stage && tensor.index % range.copies == 0;
       if (part.size() <= 0 || !counts) continue;
       sum.reads.push_back(placement.gradient(unit.id, part));
       sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});

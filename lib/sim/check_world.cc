@@ -326,12 +326,12 @@ MemberIndex place_of_sum(const Program& program, BufferId buffer) {
 /// Returns whether a kGradientNorm is sound: every sum of squares has its own slot, one for each
 /// norm range and rank of the pipeline stage. The sums are added in the order of slots, which gives
 /// the same bits on all ranks. If ranks share slots, the all-reduce adds their sums.
-bool is_sound_norm(const Program& program, const Instr& instr) {
+bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
-  const auto& slots = std::get<NormSlots>(instr.detail);
+  const auto& slots = std::get<GradientNormSlots>(instr.detail);
   const bool own = slots.ranks == place.count && slots.place == place.index;
   if (!own && (slots.ranks != 1 || slots.place != 0)) return false;
   int64_t last = -1;
@@ -363,7 +363,7 @@ bool has_its_detail(const Instr& instr) {
     case InstrKind::kReceive:
       return instr.group() != kNoGroup;
     case InstrKind::kGradientNorm:
-      return std::holds_alternative<NormSlots>(instr.detail);
+      return std::holds_alternative<GradientNormSlots>(instr.detail);
     case InstrKind::kMeasure:
     case InstrKind::kUpdate:
       return std::holds_alternative<UpdateRange>(instr.detail);
@@ -411,7 +411,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
              element_count(program, instr.reads[0]) == element_count(program, instr.writes[0]) &&
              runs_on_its_link(program, instr);
     case InstrKind::kGradientNorm:
-      return is_sound_norm(program, instr);
+      return is_sound_gradient_norm(program, instr);
     case InstrKind::kDecide:
       return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
     case InstrKind::kMeasure:

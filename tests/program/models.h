@@ -217,7 +217,7 @@ inline Program exchanges(MemberIndex place, int by, int64_t row_elements = 8) {
                       .format = {.dtype = DType::kF32}},
                      {.name = "counts",
                       .bytes = 4 * place.count,
-                      .persistent = Persistent::kNorm,
+                      .persistent = Persistent::kGradientNorm,
                       .format = {.dtype = DType::kI32}},
                      {.name = "come",
                       .bytes = 4 * place.count,

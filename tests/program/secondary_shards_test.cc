@@ -267,7 +267,7 @@ TEST_CASE(
   CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");
   CHECK(changed([](Instr& instr) {
           instr.kind = InstrKind::kGradientNorm;  // of no ranges: does nothing
-          instr.detail = NormSlots{};
+          instr.detail = GradientNormSlots{};
           instr.reads.clear();
           instr.writes.clear();
         }) != "");

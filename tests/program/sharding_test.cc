@@ -257,11 +257,12 @@ TEST_CASE(
   options.state.stage = 1;
   const auto slots_of = [&](int ranks) {
     const Program program = built.step(options, ranks, ranks - 1);
-    return program.at(find_persistent(program, Persistent::kNorm)).bytes / dtype_bytes(DType::kF64);
+    return program.at(find_persistent(program, Persistent::kGradientNorm)).bytes /
+           dtype_bytes(DType::kF64);
   };
   for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
   CHECK(slots_of(16'384) == units);
-  options.state.most_norm_slots = units * 2;
+  options.state.most_gradient_norm_slots = units * 2;
   CHECK(slots_of(2) == units * 2);
   CHECK(slots_of(3) == units);
 }

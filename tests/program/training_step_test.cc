@@ -184,7 +184,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
       std::map<int64_t, int64_t> covered;  // the number of gradient elements, by offset
       for (int rank = 0; rank < ranks; ++rank) {
         const Program program = c.built.step(c.options, ranks, rank);
-        const BufferId norm = buffer_named(program, buffer_names::kNorm);
+        const BufferId norm = buffer_named(program, buffer_names::kGradientNorm);
         const size_t at = all_of(program, InstrKind::kGradientNorm).at(0);
         const Instr& sum = program.instrs[at];
         REQUIRE(sum.reads.size() == sum.writes.size());

@@ -35,7 +35,7 @@ bool equal_details(const UpdateRange& a, const UpdateRange& b) {
          a.blocks.has_value() == b.blocks.has_value();
 }
 /// Compares slots of the norm; which slots are a rank's own may differ.
-bool equal_details(const NormSlots& a, const NormSlots& b) {
+bool equal_details(const GradientNormSlots& a, const GradientNormSlots& b) {
   return a.ranks == b.ranks;
 }
 bool equal_details(const DiskRequest& a, const DiskRequest& b) {

@@ -109,7 +109,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
                                         : with_frozen(random_step_case(random), random,
                                                       pick<uint64_t>(random, {10, 50, 90, 100}));
     const StepCase oracle = plain(step_case);
-    step_case.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    step_case.options.state.most_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << step_case.text());
     const std::vector<StepProgram> steps = step_case.steps();
     INFO(program_text(steps.back().program));
@@ -126,7 +126,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
       }
     for (const Instr& instr : steps[0].program.instrs)
       if (instr.kind == InstrKind::kGradientNorm && step_case.mesh.ranks() > 1)
-        shared += std::get<NormSlots>(instr.detail).ranks == 1 ? 1 : 0;
+        shared += std::get<GradientNormSlots>(instr.detail).ranks == 1 ? 1 : 0;
   }
   REQUIRE(frozen > 100);
   REQUIRE(shared > 10);
@@ -184,7 +184,7 @@ TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is le
   const auto back = [](Instr& instr) { instr.writes[0].offset = 0; };
   const auto nothing = [](Instr& instr) {
     instr.kind = InstrKind::kGradientNorm;
-    instr.detail = NormSlots{};
+    instr.detail = GradientNormSlots{};
     instr.reads.clear();
     instr.writes.clear();
   };

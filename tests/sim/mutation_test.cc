@@ -792,9 +792,9 @@ bool receives_other_padding(const Mutation& m) {
   return true;
 }
 
-/// Returns the unit whose sum of squares is written to a slot of the norm. A unit has one run of
-/// slots for each sequence of slices that equally many tensor ranks hold, with a slot for each rank
-/// of a copy of the model.
+/// Returns the unit whose sum of squares is written to a slot of the norm. Each gradient
+/// norm range of a unit (slices that equally many tensor ranks hold) has a slot for each rank of a
+/// copy of the model.
 UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   std::vector<UnitId> units;
   for (const Unit& unit : m.step_case.built.partition.units)

@@ -92,9 +92,9 @@ TEST_CASE("the checker notices a rank that counts another rank's part of the nor
         std::vector<StepProgram> steps = world.good();
         Instr& own =
             steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
-        const bool same =
-            own.reads == theirs.reads && own.writes == theirs.writes &&
-            std::get<NormSlots>(own.detail).place == std::get<NormSlots>(theirs.detail).place;
+        const bool same = own.reads == theirs.reads && own.writes == theirs.writes &&
+                          std::get<GradientNormSlots>(own.detail).place ==
+                              std::get<GradientNormSlots>(theirs.detail).place;
         if (same) continue;
         own.reads = theirs.reads;
         own.writes = theirs.writes;

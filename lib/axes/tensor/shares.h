@@ -19,9 +19,9 @@ std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
                                                         const StateOptions& options,
                                                         const StateGroups& groups);
 
-/// NormRange is a part of a unit that the gradient norm sums separately. `copies` is the number of
-/// neighboring tensor-parallel ranks that hold it, because only one copy is counted.
-struct NormRange {
+/// GradientNormRange is a part of a unit that the gradient norm sums separately. `copies` is the
+/// number of neighboring tensor-parallel ranks that hold it, because only one copy is counted.
+struct GradientNormRange {
   UnitRange part;
   int copies = 1;
 };
@@ -29,7 +29,8 @@ struct NormRange {
 /// Lists the norm ranges of a unit, in the order of its slices. Neighboring slices that have the
 /// same number of copies form one range; without tensor parallelism the whole unit is one. The
 /// ranges together cover the unit. A frozen unit has none.
-std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
+std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
+                                                    const ModelDescription& model);
 
 /// Maps the elements of a slice of a unit to those of its tensor, for tensor-parallel rank `rank`.
 BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
