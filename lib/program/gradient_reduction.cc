@@ -79,9 +79,9 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::write_gradient(const ParamLocation& place, int64_t bytes,
-                                        int32_t micro_batch) {
-  const UnitId id = place.unit;
+Range GradientReduction::range_for_gradient(const ParamLocation& location, int64_t bytes,
+                                            int32_t micro_batch) {
+  const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
   const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
@@ -96,7 +96,7 @@ Range GradientReduction::write_gradient(const ParamLocation& place, int64_t byte
     uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
   const Range& whole = uses_[use->second].whole;
-  return {whole.buffer, whole.offset + state.formats.gradient.bytes(place.position), bytes};
+  return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
 bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {

@@ -47,7 +47,7 @@ class GradientReduction {
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
   /// and records the use of the unit's gradient.
-  Range write_gradient(const ParamLocation& place, int64_t bytes, int32_t micro_batch);
+  Range range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix

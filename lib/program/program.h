@@ -75,9 +75,9 @@ struct Buffer {
   /// The buffer is allocated through the communicator, so that ranks of the same machine can read
   /// it.
   bool peer_visible = false;
-  /// The buffer is private, but lies in a gap of the arena that peers read; set by plan_memory.
+  /// The buffer is private, but lies in a gap of the arena that peers read; set by place_buffers.
   bool in_gap = false;
-  /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
+  /// Byte offset in its arena, set by place_buffers; -1 for persistent buffers.
   int64_t arena_offset = -1;
   /// The format of the buffer's elements; U8 if it holds values of several dtypes.
   StorageFormat format{.dtype = DType::kU8};
@@ -247,7 +247,7 @@ struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;
   /// The instructions that must be done before this one. Passes add the waits that do not follow
-  /// from reads and writes; order_communication adds the rest.
+  /// from reads and writes; add_waits adds the rest.
   std::vector<InstrId> waits;
   std::vector<Range> reads;
   std::vector<Range> writes;
@@ -299,7 +299,7 @@ struct Program {
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
   MemberIndex stage;
-  /// Bytes of each arena; set by plan_memory.
+  /// Bytes of each arena; set by place_buffers.
   ArenaBytes arena_bytes{};
 
   BufferId add(Buffer buffer) {
@@ -323,7 +323,7 @@ BufferId find_persistent(const Program& program, Persistent which, Tier tier = T
 BufferId find_result(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
-/// plan_memory has placed them, in one arena.
+/// place_buffers has placed them, in one arena.
 bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);

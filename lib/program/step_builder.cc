@@ -431,8 +431,8 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFact
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (facts.reads[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, parameters_.use_parameters(partition_.param_locations[l][i],
-                                              graph_of(l).at(id).bytes(), micro_batch));
+    places.set(id, parameters_.range_for_parameters(partition_.param_locations[l][i],
+                                                    graph_of(l).at(id).bytes(), micro_batch));
   }
 }
 
@@ -444,8 +444,8 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, gradients_.write_gradient(partition_.param_locations[l][i], graph.at(id).bytes(),
-                                             micro_batch));
+    places.set(id, gradients_.range_for_gradient(partition_.param_locations[l][i],
+                                                 graph.at(id).bytes(), micro_batch));
   }
 }
 
@@ -657,7 +657,7 @@ StepProgram StepBuilder::finish() {
   add(gather_parameters(program_, placement_, parameters_.uses(), gather_limits()));
   add(reduce_gradients(program_, gradients_, options_.bucket_elements));
   Program program = merge_insertions(std::move(program_), std::move(moves));
-  program = plan_memory(order_communication(std::move(program), options_.overlap), options_.arenas);
+  program = place_buffers(add_waits(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
   return {std::move(program), std::move(pieces_), holders_of_units(options_.state, placement_)};
 }
