@@ -141,7 +141,7 @@ std::string temporary_beside(const std::string& folder) {
 
 std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder) {
   if (files.exists(folder))
-    return files.exchange(made, folder) ? made : move_aside(files, made, folder);
+    return files.swap_names(made, folder) ? made : move_aside(files, made, folder);
   files.rename(made, folder);
   return "";
 }

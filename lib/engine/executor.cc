@@ -352,8 +352,8 @@ void Executor::run_collective(const Instr& instr) {
 }
 
 Work Executor::start_collective(const Instr& instr, size_t index, Communicator& group) {
-  const Exchange& exchange = instr.exchange();
-  const DType dtype = exchange.dtype;
+  const Communication& communication = instr.communication();
+  const DType dtype = communication.dtype;
   const int64_t size = dtype_bytes(dtype);
   const int64_t read = instr.reads[index].bytes / size, written = instr.writes[index].bytes / size;
   auto* in = address<std::byte>(instr.reads[index]);
@@ -362,7 +362,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   switch (collective_kind(instr.kind)) {
     case CollectiveKind::kAllReduce:
       return group.all_reduce(out, written, dtype,
-                              exchange.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
+                              communication.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
     case CollectiveKind::kReduceScatter:
       return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
     case CollectiveKind::kAllGather:
@@ -370,7 +370,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
     case CollectiveKind::kAllToAll:
       return group.all_to_all(in, out, read / group.size(), dtype, site);
     case CollectiveKind::kShift:
-      return group.shift(in, out, read, dtype, exchange.shift, site);
+      return group.shift(in, out, read, dtype, communication.shift, site);
     case CollectiveKind::kCountedAllToAll:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kBarrier:
@@ -384,13 +384,13 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
 /// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a
 /// rank knows how many rows it sends, but not how many it receives.
 void Executor::move_counted(const Instr& instr, Communicator& group) {
-  const Exchange& exchange = instr.exchange();
+  const Communication& communication = instr.communication();
   const CallSite site{program_.at(instr.writes[0].buffer).name};
   const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
   group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
   std::vector<int64_t> sends = device_->counts(instr.lane, own),
                        receives = device_->counts(instr.lane, theirs);
-  const int64_t size = dtype_bytes(exchange.dtype) * exchange.row_elements;
+  const int64_t size = dtype_bytes(communication.dtype) * communication.row_elements;
   const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
                 received = std::reduce(receives.begin(), receives.end());
@@ -401,17 +401,17 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
                     " to a rank that has room for ", capacity),
                 "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
-    for (int64_t& count : *counts) count *= exchange.row_elements;
+    for (int64_t& count : *counts) count *= communication.row_elements;
   TypedSpan to = span_of(instr.writes[0]);
-  to.dtype = exchange.dtype;
-  to.count = capacity * exchange.row_elements;
+  to.dtype = communication.dtype;
+  to.count = capacity * communication.row_elements;
   group
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
-                          rows * exchange.row_elements, exchange.dtype, site)
+                          rows * communication.row_elements, communication.dtype, site)
       .wait();
   if (received < capacity)
-    device_->clear(instr.lane, to.part(received * exchange.row_elements,
-                                       (capacity - received) * exchange.row_elements));
+    device_->clear(instr.lane, to.part(received * communication.row_elements,
+                                       (capacity - received) * communication.row_elements));
 }
 
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers
@@ -421,7 +421,7 @@ void Executor::run_transfer(const Instr& instr) {
   device_->attach(instr.lane, link);
   const bool sends = instr.kind == InstrKind::kSend;
   const Range& range = sends ? instr.reads[0] : instr.writes[0];
-  const DType dtype = instr.exchange().dtype;
+  const DType dtype = instr.communication().dtype;
   const int64_t count = range.bytes / dtype_bytes(dtype);
   const CallSite site{program_.at(range.buffer).name};
   const int other = 1 - link.rank();

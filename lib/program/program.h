@@ -133,7 +133,7 @@ constexpr bool is_communication(Lane lane) {
 /// * kAllGather: writes[i] gets reads[i] of every rank
 /// * kAllToAll: writes[i] gets this rank's block of reads[i] of every rank
 /// * kCountedAllToAll is like kAllToAll, for blocks of any number of rows, counted by their sender
-/// * kShift: writes[i] gets reads[i] of the rank Exchange::shift places before this one
+/// * kShift: writes[i] gets reads[i] of the rank Communication::shift places before this one
 /// * kSend sends reads[0] to the other rank of `group` (a link), which has the kReceive
 /// * kReceive receives writes[0] from the other rank of `group`
 enum class InstrKind : uint8_t {
@@ -191,12 +191,12 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Exchange is the detail of collectives and transfers. The kind of data decides which members of
-/// Instr are set:
+/// Communication is the detail of collectives and transfers. The kind of data decides which members
+/// of Instr are set:
 /// * a collective within a layer's operation list: `layer` and `micro_batch`
 /// * gradients or parameters: `unit`
 /// * transfers between stages of a pipeline: `micro_batch`
-struct Exchange {
+struct Communication {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
   /// A kAllReduce computes the maximum over the ranks instead of the sum.
@@ -259,7 +259,7 @@ struct Instr {
   /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
   /// Data that only this kind of instruction has; std::monostate for kinds without any.
-  std::variant<std::monostate, LayerOps, Exchange, GradientNormSlots, UpdateRange, DiskRequest>
+  std::variant<std::monostate, LayerOps, Communication, GradientNormSlots, UpdateRange, DiskRequest>
       detail;
 
   bool runs_ops() const { return std::holds_alternative<LayerOps>(detail); }
@@ -267,13 +267,13 @@ struct Instr {
   LayerOps& ops() { return std::get<LayerOps>(detail); }
   /// Returns whether the instruction runs together with other ranks: a collective, or a transfer
   /// between two ranks.
-  bool communicates() const { return std::holds_alternative<Exchange>(detail); }
+  bool communicates() const { return std::holds_alternative<Communication>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
-  const Exchange& exchange() const { return std::get<Exchange>(detail); }
-  Exchange& exchange() { return std::get<Exchange>(detail); }
+  const Communication& communication() const { return std::get<Communication>(detail); }
+  Communication& communication() { return std::get<Communication>(detail); }
   /// Returns the instruction's group; kNoGroup where it does not communicate.
-  GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
+  GroupId group() const { return communicates() ? communication().group : kNoGroup; }
   /// Returns the detail of a kUpdate or kMeasure.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
@@ -339,8 +339,8 @@ bool is_between_stages(const Program& program, Lane lane);
 
 /// Make a collective, on its group's lane, and a copy, on the compute lane within one tier, else on
 /// the lane between the two tiers (to device, to host, disk). `unit` is Instr::unit.
-Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
-                      int32_t unit = -1);
+Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
+                      const Range& out, int32_t unit = -1);
 Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);
 
 /// Counts the elements of a range by its buffer's dtype.

@@ -490,9 +490,10 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePl
     program_.instrs.push_back(std::move(instr));
   };
   if (is_all_reduce && in != out) emit_for_layer(make_copy(program_, in, out));
-  const Exchange exchange{
+  const Communication communication{
       .group = group, .dtype = graph.at(op.in[0]).dtype, .shift = static_cast<int32_t>(over.by)};
-  emit_for_layer(make_collective(instr_kind(*collective), exchange, is_all_reduce ? out : in, out));
+  emit_for_layer(
+      make_collective(instr_kind(*collective), communication, is_all_reduce ? out : in, out));
 }
 
 /// Records the gradients that a list writes, so it is called once for a list, and returns how the

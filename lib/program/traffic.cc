@@ -30,7 +30,7 @@ size_t calls_of(const Instr& instr) {
 /// Returns the bytes that one call sends, counted as in Communicator. The real numbers of rows of a
 /// kCountedAllToAll are not known here. Of its counts, each rank sends those for the other ranks.
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
-  if (instr.kind == InstrKind::kShift && instr.exchange().shift % ranks == 0) return 0;
+  if (instr.kind == InstrKind::kShift && instr.communication().shift % ranks == 0) return 0;
   // An all-reduce works in place.
   const auto& inputs = instr.kind == InstrKind::kAllReduce ? instr.writes : instr.reads;
   return sent_bytes(collective_kind(instr.kind), inputs[range].bytes, ranks);
@@ -150,7 +150,7 @@ class Formula {
     if (terms.numbers) bytes += loss_and_norm_bytes();
     if (terms.scales)
       bytes += sent_by(
-          [](const Instr& instr) { return instr.communicates() && instr.exchange().is_max; });
+          [](const Instr& instr) { return instr.communicates() && instr.communication().is_max; });
     if (terms.layers)
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (terms.copies)

@@ -380,8 +380,7 @@ class UpdateBuilder {
       if (state.cuts.optimizer) cut_over.insert(state.shard);
     }
     emit_updates(in_place, staged, program_);
-    for (const auto& [tier, buffer] : new_scales_)
-      exchange_scales(program_.whole(buffer), cut_over);
+    for (const auto& [tier, buffer] : new_scales_) reduce_scales(program_.whole(buffer), cut_over);
   }
 
   void plan_measures(const Unit& unit, std::vector<UnitUpdate>& measures) {
@@ -419,7 +418,7 @@ class UpdateBuilder {
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
   /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
   /// there.
-  void exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
+  void reduce_scales(const Range& scales, const std::set<GroupId>& cut_over) {
     std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
     const GroupId tensor = placement_.groups().tensor;
     if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
@@ -434,7 +433,7 @@ class UpdateBuilder {
     for (const GroupId group : groups) {
       Instr largest =
           make_collective(InstrKind::kAllReduce, {group, DType::kF32}, on_device, on_device);
-      largest.exchange().is_max = true;
+      largest.communication().is_max = true;
       largest.if_finite = true;
       emit(std::move(largest));
     }

@@ -12,11 +12,11 @@ namespace ftrun {
 /// Returns the number of slots of the norm buffer (F64): one for each norm range
 /// (GradientNormRange) and each rank that may hold a part of it; the sums are added in this order.
 /// If that would be more than StateOptions::most_gradient_norm_slots, there is one slot for each
-/// range, in which the exchange sums the parts of all ranks.
+/// range, in which the all-reduce sums the parts of all ranks.
 int64_t gradient_norm_slots(const StateOptions& options, const UnitPlacement& placement);
 
 /// Adds instructions to the program that sum the squares of this rank's part of the gradients and
-/// exchange the sums.
+/// add them over the ranks.
 void add_gradient_norm(Program& program, const StateOptions& options,
                        const UnitPlacement& placement, BufferId norm);
 

@@ -142,20 +142,20 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
   const int ranks = program.place_in(instr.group()).count;
   const bool is_counted = instr.kind == InstrKind::kCountedAllToAll;
   const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks
-                        : is_counted                       ? instr.exchange().row_elements
+                        : is_counted                       ? instr.communication().row_elements
                                                            : 1;
   if (is_counted && instr.reads.size() != 2)
     return faults.push_back(cat(instr_text(program, at), " moves rows and counts, but has ",
                                 instr.reads.size(), " ranges"));
   if (instr.kind == InstrKind::kShift &&
-      (instr.exchange().shift < 1 || instr.exchange().shift >= ranks))
-    faults.push_back(cat(instr_text(program, at), " shifts by ", instr.exchange().shift, " among ",
-                         ranks, " ranks"));
+      (instr.communication().shift < 1 || instr.communication().shift >= ranks))
+    faults.push_back(cat(instr_text(program, at), " shifts by ", instr.communication().shift,
+                         " among ", ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
     const bool is_counts = is_counted && i == 1;
-    const DType dtype = is_counts ? DType::kI32 : instr.exchange().dtype;
+    const DType dtype = is_counts ? DType::kI32 : instr.communication().dtype;
     for (const Range* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
@@ -198,7 +198,7 @@ void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
-      check_dtype(program, at, id, instr.exchange().dtype, faults);
+      check_dtype(program, at, id, instr.communication().dtype, faults);
   }
 }
 
@@ -213,8 +213,8 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
   return group.ranks.is_link() && group.place.count == 2 &&
          (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) ==
              sends &&
-         (dtype == instr.exchange().dtype || dtype == DType::kU8) &&
-         ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
+         (dtype == instr.communication().dtype || dtype == DType::kU8) &&
+         ranges[0].bytes % dtype_bytes(instr.communication().dtype) == 0;
 }
 
 /// Returns whether a copy runs on a lane that fits its tiers. Copies within a tier may run on the

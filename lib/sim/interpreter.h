@@ -80,7 +80,7 @@ class Interpreter {
 
   void execute(Walk::LaneStep lane_step);
   void transfer(std::span<const int32_t> members, Walk::LaneStep lane_step);
-  void exchange(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
+  void combine(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
   void move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
   void move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step);
   void run_instr(size_t rank, const Instr& instr);

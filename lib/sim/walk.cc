@@ -46,16 +46,16 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
-    append_text(text, "transfer ", dtype_name(instr.exchange().dtype), " ", range.bytes, " of ",
-                program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
+    append_text(text, "transfer ", dtype_name(instr.communication().dtype), " ", range.bytes,
+                " of ", program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
                 instr.micro_batch);
     return;
   }
-  append_text(text, instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
-  if (instr.exchange().is_max) append_text(text, " largest");
-  if (instr.kind == InstrKind::kShift) append_text(text, " by ", instr.exchange().shift);
+  append_text(text, instr_name(instr.kind), " ", dtype_name(instr.communication().dtype));
+  if (instr.communication().is_max) append_text(text, " largest");
+  if (instr.kind == InstrKind::kShift) append_text(text, " by ", instr.communication().shift);
   if (instr.kind == InstrKind::kCountedAllToAll)
-    append_text(text, " rows of ", instr.exchange().row_elements);
+    append_text(text, " rows of ", instr.communication().row_elements);
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) append_text(text, " ", range.bytes);
   if (adds_copies_of_stages(program, instr)) {
@@ -399,8 +399,8 @@ std::string Walk::collective_text(LaneStep lane_step) const {
   const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
   for (const Range& range : ranges) bytes += range.bytes;
   return cat(instr_text(lane_step), " with ", bytes, " bytes of ",
-             program.at(ranges[0].buffer).name, " as ", dtype_name(now.exchange().dtype), " over ",
-             group_name(lane_step));
+             program.at(ranges[0].buffer).name, " as ", dtype_name(now.communication().dtype),
+             " over ", group_name(lane_step));
 }
 
 /// Describes what a rank does on a lane: "enters ...", "has not reached ...".

@@ -113,7 +113,7 @@ TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separ
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};
-    instr.detail = Exchange{.group = 0};
+    instr.detail = Communication{.group = 0};
     instr.unit = 0;
     instr.reads = instr.writes = {{0, offset, 1024}};
     filler.add(static_cast<size_t>(offset == 0 ? 3 : 7), instr);
@@ -181,7 +181,7 @@ TEST_CASE("a closed bucket accepts nothing more; buckets are sorted by their las
   Program program;
   program.buffers = {{.name = "gradients", .bytes = 4096, .format = {.dtype = DType::kF32}}};
   const auto sum = [](InstrKind kind, int64_t offset) {
-    Instr instr{.kind = kind, .detail = Exchange()};
+    Instr instr{.kind = kind, .detail = Communication()};
     instr.reads = instr.writes = {{0, offset, 256}};
     return instr;
   };

@@ -288,7 +288,7 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
                               .lane = lane_of(group),
                               .reads = {whole},
                               .writes = {whole},
-                              .detail = Exchange{.group = group}});
+                              .detail = Communication{.group = group}});
   }
   return program;
 }

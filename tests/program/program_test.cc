@@ -178,10 +178,10 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
       {"group",
        [](Program& p) {
          p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
-         p.instrs[15].exchange().group = 1;
+         p.instrs[15].communication().group = 1;
        }},
       {"no group", [](Program& p) { p.instrs[15].detail = {}; }},
-      {"dtype", [](Program& p) { p.instrs[15].exchange().dtype = DType::kBF16; }},
+      {"dtype", [](Program& p) { p.instrs[15].communication().dtype = DType::kBF16; }},
       {"order", [](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }},
   };
   for (const auto& [what, change] : changes) {

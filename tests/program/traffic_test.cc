@@ -33,14 +33,14 @@ int64_t expected_bytes(const Program& program, Mesh mesh) {
     const int64_t n = ranks_along(axes_in(program, instr.group()), mesh);
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       if (instr.kind == InstrKind::kAllReduce) {
-        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype);
-        bytes += 2 * count * dtype_bytes(instr.exchange().dtype) * (n - 1) / n;
+        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.communication().dtype);
+        bytes += 2 * count * dtype_bytes(instr.communication().dtype) * (n - 1) / n;
       } else if (instr.kind == InstrKind::kReduceScatter) {
-        bytes += instr.writes[i].bytes / dtype_bytes(instr.exchange().dtype) *
-                 dtype_bytes(instr.exchange().dtype) * (n - 1);
+        bytes += instr.writes[i].bytes / dtype_bytes(instr.communication().dtype) *
+                 dtype_bytes(instr.communication().dtype) * (n - 1);
       } else {
-        bytes += instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype) *
-                 dtype_bytes(instr.exchange().dtype) * (n - 1);
+        bytes += instr.reads[i].bytes / dtype_bytes(instr.communication().dtype) *
+                 dtype_bytes(instr.communication().dtype) * (n - 1);
       }
     }
   }

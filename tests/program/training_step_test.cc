@@ -43,7 +43,7 @@ TEST_CASE("a layer's collective becomes an instruction of that kind, over the gr
     CHECK(found.size() + all_of(program, InstrKind::kAllReduce).size() == sums);
     for (const size_t i : found) {
       CHECK(axes_in(program, program.instrs[i].group()) == "tp");
-      CHECK(program.instrs[i].exchange().shift == over.by);
+      CHECK(program.instrs[i].communication().shift == over.by);
     }
   };
   check_kind(OpKind::kShift, {MeshAxis::kTensor, 2, 1}, InstrKind::kShift);
@@ -262,7 +262,7 @@ TEST_CASE("the loss is reduced once, after the last forward and before the decis
       if (program.instrs[i].writes[0].buffer == loss) reduced.push_back(i);
     REQUIRE(reduced.size() == 1);
     const Instr& instr = program.instrs[reduced[0]];
-    REQUIRE(instr.exchange().dtype == DType::kF64);
+    REQUIRE(instr.communication().dtype == DType::kF64);
     REQUIRE(instr.writes[0] == Range{loss, 0, kLossSlots * 8});
     REQUIRE(reduced[0] > all_of(program, InstrKind::kForward).back());
     REQUIRE(reduced[0] < all_of(program, InstrKind::kDecide).front());

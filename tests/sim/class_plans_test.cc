@@ -155,7 +155,8 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   const int odd = 7777;
   StepPlan other = plan_steps(resolved.config, model, odd);
   Program& program = other.train.program;
-  program.instrs[all_of(program, InstrKind::kReduceScatter).back()].exchange().dtype = DType::kF16;
+  program.instrs[all_of(program, InstrKind::kReduceScatter).back()].communication().dtype =
+      DType::kF16;
   const Faults faults = ClassPlans(resolved.config, model, odd, other).check();
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());

@@ -25,7 +25,7 @@ bool equal_details(const LayerOps& a, const LayerOps& b) {
          std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(),
                     [](const Binding& x, const Binding& y) { return equal(x, y); });
 }
-bool equal_details(const Exchange& a, const Exchange& b) {
+bool equal_details(const Communication& a, const Communication& b) {
   return a.group == b.group && a.dtype == b.dtype && a.is_max == b.is_max && a.shift == b.shift &&
          a.row_elements == b.row_elements;
 }

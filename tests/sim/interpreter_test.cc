@@ -87,7 +87,7 @@ TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of 
     INFO("round " << round << ": " << step_case.text());
     const std::vector<StepProgram> steps = run_as_plain(step_case, random);
     for (const Instr& instr : steps.front().program.instrs) {
-      if (instr.communicates() && instr.exchange().is_max) ++exchanged;
+      if (instr.communicates() && instr.communication().is_max) ++exchanged;
       if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
       const bool on_host = steps.front().program.at(instr.writes[0].buffer).tier == Tier::kHost;
       if (instr.kind == InstrKind::kMeasure && on_host) ++from_host;
@@ -294,7 +294,7 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         {"twice", [&](Program& p) { p = with_instruction_twice(p, first); }},
         {"by another place",
          [&](Program& p) {
-           p.instrs[first].exchange().shift = p.instrs[first].exchange().shift % 3 + 1;
+           p.instrs[first].communication().shift = p.instrs[first].communication().shift % 3 + 1;
          }},
         {"as an all-to-all", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllToAll; }},
         {"as a gather", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllGather; }},
@@ -306,7 +306,8 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         {"from where it goes",
          [&](Program& p) { std::swap(p.instrs[first].reads, p.instrs[first].writes); }},
         {"on the compute lane", [&](Program& p) { p.instrs[first].lane = Lane::kCompute; }},
-        {"as other elements", [&](Program& p) { p.instrs[first].exchange().dtype = DType::kBF16; }},
+        {"as other elements",
+         [&](Program& p) { p.instrs[first].communication().dtype = DType::kBF16; }},
         {"without its wait", [&](Program& p) { p.instrs[first].waits.clear(); }},
     };
     for (const auto& [what, change] : changes)

@@ -466,9 +466,9 @@ void add_kinds(const Program& program, const Instr& instr, std::vector<Change>& 
                        if (group == kNoGroup)
                          i.detail = {};
                        else if (i.is_collective())
-                         i.exchange().group = group;
+                         i.communication().group = group;
                        else
-                         i.detail = Exchange{group, DType::kF32};
+                         i.detail = Communication{group, DType::kF32};
                        return true;
                      }});
   for (int lane = 0; lane < lane_count(program); ++lane)
@@ -490,7 +490,7 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
   if (instr.runs_ops()) flag("accumulate", [](Instr& i) -> bool& { return i.ops().accumulate; });
   if (instr.is_collective())
     all.push_back({"other dtype", [](const Program&, Instr& i) {
-                     DType& dtype = i.exchange().dtype;
+                     DType& dtype = i.communication().dtype;
                      dtype = dtype == DType::kBF16 ? DType::kF32 : DType::kBF16;
                      return true;
                    }});

@@ -180,10 +180,10 @@ std::vector<Break> breaks(const StepCase& step_case) {
       {"of half the bytes",
        on_instr([](Program&, Instr& i) { return moved_range(i).bytes /= 2, true; })},
       {"of another dtype",
-       on_instr([](Program&, Instr& i) { return i.exchange().dtype = DType::kBF16, true; })},
+       on_instr([](Program&, Instr& i) { return i.communication().dtype = DType::kBF16, true; })},
       {"over another group", on_instr([](Program& p, Instr& i) {
          const GroupId other = (i.group() + 1) % static_cast<GroupId>(p.groups.size());
-         i.exchange().group = other;
+         i.communication().group = other;
          i.lane = lane_of(other);
          return true;
        })},

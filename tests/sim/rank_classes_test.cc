@@ -267,7 +267,8 @@ TEST_CASE("a class whose program has other collectives is named by its first ran
   const int rank = classes.first[1];
   Program& program = steps[static_cast<size_t>(rank)].program;
   Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
-  loss.exchange().dtype = loss.exchange().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
+  loss.communication().dtype =
+      loss.communication().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
   const Faults faults =
       check_world(world_of_classes(classes, steps, step_case.options_of_rank(0).state));
   REQUIRE_FALSE(faults.empty());
