@@ -45,17 +45,18 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   return tiers;
 }
 
-/// Lists the gradient shares of a unit: parts that tensor-parallel ranks sum, and, if two stages
-/// hold copies of the unit's matrix, the parts that these stages sum.
-std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
-                                      const StateOptions& options, const StateGroups& groups) {
-  auto parts = tensor_shares(unit, model, options, groups);
+/// Lists the parts of a unit whose partial gradients the tensor-parallel ranks sum, and, if two
+/// stages hold copies of the unit's matrix, the parts that these stages sum.
+std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const ModelDescription& model,
+                                                   const StateOptions& options,
+                                                   const StateGroups& groups) {
+  auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
       parts[groups.ends].push_back({slice.position_in_unit, slice.position_in_unit + slice.extent});
-  std::vector<GradientShares> shares;
-  for (auto& [group, of_group] : parts) shares.push_back({group, std::move(of_group)});
-  return shares;
+  std::vector<PartialGradients> partial;
+  for (auto& [group, of_group] : parts) partial.push_back({group, std::move(of_group)});
+  return partial;
 }
 
 DType master_dtype(const Unit& unit, const StateOptions& options) {
@@ -181,13 +182,13 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.trainable = unit.trainable;
     if (spec.trainable) {
       // A unit that two stages share is reduced once at the end of the step. Otherwise the last
-      // stage would wait for the first stage's term of the gradient in every micro-batch.
+      // stage would wait for the first stage's partial gradient in every micro-batch.
       spec.reduces_micro_batches =
           !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
       spec.cuts.optimizer = cut.is_cut(unit.id);
       spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
       spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
-      spec.shares = shares_of(unit, model, options, groups);
+      spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
       spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
       const bool away = spec.reduces_micro_batches && spec.tiers.optimizer != Tier::kDevice;

@@ -529,21 +529,21 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
 /// Requires that a term is read only by a sum over the ranks, either itself or as part of a linear
 /// layer's result to which an adapter adds. Requires that a value which is not a term is never
 /// summed.
-void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
+void check_summed(const LayerGraph& graph, ValueId id, bool is_partial) {
   for (const Op& reader : graph.forward) {
     if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
-    if (is_term && keeps_term(graph, reader, id)) {
+    if (is_partial && keeps_term(graph, reader, id)) {
       check_summed(graph, reader.out[0], true);
       continue;
     }
     const bool sums = reader.kind == OpKind::kAllReduce || reader.kind == OpKind::kReduceScatter;
-    CHECK(sums == is_term);
+    CHECK(sums == is_partial);
   }
 }
 
 void check_sums(const LayerGraph& graph, const Op& op, char letter) {
   for (size_t i = 0; i < op.out.size(); ++i)
-    check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
+    check_summed(graph, op.out[i], result_is_partial(op.kind, i, letter));
 }
 
 /// Requires that the tensor table marks the same gradients of parameters as partial. (Lengths of
@@ -555,7 +555,7 @@ void check_partial_gradients(const ModelDescription& model, const Layer& layer, 
     for (size_t i = 0; i < op.in.size(); ++i)
       if (op.in[i] == param.value)
         CHECK(model.tensor(param.tensors[0]).partial_gradient ==
-              gradient_is_term(op.kind, i, letter));
+              gradient_is_partial(op.kind, i, letter));
 }
 
 using KindsAndLetters = std::set<std::pair<OpKind, char>>;

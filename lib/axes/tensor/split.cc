@@ -141,10 +141,10 @@ TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split)
 }
 
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool gradient_is_term) {
+                      bool gradient_is_partial) {
   TensorInfo tensor(std::move(name), std::move(shape));
   tensor.copies = split.degree;
-  tensor.partial_gradient = gradient_is_term && split.degree > 1;
+  tensor.partial_gradient = gradient_is_partial && split.degree > 1;
   return tensor;
 }
 

@@ -44,12 +44,12 @@ int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
 /// Describes the part of a tensor of this name and shape that a rank has. split_rows(): its share
 /// of the rows; with `copies` above 1, that many neighboring ranks have the same rows.
-/// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_term`
-/// says that the gradient that a rank computes is a term of a sum over the ranks.
+/// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_partial`
+/// says that a rank computes a partial gradient, which is summed over the ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool gradient_is_term);
+                      bool gradient_is_partial);
 
 /// Returns the box TensorInfo::local of tensor-parallel rank `index`; `tensor` may be that of any
 /// rank.

@@ -12,12 +12,12 @@
 namespace ftrun {
 
 /// Lists, for each group of tensor-parallel ranks, the parts of a unit's gradient that the group
-/// has to sum: its ranks use the same part of a tensor, so each of them computes a term of that
-/// part's gradient.
-std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
-                                                        const ModelDescription& model,
-                                                        const StateOptions& options,
-                                                        const StateGroups& groups);
+/// has to sum: its ranks use the same part of a tensor, so each of them computes a partial
+/// gradient of it.
+std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& unit,
+                                                                   const ModelDescription& model,
+                                                                   const StateOptions& options,
+                                                                   const StateGroups& groups);
 
 /// GradientNormRange is a part of a unit that the gradient norm sums separately. `copies` is the
 /// number of neighboring tensor-parallel ranks that hold it, because only one copy is counted.

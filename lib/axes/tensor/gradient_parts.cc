@@ -1,14 +1,14 @@
-#include "axes/tensor/shares.h"
+#include "axes/tensor/gradient_parts.h"
 
 #include "axes/tensor/split.h"
 #include "base/error.h"
 
 namespace ftrun {
 
-std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
-                                                        const ModelDescription& model,
-                                                        const StateOptions& options,
-                                                        const StateGroups& groups) {
+std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& unit,
+                                                                   const ModelDescription& model,
+                                                                   const StateOptions& options,
+                                                                   const StateGroups& groups) {
   std::map<GroupId, std::vector<UnitRange>> parts;
   for (const Slice& slice : unit.slices) {
     const TensorInfo& tensor = model.tensor(slice.tensor);
