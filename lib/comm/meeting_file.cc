@@ -71,7 +71,7 @@ MeetingFile::~MeetingFile() {
   }
 }
 
-void MeetingFile::require_ours() const {
+void MeetingFile::check_ours() const {
   const auto now = text_of(path_);
   if (now == content_) return;
   throw Error(ExitCode::kUsage,

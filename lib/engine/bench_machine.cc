@@ -419,7 +419,7 @@ class Child {
   }
 
   /// Throws Error(kEnvironment) if the process has ended by itself.
-  void require_running() {
+  void check_running() {
     int status = 0;
     if (::waitpid(id_, &status, WNOHANG) == 0) return;
     id_ = -1;
@@ -471,7 +471,7 @@ Rates measure_beside_others(int ranks, int cores, bool quick) {
     return machine_yaml(machine);
   });
   const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
-  for (const auto& other : others) other->require_running();
+  for (const auto& other : others) other->check_running();
   return rates;
 }
 

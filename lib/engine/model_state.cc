@@ -341,7 +341,7 @@ void ModelState::measure_lengths(InitialWeights& first,
 }
 
 void ModelState::load(InitialWeights first) {
-  first.require_fit(model_);
+  first.check_fit(model_);
   measure_lengths(first, [](const StatePiece& piece) { return piece.state < 0; });
   for (const StatePiece& piece : pieces_) {
     if (piece.state < 0)
@@ -353,8 +353,8 @@ void ModelState::load(InitialWeights first) {
 }
 
 std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights first) {
-  std::vector<StateConversion> conversions = checkpoint.require_states(states());
-  first.require_fit(model_);
+  std::vector<StateConversion> conversions = checkpoint.check_states(states());
+  first.check_fit(model_);
   measure_lengths(first, [&](const StatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {

@@ -78,11 +78,11 @@ class Session {
   bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
   /// Collective: throws Error(kUsage) that names each node that differs from rank 0's node, and the
   /// facts that differ. `topic` distinguishes this comparison from others.
-  void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
+  void check_same(const std::string& topic, const std::vector<NodeFact>& facts);
   /// Returns the name of each rank's node: the name that the scheduler uses, else the host name.
   const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
-  void require_equal(const std::string& what, const std::string& text);
+  void check_equal(const std::string& what, const std::string& text);
   /// Opens a checkpoint group in which a rank waits for the other ranks as long as they are alive,
   /// independently of comm.timeout.
   CheckpointGroup checkpoint_group();
@@ -117,7 +117,7 @@ class Session {
 
  private:
   [[noreturn]] void refuse_together(const Error& error);
-  void require_equal_configs(const TrainRequest& request);
+  void check_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
   void set_timeout(std::chrono::milliseconds limit, bool include_programs);
 

@@ -139,8 +139,7 @@ void Trainer::prepare_process() {
   threads_.share = session_.share_cores(cores);
   threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
   threads_.limited_by = quota_text(cores);
-  session_.run_on_all_ranks("starting threads",
-                            [&] { require_threads(threads_.used, "computing"); });
+  session_.run_on_all_ranks("starting threads", [&] { check_threads(threads_.used, "computing"); });
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
   session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
@@ -157,7 +156,7 @@ void Trainer::open_data() {
   std::vector<NodeFact> inputs;
   session_.run_on_all_ranks("comparing model and data of the nodes",
                             [&] { inputs = input_facts(config_, data_); });
-  session_.require_same("inputs", inputs);
+  session_.check_same("inputs", inputs);
 }
 
 void Trainer::open_model() {

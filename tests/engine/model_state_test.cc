@@ -574,7 +574,7 @@ TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tens
       save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
     }
     Checkpoint checkpoint(scratch.path + "/step-00000000");
-    checkpoint.require_complete();
+    checkpoint.check_complete();
     for (const SplitLayout& reader : kSplits) {
       INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
                          << reader.degree << ", " << name_of_layout(reader.layout));

@@ -311,7 +311,7 @@ TEST_CASE("the ranks' parts cover each tensor as often as it has copies") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"})
     for (const int degree : {1, 2, 3, 4, 8}) {
       const ModelConfig c = small(name);
-      if (!check_tensor_split(c, degree).empty()) continue;
+      if (!tensor_split_problems(c, degree).empty()) continue;
       std::vector<ModelDescription> ranks;
       for (int rank = 0; rank < degree; ++rank)
         ranks.push_back(split_model(c, {degree, rank, false}));
@@ -368,14 +368,14 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
   odd.kv_heads = 6;
   odd.feed_forward = 1537;
   odd.vocab_rows = 50257;
-  CHECK(check_tensor_split(odd, 8) ==
+  CHECK(tensor_split_problems(odd, 8) ==
         std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
                                  "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, 3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
                                  "= 192 x 8 + 1; degrees that divide: 1"});
   CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});
   odd.vocab_rows = 9;
-  CHECK(check_tensor_split(odd, 8).back() ==
+  CHECK(tensor_split_problems(odd, 8).back() ==
         "a vocabulary of 9 rows, 2 per rank, leaves none for the last of 8 ranks; degrees that do: "
         "1, 2, 3, 5, 9");
 }

@@ -19,10 +19,10 @@ namespace ftrun {
 
 /// Lists every reason why a model cannot be split over `degree` ranks, one per line, with the
 /// arithmetic and the degrees that divide; nothing for degree 1.
-std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree);
+std::vector<std::string> tensor_split_problems(const ModelConfig& config, int64_t degree);
 
-/// Throws one Error(kUsage) that lists all reasons of check_tensor_split(), if there are any.
-void require_tensor_split(const ModelConfig& config, const TensorSplit& split);
+/// Throws one Error(kUsage) that lists all reasons of tensor_split_problems(), if there are any.
+void check_tensor_split(const ModelConfig& config, const TensorSplit& split);
 
 /// Lists the degrees that a model can be split by, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
