@@ -190,7 +190,7 @@ void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const Step
   output.add("rank", rank);
   output.add("ranks", loaded.ranks);
   output.add("parameters", count_parameters(plan.train.model).total);
-  output.add("zero_stage", plan.options.state.stage);
+  output.add("zero_stage", plan.options.state.zero_stage);
   output.add("programs", programs);
   output.add("memory", memory_json(memory));
   output.add("traffic", traffic_json(program_traffic(program)));
@@ -222,7 +222,7 @@ struct RankPlan {
 /// Prints the model and its main settings, and how many programs were checked.
 void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& named) {
   std::cout << human_count(count_parameters(shown.plan.train.model).total)
-            << " parameters, ZeRO stage " << shown.plan.options.state.stage << '\n';
+            << " parameters, ZeRO stage " << shown.plan.options.state.zero_stage << '\n';
   if (named) std::cout << named_model_text(*named);
   print_checked(shown.class_plans.classes());
   const Config& config = shown.loaded.config;

@@ -153,7 +153,7 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
                       " parameters"));
   const std::string measured =
       machine.measured_on.empty() ? "" : cat(", measured ", machine.measured_on);
-  facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
+  facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.zero_stage, ", ",
                       config.train_batch_size, " sequences per step, on ",
                       machine_text(machine, nodes, measured)));
   facts.push_back(time);

@@ -17,7 +17,7 @@ namespace {
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
 bool reduces_micro_batches(const StateOptions& options, MemberIndex place, int32_t micro_batches) {
-  return options.stage >= 2 &&
+  return options.zero_stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
 
@@ -38,7 +38,7 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
     int64_t& of_stage = moved[stage_of(unit)];
     const bool wanted = static_cast<double>(of_stage) <
                         options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
-    const bool moves = options.stage > 0 && may_move(unit) && wanted;
+    const bool moves = options.zero_stage > 0 && may_move(unit) && wanted;
     if (moves) of_stage += unit.padded;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
@@ -163,9 +163,9 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.shard = unit_group(groups, unit);
     spec.replica = groups.replica;
     spec.place = unit_place(options, unit);
-    spec.gathered = options.stage == 3 && !unit.small &&
+    spec.gathered = options.zero_stage == 3 && !unit.small &&
                     (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.cuts.parameters = cut.is_cut(unit.id) && options.stage == 3;
+    spec.cuts.parameters = cut.is_cut(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.formats.compute = {model.dtypes.compute};
     if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};

@@ -109,7 +109,7 @@ TEST_CASE("gradients of a step of one micro-batch reuse the memory of activation
       const auto step = [&](int32_t micro_batches) {
         StepOptions options{
             .micro_batches = micro_batches, .state = states(2), .bucket_elements = 1};
-        options.state.stage = ranks > 1 ? stage : 0;
+        options.state.zero_stage = ranks > 1 ? stage : 0;
         return built.step(options, ranks);
       };
       const Program one = step(1), two = step(2);
@@ -191,7 +191,7 @@ Program sharded_step() {
   ModelConfig config = small_config(8, true);
   config.vocab_rows = 2048;
   StepOptions options{.state = states(2), .bucket_elements = 4096};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
 }
 
@@ -224,7 +224,7 @@ TEST_CASE("however deep the model, two arenas are nearly as small as one") {
   const PartitionedModel built = model_of_large_activations(200, true, 128);
   for (const int stage : {0, 2}) {
     StepOptions options{.state = states(2), .bucket_elements = 1};
-    options.state.stage = stage;
+    options.state.zero_stage = stage;
     const Program two = built.step(options, 2);
     const int64_t one = packed_alone(two, [](const Buffer&) { return true; });
     CAPTURE(stage, one, two.arena(Arena::kDevice), two.arena(Arena::kShared));

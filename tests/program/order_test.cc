@@ -85,7 +85,7 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
 /// parameters.
 Program offloaded(Tier tier, bool overlap) {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .overlap = overlap};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.parameter_tier = options.state.optimizer_tier = tier;
   options.state.update_elements = 4096;
   options.offload_activations = true;
@@ -194,7 +194,7 @@ StepCase two_axes(int stage, int64_t layers = 3) {
                      {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
                      {.shards = 2, .tensor = 2},
                      config};
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   return step_case;
 }
 

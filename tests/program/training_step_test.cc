@@ -72,7 +72,7 @@ TEST_CASE("the step of a one-block model on two micro-batches equals the stored 
 
 TEST_CASE("ZeRO-3 gathers each layer's parameters twice and reduces each gradient into a shard") {
   StepOptions options{.state = states(1), .bucket_elements = 1};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   PartitionedModel built = build(small_config(1, true));
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   check_golden(built.step(options, 2, 1), "zero3_step.golden");
@@ -80,7 +80,7 @@ TEST_CASE("ZeRO-3 gathers each layer's parameters twice and reduces each gradien
 
 TEST_CASE("ZeRO-2 with the optimizer on the host moves gradients there and parameters back") {
   StepOptions options{.micro_batches = 2, .state = states(2), .bucket_elements = 1};
-  options.state.stage = 2;
+  options.state.zero_stage = 2;
   options.state.optimizer_tier = Tier::kHost;
   options.state.update_elements = 4096;
   check_golden(build(small_config(1, false)).step(options), "zero2_offload_step.golden");

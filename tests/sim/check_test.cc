@@ -112,7 +112,7 @@ TEST_CASE(
   // The last unit of rank 1 has no elements to update, so its gather waits for the decision
   // directly.
   StepOptions options{.gather_bucket_elements = 1};
-  options.state.stage = 1;
+  options.state.zero_stage = 1;
   const PartitionedModel built = build(small_config(1, false));
   Program program = built.step(options, 2, 1);
   const size_t decide = all_of(program, InstrKind::kDecide).at(0);
@@ -224,7 +224,7 @@ TEST_CASE("persistent buffers that a step must rewrite are not read before that"
 /// micro-batch 0, and 43 gathers the updated parameters (see zero2_offload_step.golden).
 Program sharded_program() {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .gather_bucket_elements = 1};
-  options.state.stage = 2;
+  options.state.zero_stage = 2;
   options.state.optimizer_tier = Tier::kHost;
   return build(small_config(1, false)).step(options, 2, 1);
 }

@@ -63,7 +63,7 @@ TEST_CASE("each token of ranks that share rows counts once in the weights") {
     for (const Mesh& mesh : {Mesh{.shards = 4, .context = 2},
                              Mesh{.shards = 2, .replicas = 2, .tensor = 2, .context = 2}}) {
       StepCase step_case = small_step_case(small_config(1, true), mesh);
-      step_case.options.state.stage = stage;
+      step_case.options.state.zero_stage = stage;
       INFO(step_case.text());
       run_as_plain(step_case, random);
     }
@@ -165,7 +165,7 @@ StepCase small_step_case(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
       build_units(step_case.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   step_case.options.micro_batches = 2;
   step_case.options.bucket_elements = 1;
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   return step_case;
 }
 

@@ -68,7 +68,7 @@ std::vector<MutatedCase> special_cases() {
     for (const bool overlap : {true, false}) {
       all.push_back(
           {cat(name, ", stage ", stage, overlap ? ", overlap" : ""), base_step_case(mesh)});
-      all.back().step_case.options.state.stage = stage;
+      all.back().step_case.options.state.zero_stage = stage;
       all.back().step_case.options.overlap = overlap;
       all.back().step_case.options.state.secondary_shards = mesh.secondary_shards;
       change(all.back().step_case);
@@ -99,7 +99,7 @@ std::vector<MutatedCase> special_cases() {
     with("bf16, gradients in fp32 sent in bf16", {2, 1}, stage, [](StepCase& c) {
       rebuild(c, {DType::kBF16, DType::kF32}, {});
       c.options.state.communication = DType::kBF16;
-      if (c.options.state.stage > 0) c.options.state.optimizer_tier = Tier::kHost;
+      if (c.options.state.zero_stage > 0) c.options.state.optimizer_tier = Tier::kHost;
     });
   with("full recompute, inputs on the host", {2, 1}, 1, [](StepCase& c) {
     RecomputeOptions recompute;
@@ -131,7 +131,7 @@ const std::vector<MutatedCase>& cases() {
                               ", optimizer on ", tier_name(optimizer), overlap ? ", overlap" : ""),
                           base_step_case()};
           one.step_case.options.overlap = overlap;
-          one.step_case.options.state.stage = stage;
+          one.step_case.options.state.zero_stage = stage;
           one.step_case.options.state.parameter_tier = parameters;
           one.step_case.options.state.optimizer_tier = optimizer;
           made.push_back(std::move(one));
@@ -763,7 +763,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
 /// Returns whether a range of the parameters lies past its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.step_case.options.state;
-  if (state.stage == 3) return is_padding_of_gathered(m, part);
+  if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
   state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
   const Sharding cut = cut_states(m.step_case.built.partition, state);

@@ -32,7 +32,7 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   step_case.options.overlap = overlap;
   step_case.options.bucket_elements = 1;
   step_case.options.gather_bucket_elements = 10'000;
-  step_case.options.state.stage = zero;
+  step_case.options.state.zero_stage = zero;
   step_case.options.state.decays = decays_matrices;
   step_case.options.state.optimizer_states.resize(1);
   while (!accepts_micro_batches(kind, mesh.stages, step_case.options.micro_batches))

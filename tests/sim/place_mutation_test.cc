@@ -24,7 +24,7 @@ StepCase step_case_of(Mesh mesh, int stage) {
   config.feed_forward = 48 * mesh.tensor;
   config.vocab_rows = 160 * mesh.tensor;
   StepCase step_case = small_step_case(config, mesh);
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   std::mt19937_64 random(5);
   if (mesh.stages > 1) add_pipeline(random, step_case, PipelineSchedule::k1F1B, mesh.stages, 1);
   return step_case;

@@ -184,7 +184,7 @@ StepCase wide_step_case(int stage, Mesh mesh, Tier optimizer, int64_t small = 0)
       config};
   step_case.built.partition =
       build_units(step_case.built.model, UnitGranularity::kLayer, {small, INT64_MAX});
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   step_case.options.state.optimizer_tier = optimizer;
   step_case.options.state.update_elements = kUnitBlock;
   step_case.options.state.secondary_shards = mesh.secondary_shards;
