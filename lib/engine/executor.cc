@@ -166,7 +166,7 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
     step.result.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_slots_) {
     device_->drain();
-    record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
+    keep_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
 }
 
@@ -184,9 +184,9 @@ void Executor::end_trace() {
     if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
 }
 
-/// Records the program on one thread, in program order, as two recordings: the part before the
+/// Captures the program on one thread, in program order, as two recordings: the part before the
 /// decision, and the part after it.
-void Executor::record() {
+void Executor::capture() {
   device_->drop_recordings();
   device_->begin_recording(0);
   for (size_t i = 0; i < program_.instrs.size(); ++i) {
@@ -210,7 +210,7 @@ void Executor::drop_recordings() {
 
 void Executor::run_recorded(const StepRun& step) {
   if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step))
-    record();
+    capture();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {
@@ -224,7 +224,7 @@ void Executor::run_recorded(const StepRun& step) {
 }
 
 /// Copies the sums of losses, tokens and votes. No later instruction may change them.
-void Executor::record_loss(const double* loss) {
+void Executor::keep_loss(const double* loss) {
   loss_slots_.emplace();
   std::copy_n(loss, kLossSlots, loss_slots_->begin());
 }
@@ -294,8 +294,8 @@ void Executor::run_instr(const Instr& instr) {
       return gradient_norm(instr);
     case InstrKind::kDecide:
       return decide(instr);
-    case InstrKind::kMeasure:
-      return measure(instr);
+    case InstrKind::kComputeScales:
+      return compute_scales(instr);
     case InstrKind::kUpdate:
       return update(instr);
   }
@@ -459,7 +459,7 @@ void Executor::decide(const Instr& instr) {
       device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  record_loss(loss);
+  keep_loss(loss);
   const StepDecision decision =
       step_->decide({loss_number(TrainingNumber::kLoss),
                      loss_number(TrainingNumber::kCountedTokens), std::sqrt(sum)});
@@ -503,9 +503,9 @@ UpdateOperands Executor::operands_of(const Instr& instr) const {
 
 /// Computes the new scales of optimizer states that are stored as codes. Unlike update(), it
 /// ignores the instruction's `decay`, because weight decay does not change such a state.
-void Executor::measure(const Instr& instr) {
-  device_->measure(instr.lane, flat_update(instr, operands_of(instr)),
-                   program_.at(instr.writes[0].buffer).tier, step_->optimizer);
+void Executor::compute_scales(const Instr& instr) {
+  device_->compute_scales(instr.lane, flat_update(instr, operands_of(instr)),
+                          program_.at(instr.writes[0].buffer).tier, step_->optimizer);
 }
 
 void Executor::update(const Instr& instr) {

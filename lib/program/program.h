@@ -147,12 +147,12 @@ enum class InstrKind : uint8_t {
 #define FTRUN_STEP_COLLECTIVE(kind, name) kind,
 #define FTRUN_OTHER_COLLECTIVE(kind, name)
 #include "base/collectives.inc"
-  kCopy,          // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
-  kAccumulate,    // adds reads[0] to writes[0]
-  kGradientNorm,  // writes the sum of squares of reads[i] to writes[i] (one F64 each)
-  kDecide,        // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
-  kMeasure,       // computes the new scales of 8-bit states of a tensor that straddles blocks
-  kUpdate,        // runs the optimizer over one range of parameters
+  kCopy,           // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
+  kAccumulate,     // adds reads[0] to writes[0]
+  kGradientNorm,   // writes the sum of squares of reads[i] to writes[i] (one F64 each)
+  kDecide,         // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
+  kComputeScales,  // computes the new scales of 8-bit states of a tensor that straddles blocks
+  kUpdate,         // runs the optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = enumerator_count<InstrKind>();
 
@@ -211,8 +211,8 @@ struct Communication {
   int64_t row_elements = 1;
 };
 
-/// UpdateRange is the detail of kUpdate and kMeasure. UpdateOperands (program/update_operands.h)
-/// names the ranges that they read and write.
+/// UpdateRange is the detail of kUpdate and kComputeScales. UpdateOperands
+/// (program/update_operands.h) names the ranges that they read and write.
 struct UpdateRange {
   /// The update applies weight decay.
   bool decay = false;
@@ -274,7 +274,7 @@ struct Instr {
   Communication& communication() { return std::get<Communication>(detail); }
   /// Returns the instruction's group; kNoGroup where it does not communicate.
   GroupId group() const { return communicates() ? communication().group : kNoGroup; }
-  /// Returns the detail of a kUpdate or kMeasure.
+  /// Returns the detail of a kUpdate or kComputeScales.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {

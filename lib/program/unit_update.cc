@@ -227,7 +227,7 @@ class UpdateBuilder {
         index_(flat_layout(placement.partition(), FlatOrder::kForward)) {}
 
   void add_updates(int64_t bucket_elements) {
-    measure_straddling();
+    compute_straddling_scales();
     UpdateQueue in_place, staged;
     for (const Unit& unit : placement_.partition().units) {
       const StateSpec& state = placement_.spec(unit.id);
@@ -354,7 +354,7 @@ class UpdateBuilder {
         instr.reads.push_back(scales_.range(tensor, s, buffers->at(tensor.tier)));
   }
 
-  void measure_straddling() {
+  void compute_straddling_scales() {
     if (scales_.tensors.empty()) return;
     for (const auto& [tier, old] : scales_.buffers) {
       const Range all =
@@ -375,7 +375,7 @@ class UpdateBuilder {
           std::any_of(scales_.tensors.begin(), scales_.tensors.end(),
                       [&](const StraddlingTensor& tensor) { return tensor.unit == unit.id; });
       if (!straddles) continue;
-      plan_measures(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
+      plan_scales(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
       const StateSpec& state = placement_.spec(unit.id);
       if (state.cuts.optimizer) cut_over.insert(state.shard);
     }
@@ -383,36 +383,36 @@ class UpdateBuilder {
     for (const auto& [tier, buffer] : new_scales_) reduce_scales(program_.whole(buffer), cut_over);
   }
 
-  void plan_measures(const Unit& unit, std::vector<UnitUpdate>& measures) {
+  void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
     for (const UnitRange& interval : intervals_of(unit.id)) {
       std::vector<UpdatePart> parts = parts_of(unit, interval);
       std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
       if (parts.empty()) continue;
-      measures.push_back({.unit = unit.id, .staging_slot = static_cast<int>(measures.size() % 2)});
-      UnitUpdate& plan = measures.back();
+      scales.push_back({.unit = unit.id, .staging_slot = static_cast<int>(scales.size() % 2)});
+      UnitUpdate& plan = scales.back();
       const StagedOperands operands = staging_.stage_operands(interval, false, plan);
       for (const UpdatePart& part : parts)
-        plan.updates.push_back(measure_of(unit, part, operands, interval));
+        plan.updates.push_back(scales_of(unit, part, operands, interval));
     }
   }
 
-  Instr measure_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
-                   const UnitRange& interval) const {
+  Instr scales_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
+                  const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
-    Instr measure;
-    measure.kind = InstrKind::kMeasure;
-    measure.unit = unit.id;
-    measure.if_finite = true;
-    measure.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
-    measure.reads = {subrange_of(operands.gradient, elements, interval),
-                     subrange_of(operands.weights, elements, interval)};
+    Instr scales;
+    scales.kind = InstrKind::kComputeScales;
+    scales.unit = unit.id;
+    scales.if_finite = true;
+    scales.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
+    scales.reads = {subrange_of(operands.gradient, elements, interval),
+                    subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
       if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
-        measure.reads.push_back(subrange_of(*operands.states[s], elements, interval));
-    add_scales(part, measure);
-    measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
-                          measure.reads.end());
-    return measure;
+        scales.reads.push_back(subrange_of(*operands.states[s], elements, interval));
+    add_scales(part, scales);
+    scales.writes.assign(scales.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
+                         scales.reads.end());
+    return scales;
   }
 
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in

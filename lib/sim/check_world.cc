@@ -306,7 +306,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
          std::equal(operands->updated.begin(), operands->updated.end(), instr.writes.begin());
 }
 
-/// Returns whether a kMeasure is sound: it writes exactly the new scales that it reads.
+/// Returns whether a kComputeScales is sound: it writes exactly the new scales that it reads.
 bool is_sound_measure(const Program& program, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
@@ -364,7 +364,7 @@ bool has_its_detail(const Instr& instr) {
       return instr.group() != kNoGroup;
     case InstrKind::kGradientNorm:
       return std::holds_alternative<GradientNormSlots>(instr.detail);
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return std::holds_alternative<UpdateRange>(instr.detail);
     case InstrKind::kCopy:
@@ -414,7 +414,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
       return is_sound_gradient_norm(program, instr);
     case InstrKind::kDecide:
       return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
       return instr.lane == Lane::kCompute && is_sound_measure(program, instr);
     case InstrKind::kUpdate:
       return instr.lane == Lane::kCompute && is_sound_update(program, instr);

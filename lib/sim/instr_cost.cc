@@ -38,7 +38,7 @@ std::string slowdown_key(const Instr& instr) {
       return "accumulate";
     case InstrKind::kGradientNorm:
       return "gradient_norm";
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return "update";
     case InstrKind::kLoadBatch:
@@ -94,7 +94,7 @@ double memory_bytes(const Instr& instr) {
     case InstrKind::kReceive:
     case InstrKind::kCopy:
     case InstrKind::kDecide:
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
       break;
   }
   return reads + writes;

@@ -473,9 +473,9 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return run_norm(rank, instr);
     case InstrKind::kDecide:
       return run_decide(rank, instr);
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
-      return update_or_measure(rank, instr);
+      return update_or_compute_scales(rank, instr);
     default:
       fail(cat(instr_text(rank, instr), " has an unknown kind"));
   }
@@ -596,12 +596,12 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
 }
 
 /// Updates states that are codes. The scale of a block is the maximum over its elements, and each
-/// code depends on the scale. Two codes share a cell. A kMeasure only computes the scales of this
-/// rank's elements.
+/// code depends on the scale. Two codes share a cell. A kComputeScales only computes the scales of
+/// this rank's elements.
 void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                                const UpdateOperands& operands) {
   const Program& program = rank.step.program;
-  const bool measures = instr.kind == InstrKind::kMeasure;
+  const bool computes_scales = instr.kind == InstrKind::kComputeScales;
   const Cells gradient = cells(rank, operands.gradient), weights = cells(rank, operands.weights);
   const size_t states = operands.states.size();
   for (size_t s = 0; s < 1 + states; ++s) {
@@ -623,16 +623,16 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                  if (block >= scales.count || block >= next.count)
                    return fail(cat(instr_text(rank, instr), " has no scale ", block));
                  std::vector<uint64_t> numbers;
-                 uint64_t scale = measures ? read(next, block) : 0;
+                 uint64_t scale = computes_scales ? read(next, block) : 0;
                  for (int64_t e = first; e < last; ++e) {
                    const uint64_t before = mix(read(codes, e / kCodesInCell), read(scales, block));
                    made[static_cast<size_t>(e)] = mix(made[static_cast<size_t>(e)], before);
                    numbers.push_back(mix(mix(before, mix(read(gradient, e), rank.scale)), s));
                    scale = std::max(scale, numbers.back());
                  }
-                 if (straddles && !measures) scale = read(next, block);
-                 if (measures || !straddles) write(next, block, scale);
-                 if (measures) return;
+                 if (straddles && !computes_scales) scale = read(next, block);
+                 if (computes_scales || !straddles) write(next, block, scale);
+                 if (computes_scales) return;
                  for (int64_t e = first; e < last; e += kCodesInCell) {
                    uint64_t code = scale;
                    for (int64_t k = e; k < std::min(e + kCodesInCell, last); ++k)
@@ -641,7 +641,7 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                  }
                });
   }
-  for (int64_t e = 0; !measures && e < gradient.count; ++e) {
+  for (int64_t e = 0; !computes_scales && e < gradient.count; ++e) {
     const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
     write(weights, e, weight);
     if (operands.copy) write(cells(rank, *operands.copy), e, weight);
@@ -672,7 +672,7 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
   }
 }
 
-void Interpreter::update_or_measure(SymbolicRank& rank, const Instr& instr) {
+void Interpreter::update_or_compute_scales(SymbolicRank& rank, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(rank.step.program, instr);
   if (!operands) return fail(cat(instr_text(rank, instr), " has a wrong number of ranges"));
   if (operands->scales.empty()) return update_numbers(rank, instr, *operands);

@@ -89,7 +89,7 @@ class Interpreter {
   void run_copy(SymbolicRank& rank, const Instr& instr);
   void run_norm(SymbolicRank& rank, const Instr& instr);
   void run_decide(SymbolicRank& rank, const Instr& instr);
-  void update_or_measure(SymbolicRank& rank, const Instr& instr);
+  void update_or_compute_scales(SymbolicRank& rank, const Instr& instr);
   void update_numbers(SymbolicRank& rank, const Instr& instr, const UpdateOperands& operands);
   void update_codes(SymbolicRank& rank, const Instr& instr, const UpdateOperands& operands);
   void fail(const std::string& fault);

@@ -68,7 +68,7 @@ bool touches_parts(const Instr& instr) {
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
     case InstrKind::kGradientNorm:
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return true;
     default:

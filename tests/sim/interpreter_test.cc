@@ -88,9 +88,9 @@ TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of 
     const std::vector<StepProgram> steps = run_as_plain(step_case, random);
     for (const Instr& instr : steps.front().program.instrs) {
       if (instr.communicates() && instr.communication().is_max) ++exchanged;
-      if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
+      if (instr.kind != InstrKind::kComputeScales && instr.kind != InstrKind::kUpdate) continue;
       const bool on_host = steps.front().program.at(instr.writes[0].buffer).tier == Tier::kHost;
-      if (instr.kind == InstrKind::kMeasure && on_host) ++from_host;
+      if (instr.kind == InstrKind::kComputeScales && on_host) ++from_host;
       if (instr.kind == InstrKind::kUpdate && !instr.update().blocks) ++aligned;
     }
   }
