@@ -122,7 +122,8 @@ TEST_CASE("a thread that cannot start anywhere in the program is reported with t
   const Error error =
       as_error(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   CHECK(error.code() == ExitCode::kEnvironment);
-  CHECK(error.message() == "the system starts no further thread: Resource temporarily unavailable");
+  CHECK(error.message() ==
+        "the system cannot start another thread: Resource temporarily unavailable");
   CHECK_FALSE(error.remedy().empty());
 }
 

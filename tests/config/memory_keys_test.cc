@@ -220,9 +220,9 @@ TEST_CASE("shard groups must divide the ranks they divide") {
           "2:48: error: mics_shard_size 2 makes 4 replicas of 8 data-parallel ranks, and "
           "parallel.data_replicate says 2\n  remedy: keep one of the two");
   REQUIRE(replicas(mics(2) + "parallel: {data_replicate: 4}", 8) == 4);
-  REQUIRE(
-      problem("zero_optimization: {stage: 2, mics_shard_size: 2}", 4) ==
-      "2:48: notice: zero_optimization.mics_shard_size: has effect at stage 3 only, found stage 2");
+  REQUIRE(problem("zero_optimization: {stage: 2, mics_shard_size: 2}", 4) ==
+          "2:48: notice: zero_optimization.mics_shard_size: only has an effect at stage 3, found "
+          "stage 2");
   const auto hpz = [](int ranks) {
     return cat("zero_optimization: {stage: 3, zero_hpz_partition_size: ", ranks, "}\n");
   };
@@ -245,7 +245,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
           "zero_hpz_partition_size 4\n"
           "  remedy: use a divisor of 2");
   REQUIRE(problem("zero_optimization: {stage: 2, zero_hpz_partition_size: 2}", 4) ==
-          "2:56: notice: zero_optimization.zero_hpz_partition_size: has effect at stage 3 only, "
+          "2:56: notice: zero_optimization.zero_hpz_partition_size: only has an effect at stage 3, "
           "found stage 2");
 }
 

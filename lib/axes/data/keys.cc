@@ -29,8 +29,8 @@ void resolve_mics(ResolveState& r) {
   const std::string path = "zero_optimization.mics_shard_size";
   if (ranks <= 0) return;
   if (r.config.zero.stage != 3)
-    return r.notice(path,
-                    cat(path, ": has effect at stage 3 only, found stage ", r.config.zero.stage));
+    return r.notice(
+        path, cat(path, ": only has an effect at stage 3, found stage ", r.config.zero.stage));
   if (mesh.data % ranks != 0)
     return r.error(path, cat(ranks_text(mesh), " cannot be divided by mics_shard_size ", ranks),
                    divisor_remedy(mesh.data));
@@ -71,7 +71,7 @@ void check_secondary_shards(ResolveState& r) {
   const std::string path = "zero_optimization.zero_hpz_partition_size";
   if (zero.hpz_partition_size <= 1) return;
   if (zero.stage != 3)
-    return r.notice(path, cat(path, ": has effect at stage 3 only, found stage ", zero.stage));
+    return r.notice(path, cat(path, ": only has an effect at stage 3, found stage ", zero.stage));
   const int64_t shards = mesh.data / mesh.data_replicate;
   if (shards == zero.hpz_partition_size && zero.offload_param.device == OffloadDevice::kNone)
     return r.notice(path, cat("zero_hpz_partition_size ", shards, " makes one node of all ", shards,
