@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/capability.h"
 #include "config/ranks.h"
+#include "config/unsupported.h"
 #include "config/write.h"
 #include "helpers.h"
 

@@ -165,15 +165,15 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
 
 /// Returns the number of steps that a simulation of all ranks takes.
 int64_t walked_steps(const ClassPlans& all) {
-  std::vector<int64_t> steps;  // of one rank of each class
+  std::vector<int64_t> entries;  // of one rank of each class
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     const LaneSchedule schedule = join_collectives(collective_schedule(all.plan(c).train.program));
-    steps.push_back(0);
-    for (const auto& lane : schedule.lanes) steps.back() += static_cast<int64_t>(lane.size());
+    entries.push_back(0);
+    for (const auto& lane : schedule.lanes) entries.back() += static_cast<int64_t>(lane.size());
   }
   int64_t sum = 0;
   for (const int32_t rank_class : all.classes().of_rank)
-    sum += steps[static_cast<size_t>(rank_class)];
+    sum += entries[static_cast<size_t>(rank_class)];
   return sum;
 }
 
