@@ -57,11 +57,11 @@ int bench_command(const BenchOptions& options) {
   const std::string path = options.out.empty() ? default_output_path() : options.out;
   // The path is checked first, because the measurement takes minutes.
   if (options.out.empty())
-    require_writable_folder(
+    check_writable_folder(
         "the machine's file", path,
         "give this user the right to write there, or name another file with --out");
   else
-    require_writable_folder("--out", path);
+    check_writable_folder("--out", path);
   const MachineInfo host = read_machine();
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,

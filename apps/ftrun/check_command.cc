@@ -117,7 +117,7 @@ int check_command(const CheckOptions& options, JsonOutput& output) {
             << " parameters\n"
             << "memory per rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (const auto pinned = pinned_matmul_library(loaded.config.kernels))
-    require_matmul_library(*pinned);
+    check_matmul_library(*pinned);
   print_elastic_notice(loaded);
   std::vector<std::string> warnings = warnings_of(loaded, plan, options);
   for (const std::string& warning : warnings) std::cout << "warning: " << warning << '\n';

@@ -19,13 +19,13 @@
 #include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
 #include "cluster/visible_gpus.h"
-#include "config/capability.h"
 #include "config/limits.h"
 #include "config/model_name.h"
 #include "config/peft_config.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
 #include "config/serving_limits.h"
+#include "config/unsupported.h"
 #include "data/check_headers.h"
 #include "data/conversations.h"
 #include "engine.h"
@@ -125,7 +125,7 @@ std::string base_of_adapter(const std::string& folder) {
 
 /// Refuses a path that is not the folder of a model: a missing path, a file, an adapter, or a
 /// folder without config.json.
-void require_model_folder(const FoundFolder& found) {
+void check_model_folder(const FoundFolder& found) {
   namespace fs = std::filesystem;
   const std::string& folder = found.folder;
   const std::string hidden =
@@ -167,7 +167,7 @@ std::string model_folder(const WrittenConfig& config, LoadReport& report) {
   const auto path = config.get<std::string>("model.path");
   const FoundFolder found =
       find_model_folder(pinned_name({.path = path, .commit = config.model_commit}));
-  require_model_folder(found);
+  check_model_folder(found);
   if (found.hides_cached)
     add_notice(config.origins, "model.path",
                cat("model.path: the folder ", path,
@@ -200,7 +200,7 @@ std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& r
 void check_weights(const Config& config, const ModelConfig& model, LoadReport& report) {
   try {
     const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
-    require_weights(described, open_model_folder(folder_of(config.model), described));
+    check_model_weights(described, open_model_folder(folder_of(config.model), described));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     add_model_problem(config.origins, error, report);
@@ -249,7 +249,7 @@ void check_trained(const Config& config, const ModelConfig& model, LoadReport& r
     const ModelDescription trained = training_model(config, model, 0);
     if (config.adapter.path.empty()) return;
     const AdapterFolder begun(find_adapter_folder(config.adapter.path).folder);
-    require_adapter(trained, begun);
+    check_adapter(trained, begun);
     check_base(config, begun, report);
   } catch (const Error& error) {
     report.add({problem_at(request_position(config.origins, key), error)});
@@ -409,7 +409,7 @@ int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
   return launch.is_rank() ? 1 : ranks / std::max(1, launch.nodes);
 }
 
-void require_files(const ConfigSource& source) {
+void check_files(const ConfigSource& source) {
   if (source.files.empty() && source.texts.empty())
     throw Error(ExitCode::kUsage, "no config was given",
                 "run: ftrun --config FILE (JSON or YAML); see ftrun --help");
@@ -417,7 +417,7 @@ void require_files(const ConfigSource& source) {
 
 /// Reads the config of a source, and looks up the Hub names in it.
 NamedInputs read_written(const ConfigSource& source, LoadReport& report) {
-  require_files(source);
+  check_files(source);
   LoadResult loaded = load_config(source);
   report.add(loaded.problems);
   NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);

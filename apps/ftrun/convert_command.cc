@@ -161,9 +161,9 @@ Config config_of(const CheckpointMeta& meta) {
 
 /// Refuses a checkpoint whose weights do not belong to the model in `folder`, because no program
 /// could load the exported folder.
-void require_same_model(const std::string& checkpoint_folder,
-                        const std::vector<std::pair<std::string, Dims>>& found,
-                        const ModelDescription& model, const std::string& folder) {
+void check_same_model(const std::string& checkpoint_folder,
+                      const std::vector<std::pair<std::string, Dims>>& found,
+                      const ModelDescription& model, const std::string& folder) {
   std::vector<std::string> problems;
   std::map<std::string, Dims> rest(found.begin(), found.end());
   for (const TensorInfo& tensor : model.tensors) {
@@ -229,7 +229,7 @@ std::string import_text(const ImportedState& imported) {
 /// Refuses an import for a model whose tensors are parts of tensors in the model's files, or are
 /// stored transposed there. A checkpoint stores the tensors of the model, but an import has the
 /// tensors of the files.
-void require_own_tensors(const ModelDescription& model, const std::string& folder) {
+void check_own_tensors(const ModelDescription& model, const std::string& folder) {
   const auto is_part = [](const TensorInfo& tensor) { return !tensor.stored.name.empty(); };
   const auto part = std::find_if(model.tensors.begin(), model.tensors.end(), is_part);
   if (part == model.tensors.end()) return;
@@ -251,8 +251,8 @@ int convert_import(const ConvertOptions& options) {
                 "give the folder of the model with --model");
   const ModelDescription described =
       trained_model({}, parse_model_config(read_file(config, kMaxModelConfig), config));
-  require_own_tensors(described, imported.folder());
-  require_same_model(imported.folder(), imported.tensors(), described, model);
+  check_own_tensors(described, imported.folder());
+  check_same_model(imported.folder(), imported.tensors(), described, model);
   const RunFolder run = new_run(options.run);
   CheckpointMeta meta = imported.meta();
   meta.ftrun_version = build_info().version;
@@ -334,9 +334,9 @@ int export_step(const ConvertOptions& options) {
   const NamedModelFolder base =
       options.model.empty() ? recorded_model(checkpoint_folder) : given_model(options);
   ExportJob job = export_job(options, trained, base.folder, checkpoint_folder);
-  require_same_model(checkpoint_folder, checkpoint_weights(checkpoint_folder), job.model,
-                     job.options.source_folder);
-  require_same_base(meta, checkpoint_folder, ModelFolder(job.options.source_folder));
+  check_same_model(checkpoint_folder, checkpoint_weights(checkpoint_folder), job.model,
+                   job.options.source_folder);
+  check_same_base(meta, checkpoint_folder, ModelFolder(job.options.source_folder));
   if (options.merge || (!adapter && !job.model.trains_all()))
     return export_with_base(options, checkpoint_folder, trained, job);
   if (adapter)
@@ -419,7 +419,7 @@ int merge_folder(const ConvertOptions& options) {
   const ExportJob job =
       export_job(options, trained,
                  options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
-  const std::map<std::string, AdapterTensor> stored = require_adapter(job.model, adapter);
+  const std::map<std::string, AdapterTensor> stored = check_adapter(job.model, adapter);
   const MergeRounding rounding = export_merged(
       umask_files(), job.options, job.model,
       open_model_folder(job.options.source_folder, job.model),

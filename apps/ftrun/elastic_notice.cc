@@ -1,9 +1,9 @@
 #include "elastic_notice.h"
 
 #include "base/error.h"
-#include "config/capability.h"
 #include "config/elastic.h"
 #include "config/ranks.h"
+#include "config/unsupported.h"
 
 namespace ftrun {
 namespace {

@@ -320,7 +320,7 @@ std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachi
 }
 
 int init_command(const InitOptions& options) {
-  require_new_file("--out", options.out);
+  check_new_file("--out", options.out);
   const InitMachine machine = find_machine(options);
   const ConfigDraft draft(options, machine);
   std::optional<FoundLayout> found;
@@ -336,7 +336,7 @@ int init_command(const InitOptions& options) {
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});
     if (is_last || (tried.result.ranking.empty() && !tried.result.least_memory))
-      require_found_layout(tried.task, tried.result);
+      check_found_layout(tried.task, tried.result);
     if (!tried.result.ranking.empty()) {
       found = std::move(tried);
       break;

@@ -52,7 +52,7 @@ bool is_config_name(const std::string& argument) {
 
 /// Returns `code`, the exit code of a command whose only result is its output. Throws
 /// Error(kEnvironment) if `code` is 0 and not all output could be printed.
-int require_output(int code) {
+int check_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
   if (!problem.empty())
@@ -117,7 +117,7 @@ int handle_parse_error(const CLI::App& app, const CLI::ParseError& error, JsonOu
     throw Error(ExitCode::kUsage, error.what(), "list commands and options with: ftrun --help");
   output.print_text_instead();
   const int code = app.exit(error);
-  return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
+  return code == 0 ? check_output(0) : static_cast<int>(ExitCode::kUsage);
 }
 
 /// Refuses options in front of the command, because the command would not get them.
@@ -206,7 +206,7 @@ int run(const std::vector<std::string>& arguments, JsonOutput& output) {
   output.set_command(chosen.front()->get_name());
   const int code = commands.at(chosen.front()->get_name())();
   output.print(code);
-  return require_output(code);
+  return check_output(code);
 }
 
 }  // namespace

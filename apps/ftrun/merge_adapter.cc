@@ -146,7 +146,7 @@ class AdapterMerge {
 MergeRounding export_merged(FileSystem& files, const ExportOptions& options,
                             const ModelDescription& model, const ModelFolder& base,
                             const TrainedTensorReader& trained) {
-  require_weights(model, base);
+  check_model_weights(model, base);
   const std::vector<ExportTensor> tensors = export_tensors(options, model);
   BaseWeights weights(model, base);
   AdapterMerge merge(model, options.dtype, trained, weights);

@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/hub_cache.h"
 #include "base/text.h"
-#include "config/capability.h"
 #include "config/load.h"
+#include "config/unsupported.h"
 #include "data/data_file.h"
 #include "data/token_dataset.h"
 #include "report/run_folder.h"
@@ -152,7 +152,7 @@ bool may_be_data_set(const std::string& path) {
 
 /// Refuses a data set whose snapshot does not hold the file of a split, as prepare_data.py writes
 /// it.
-void require_split(const std::string& named, const std::string& pinned, const std::string& split) {
+void check_split(const std::string& named, const std::string& pinned, const std::string& split) {
   const std::string folder = find_data_set(pinned).folder, prefix = cat(folder, "/", split);
   if (find_data_file(prefix)) return;
   for (const char* extension : {".bin", ".jsonl"}) {
@@ -206,7 +206,7 @@ void find_data(const char* key, NameLookup& lookup, NamedInputs& found) {
         continue;
       }
       const std::string pinned = lookup.pin(key, path, HubKind::kDataset);
-      require_split(path, pinned, split);
+      check_split(path, pinned, split);
       path = cat(pinned, "/", split);
     } catch (const Error& error) {
       found.data_errors.emplace_back(key, error);

@@ -29,7 +29,7 @@ inline void refuse_existing(const char* option, const std::string& path) {
 
 /// Throws Error(kEnvironment) if the folder of the file of `option` is missing or may not be
 /// written to. Called before the work whose result the file will hold.
-inline void require_writable_folder(
+inline void check_writable_folder(
     const char* option, const std::string& path,
     const char* remedy = "give this user the right to write there, or name another place") {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
@@ -42,10 +42,10 @@ inline void require_writable_folder(
 }
 
 /// Checks that the path of `option` is free for a new file. Throws the errors of refuse_existing()
-/// and require_writable_folder().
-inline void require_new_file(const char* option, const std::string& path) {
+/// and check_writable_folder().
+inline void check_new_file(const char* option, const std::string& path) {
   refuse_existing(option, path);
-  require_writable_folder(option, path);
+  check_writable_folder(option, path);
 }
 
 }  // namespace ftrun

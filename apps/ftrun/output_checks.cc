@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-void require_writable(const RunPaths& paths) {
+void check_writable(const RunPaths& paths) {
   for (const std::string& folder : {paths.root(), paths.checkpoints(), paths.exported()}) {
     const std::string why = writing_problem(folder);
     if (!why.empty())
@@ -41,7 +41,7 @@ std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);
   refuse_non_folder(paths.root());
-  require_writable(paths);
+  check_writable(paths);
   SpaceWanted space = space_wanted(config, paths, plan);
   space.file_size_limit = file_size_limit();
   // Each rank writes one file of a checkpoint.

@@ -190,7 +190,7 @@ void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const Step
   output.add("rank", rank);
   output.add("ranks", loaded.ranks);
   output.add("parameters", count_parameters(plan.train.model).total);
-  output.add("zero_stage", plan.options.state.stage);
+  output.add("zero_stage", plan.options.state.zero_stage);
   output.add("programs", programs);
   output.add("memory", memory_json(memory));
   output.add("traffic", traffic_json(program_traffic(program)));
@@ -222,7 +222,7 @@ struct RankPlan {
 /// Prints the model and its main settings, and how many programs were checked.
 void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& named) {
   std::cout << human_count(count_parameters(shown.plan.train.model).total)
-            << " parameters, ZeRO stage " << shown.plan.options.state.stage << '\n';
+            << " parameters, ZeRO stage " << shown.plan.options.state.zero_stage << '\n';
   if (named) std::cout << named_model_text(*named);
   print_checked(shown.class_plans.classes());
   const Config& config = shown.loaded.config;
@@ -268,12 +268,12 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
                 const std::optional<RequestedMachine>& requested, JsonOutput& output) {
   const LaunchEnvironment single;
-  if (!options.trace.empty()) require_new_file("--trace", options.trace);
+  if (!options.trace.empty()) check_new_file("--trace", options.trace);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single);
   require_rank(options.rank, loaded.ranks);
   if (requested) {
-    require_slow_ranks_exist(requested->slow, loaded.ranks);
+    check_slow_ranks_exist(requested->slow, loaded.ranks);
     set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);
   }
   if (options.schedule) {
@@ -317,7 +317,7 @@ int plan_command(PlanOptions options, JsonOutput& output) {
     plan_for_model(options.source, *named, requested ? &requested->machine : nullptr,
                    options.nodes);
   }
-  if (!options.html.empty()) require_plan_page_path(options.html);
+  if (!options.html.empty()) check_plan_page_path(options.html);
   if (options.search)
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},

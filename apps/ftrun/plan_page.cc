@@ -132,10 +132,10 @@ Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_
 
 }  // namespace
 
-void require_plan_page_path(const std::string& path) {
+void check_plan_page_path(const std::string& path) {
   refuse_standard_output("--html", path);
   refuse_foreign_page(path, plan_parts(), "a page of ftrun plan's", "for the page (--html FILE)");
-  require_writable_folder("--html", path);
+  check_writable_folder("--html", path);
 }
 
 PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
@@ -153,7 +153,7 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
                       " parameters"));
   const std::string measured =
       machine.measured_on.empty() ? "" : cat(", measured ", machine.measured_on);
-  facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
+  facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.zero_stage, ", ",
                       config.train_batch_size, " sequences per step, on ",
                       machine_text(machine, nodes, measured)));
   facts.push_back(time);
@@ -209,7 +209,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"traffic", traffic_json(program_traffic(class_plans.plan(0).train.program))["collectives"]},
       {"search", std::move(page.search)}};
   // The path is checked again, because another file may have been made there while the search ran.
-  require_plan_page_path(path);
+  check_plan_page_path(path);
   write_file_atomic(posix_files(), path, fill_page(plan_parts(), data));
 }
 

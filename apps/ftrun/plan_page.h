@@ -29,7 +29,7 @@ struct PlanPage {
 /// Checks before any computation that the page can be written. Throws Error(kUsage) for an invalid
 /// name, or if a file other than such a page exists there, and Error(kEnvironment) if this user may
 /// not write there.
-void require_plan_page_path(const std::string& path);
+void check_plan_page_path(const std::string& path);
 
 /// Makes the first part of a plan's page: what was planned, for which machine, with which
 /// assumptions, and `time`, the line about the time of a step.

@@ -112,7 +112,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   return task;
 }
 
-void require_found_layout(const SearchTask& task, const SearchResult& result) {
+void check_found_layout(const SearchTask& task, const SearchResult& result) {
   if (!result.ranking.empty()) return;
   const std::string machine = machine_text(task.machine, task.nodes);
   if (result.counts.legal == 0)
@@ -195,7 +195,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
 
 int search_plan(const SearchOptions& options, const RequestedMachine& requested,
                 JsonOutput& output) {
-  if (!options.out.empty()) require_new_file("--out", options.out);
+  if (!options.out.empty()) check_new_file("--out", options.out);
   SearchTask task = search_task(options, requested.machine);
   task.slow = requested.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)
@@ -203,9 +203,9 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
         ExitCode::kUsage,
         "--slow: layouts on CPUs have different numbers of ranks, so the slow one is unknown",
         "plan one config with --slow, without --search");
-  require_slow_ranks_exist(task.slow, task.nodes * task.machine.devices);
+  check_slow_ranks_exist(task.slow, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
-  require_found_layout(task, result);
+  check_found_layout(task, result);
   const Evaluation& best = result.ranking.front();
   if (!requested.what_if.empty()) std::cout << "what if " << requested.what_if << '\n';
   std::cout << terminal_text(search_text(task, result));

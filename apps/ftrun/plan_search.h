@@ -33,7 +33,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine);
 
 /// Throws Error(kUsage) or Error(kEnvironment) if a search has found no layout. The error says why
 /// layouts were refused, or which memory is too small and how many nodes would suffice.
-void require_found_layout(const SearchTask& task, const SearchResult& result);
+void check_found_layout(const SearchTask& task, const SearchResult& result);
 
 /// Returns the text of a config with the layout, preceded by the lines `why` as comments.
 std::string config_with_layout(const SearchTask& task, const Layout& layout,

@@ -165,7 +165,8 @@ std::string deviation_text(double value, double reference) {
 }  // namespace
 
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
-  const int own_stage = plan.options.state.stage, ranks = state_place(plan.options.state).count;
+  const int own_stage = plan.options.state.zero_stage,
+            ranks = state_place(plan.options.state).count;
   const StateFormula own = state_formula(plan);
   StateFormula without_master = own;
   without_master.master = 0;

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "config/capability.h"
 #include "config/schema.h"
+#include "config/unsupported.h"
 #include "model/families.h"
 #include "model/readable_quantizations.h"
 

@@ -25,7 +25,7 @@ Error as_error(const std::exception& exception) {
   const auto* system = dynamic_cast<const std::system_error*>(&exception);
   if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
     return {ExitCode::kEnvironment,
-            cat("the system starts no further thread: ", first_line(exception.what())),
+            cat("the system cannot start another thread: ", first_line(exception.what())),
             more_threads_remedy()};
   if (system != nullptr)
     return {ExitCode::kEnvironment, cat("the system refused: ", first_line(exception.what())),

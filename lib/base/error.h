@@ -84,6 +84,8 @@ struct CodeLocation {
 /// `detail` should hold both values that disagree.
 [[noreturn]] void bug(const std::string& detail, CodeLocation where = CodeLocation::current());
 
+/// Checks an invariant of the code: calls bug() if it does not hold. Functions that report faults
+/// of the user's input or of the machine are called check_NAME or refuse_NAME.
 inline void require(bool condition, const char* detail,
                     CodeLocation where = CodeLocation::current()) {
   if (!condition) bug(cat("check failed: ", detail), where);

@@ -196,7 +196,7 @@ class PosixFileSystem : public FileSystem {
                    target.name.c_str()) != 0)
       throw_disk_error(to, "rename", errno);
   }
-  bool exchange(const std::string& a, const std::string& b) override {
+  bool swap_names(const std::string& a, const std::string& b) override {
     const WrittenPath one = open_parent(a), other = open_parent(b);
     if (one.folder && other.folder) {
       if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(),

@@ -46,7 +46,7 @@ class FileSystem {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   /// Swaps two existing names atomically. If the file system cannot do this, returns false and
   /// changes nothing.
-  virtual bool exchange(const std::string& a, const std::string& b) = 0;
+  virtual bool swap_names(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& path) = 0;
   virtual void sync_folder(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names

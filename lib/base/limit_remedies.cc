@@ -115,7 +115,7 @@ std::string more_threads_remedy(const std::string& root, bool is_superuser) {
   return cat("raise ", join(limits, ", or "), "; or end other programs of this user");
 }
 
-void require_threads(int count, const std::string& use) {
+void check_threads(int count, const std::string& use) {
   std::mutex mutex;
   std::condition_variable changed;
   bool over = false;

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-void require_loopback() {
+void check_loopback() {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

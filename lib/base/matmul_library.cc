@@ -54,7 +54,7 @@ Error matmul_library_error(MatmulLibrary library, const std::string& why) {
       "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
 }
 
-void require_matmul_library(MatmulLibrary library) {
+void check_matmul_library(MatmulLibrary library) {
   if (library == MatmulLibrary::kMkl) return;
   const OpenedLibrary opened = open_matmul_library(library);
   if (opened.handle == nullptr) throw matmul_library_error(library, opened.error);

@@ -32,6 +32,6 @@ OpenedLibrary open_matmul_library(MatmulLibrary library);
 /// and what to do.
 Error matmul_library_error(MatmulLibrary library, const std::string& why);
 /// Throws matmul_library_error() if the library cannot be loaded.
-void require_matmul_library(MatmulLibrary library);
+void check_matmul_library(MatmulLibrary library);
 
 }  // namespace ftrun

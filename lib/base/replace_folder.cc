@@ -102,7 +102,7 @@ OwnedFd open_folder(const std::string& folder) {
 }
 
 /// Throws an error if the name has been given to another folder by another process since `before`.
-void require_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
+void check_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
   if (folder_identity(folder) == before) return;
   throw Error(
       ExitCode::kEnvironment,
@@ -141,7 +141,7 @@ std::string temporary_beside(const std::string& folder) {
 
 std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder) {
   if (files.exists(folder))
-    return files.exchange(made, folder) ? made : move_aside(files, made, folder);
+    return files.swap_names(made, folder) ? made : move_aside(files, made, folder);
   files.rename(made, folder);
   return "";
 }
@@ -154,7 +154,7 @@ std::optional<FolderIdentity> folder_identity(const std::string& folder) {
 
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before) {
-  require_same(folder, before);
+  check_same(folder, before);
   std::string old;
   try {
     if (before)
@@ -162,7 +162,7 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
     else
       files.rename(made, folder);  // fails if another process has made it meanwhile
   } catch (const Error&) {
-    require_same(folder, before);
+    check_same(folder, before);
     throw;
   }
   if (sync_or_warn(files, folder, old)) remove_replaced(files, old, folder, mark);

@@ -203,7 +203,7 @@ std::vector<StateInfo> Checkpoint::states() const {
   return all;
 }
 
-void Checkpoint::require_complete() const {
+void Checkpoint::check_complete() const {
   for (const auto& [key, state] : states_) {
     const auto missing =
         state.boxes.cover(whole_box(state.info.shape), [](const StoredBox&, const Box&) {});
@@ -211,7 +211,7 @@ void Checkpoint::require_complete() const {
   }
 }
 
-std::vector<StateConversion> Checkpoint::require_states(
+std::vector<StateConversion> Checkpoint::check_states(
     const std::vector<StateInfo>& expected) const {
   const std::string path = folder_ + "/checkpoint.json";
   std::map<std::pair<std::string, std::string>, StateInfo> found;

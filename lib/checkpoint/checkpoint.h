@@ -48,11 +48,11 @@ class Checkpoint {
   /// Lists every (tensor, kind), sorted.
   std::vector<StateInfo> states() const;
   /// Throws Error(kBadInput) if some element of a state is in no file.
-  void require_complete() const;
+  void check_complete() const;
   /// Throws Error(kBadInput) unless the checkpoint's states are exactly `expected` (the states of
   /// the whole model, as any rank lists them): for a missing or unknown state, another shape, or a
   /// dtype that cannot be converted to the run's. Returns the conversions that read() will make.
-  std::vector<StateConversion> require_states(const std::vector<StateInfo>& expected) const;
+  std::vector<StateConversion> check_states(const std::vector<StateInfo>& expected) const;
 
   /// Fills slice.data from the files that hold parts of its box. F32, BF16 and F16 are converted to
   /// slice.dtype: BF16 (to the nearest, ties to even) or F32 (exact). Throws Error(kBadInput)

@@ -27,7 +27,7 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
 std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
-    if (group.rank == 0) checkpoint.require_complete();
+    if (group.rank == 0) checkpoint.check_complete();
     const size_t count = checkpoint.manifest().files.size();
     for (size_t i = static_cast<size_t>(group.rank); i < count;
          i += static_cast<size_t>(group.world_size))

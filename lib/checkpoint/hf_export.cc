@@ -144,8 +144,8 @@ void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
 }
 
 /// Throws Error(kNumerical) if a finite value became infinity in fp16.
-void require_representable(const std::string& tensor, std::span<const float> values,
-                           std::span<const uint16_t> halves) {
+void check_representable(const std::string& tensor, std::span<const float> values,
+                         std::span<const uint16_t> halves) {
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
   for (size_t i = 0; i < values.size(); ++i)
     if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
@@ -266,7 +266,7 @@ class ShardWriter {
     const std::span<uint16_t> halves = room_.halves(values.size());
     std::transform(values.begin(), values.end(), halves.begin(),
                    is_f16 ? f16_from_f32 : bf16_from_f32);
-    if (is_f16) require_representable(tensor, values, halves);
+    if (is_f16) check_representable(tensor, values, halves);
     writer_.append(tensor, std::as_bytes(halves));
   }
 
@@ -346,7 +346,7 @@ std::vector<std::string> copied_files(FileSystem& files, const ExportOptions& op
   return names;
 }
 
-void require_readable(FileSystem& files, const ExportOptions& options) {
+void check_readable(FileSystem& files, const ExportOptions& options) {
   std::vector<std::string> problems;
   for (const std::string& name : copied_files(files, options)) {
     const std::string why = reading_problem((fs::path(options.source_folder) / name).string());
@@ -378,7 +378,7 @@ fs::path real_path(const std::string& path) {
 
 /// Refuses an export that would touch files that must still exist at its end: the model that it
 /// reads, and the kept folders.
-void require_no_overlap(const std::string& folder, const ExportOptions& options) {
+void check_no_overlap(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
     refuse_input(folder,
                  cat("it contains the model that the export reads, ", options.source_folder));
@@ -387,14 +387,14 @@ void require_no_overlap(const std::string& folder, const ExportOptions& options)
       refuse_input(folder, cat("it would change ", kept));
 }
 
-void require_writable(const std::string& folder) {
+void check_writable(const std::string& folder) {
   if (const std::string why = writing_problem(parent_folder(folder)); !why.empty())
     throw Error(ExitCode::kEnvironment, why,
                 "give this user the right to write there, or choose another folder");
 }
 
-void require_room(FileSystem& files, const std::string& folder, const ExportOptions& options,
-                  const std::vector<ExportTensor>& tensors) {
+void check_room(FileSystem& files, const std::string& folder, const ExportOptions& options,
+                const std::vector<ExportTensor>& tensors) {
   const int64_t wanted = export_bytes(options, tensors);
   const int64_t free =
       files.free_bytes(parent_folder(folder)) + export_leftover_bytes(files, folder);
@@ -596,23 +596,23 @@ int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {
 
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check) {
   const std::string folder = output_folder_path(options.folder);
-  require_no_overlap(folder, options);
-  require_replaceable(files, folder, check);
-  require_readable(files, options);
-  require_writable(folder);
+  check_no_overlap(folder, options);
+  check_replaceable(files, folder, check);
+  check_readable(files, options);
+  check_writable(folder);
 }
 
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
   check_export_folder(files, options, OutputCheck::kContents);
-  require_room(files, output_folder_path(options.folder), options, tensors);
+  check_room(files, output_folder_path(options.folder), options, tensors);
 }
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(is_weight_dtype(options.dtype), "the dtype of an export is one of weights");
   const std::string folder = output_folder_path(options.folder);
-  require_no_overlap(folder, options);
+  check_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
   const std::optional<FolderIdentity> before = folder_identity(folder);
@@ -623,9 +623,9 @@ void export_model(FileSystem& files, const ExportOptions& options,
     write_all(files, made, options, tensors, read);
     // Compares the folder's contents once more right before it is replaced: both the export and
     // this comparison may take long.
-    require_replaceable(files, folder, OutputCheck::kContents);
+    check_replaceable(files, folder, OutputCheck::kContents);
     held_old = lock_folder(folder);
-    require_replaceable(files, folder, OutputCheck::kSizes);
+    check_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
     remove_unfinished(files, made);
     throw;

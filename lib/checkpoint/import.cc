@@ -70,11 +70,11 @@ ImportedState::ImportedState(std::string folder) : folder_(std::move(folder)) {
   if (!is_import(folder_))
     throw Error(ExitCode::kBadInput, cat(folder_, ": holds no ", kImportFile),
                 "give a folder that scripts/import_checkpoint.py wrote");
-  const std::vector<std::string> names = require_complete_output(posix_files(), folder_);
+  const std::vector<std::string> names = check_complete_output(posix_files(), folder_);
   read_import_json();
   for (const std::string& name : names)
     if (name.ends_with(".safetensors")) add_file(name);
-  require_all_kinds();
+  check_all_kinds();
 }
 
 void ImportedState::read_import_json() {
@@ -127,7 +127,7 @@ void ImportedState::add_file(const std::string& name) {
   }
 }
 
-void ImportedState::require_all_kinds() const {
+void ImportedState::check_all_kinds() const {
   std::map<std::string, std::set<std::string>> kinds;
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const Stored& state : states_) {

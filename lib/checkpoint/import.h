@@ -65,7 +65,7 @@ class ImportedState {
 
   void read_import_json();
   void add_file(const std::string& name);
-  void require_all_kinds() const;
+  void check_all_kinds() const;
 
   std::string folder_;
   std::string model_;

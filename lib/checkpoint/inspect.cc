@@ -28,7 +28,7 @@ bool is_step_folder(const std::string& folder) {
          step_of_folder(fs::path(folder).filename().string()).has_value();
 }
 
-void require_folder(const std::string& folder) {
+void check_folder(const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     throw Error(ExitCode::kBadInput, cat(folder, ": is not a folder"),
@@ -52,7 +52,7 @@ std::vector<std::string> step_problems(const std::string& folder) {
         problems.push_back(error.message());
       }
     }
-    checkpoint.require_complete();
+    checkpoint.check_complete();
     for (const std::string& name : posix_files().list(folder))
       if (known.count(name) == 0)
         problems.push_back(cat((fs::path(folder) / name).string(), ": is not in the manifest"));
@@ -219,7 +219,7 @@ void add_config_rows(const ModelFolder& model,
 }  // namespace
 
 std::vector<std::string> verify_checkpoint(const std::string& folder) {
-  require_folder(folder);
+  check_folder(folder);
   if (is_step_folder(folder)) return step_problems(folder);
   std::vector<std::string> problems = latest_problems(folder);
   for (const CheckpointEntry& entry : list_checkpoints(folder)) {
@@ -241,7 +241,7 @@ std::string step_text(const CheckpointMeta& meta) {
 }
 
 Description describe_checkpoint(const std::string& folder) {
-  require_folder(folder);
+  check_folder(folder);
   return is_step_folder(folder) ? describe_step(folder) : describe_root(folder);
 }
 

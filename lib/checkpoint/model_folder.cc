@@ -81,7 +81,7 @@ void refuse_dead_link(const std::string& path) {
 }
 
 /// Refuses a range [begin, end) that exceeds the tensor's elements.
-void require_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
+void check_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
   if (begin >= 0 && begin <= end && end <= info.elements) return;
   refuse_model(cat(path, ": tensor \"", printable(info.name), "\" has ", info.elements,
                    " elements, ", begin, " to ", end, " were requested"),
@@ -254,9 +254,9 @@ TensorView ModelFolder::tensor(std::string_view name) const {
   return {found.info->dtype, found.info->shape, files_[found.file].bytes(*found.info)};
 }
 
-void ModelFolder::require_weight_dtype(std::string_view name) const {
+void ModelFolder::check_weight_dtype(std::string_view name) const {
   if (const NamedPart* known = part(name)) {
-    for (const std::string& stored : known->location.names()) require_weight_dtype(stored);
+    for (const std::string& stored : known->location.names()) check_weight_dtype(stored);
     return;
   }
   const TensorLocation& found = locate(name);
@@ -272,8 +272,8 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   const TensorLocation& found = locate(name);
   const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
-  require_weight_dtype(name);
-  require_within(path, info, begin, end);
+  check_weight_dtype(name);
+  check_within(path, info, begin, end);
   require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements requested");
   return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
 }
@@ -302,7 +302,7 @@ void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<float> run) { read_f32(stored, from, to, run); });
   if (const TensorLocation& found = locate(name); found.quantized) {
-    require_within(files_[found.file].path(), found.shown(), begin, end);
+    check_within(files_[found.file].path(), found.shown(), begin, end);
     return found.quantized->read(begin, end, out);
   }
   const std::byte* from = source(name, begin, end, out.size());

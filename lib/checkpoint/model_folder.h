@@ -56,7 +56,7 @@ class ModelFolder {
   const std::string& file_of(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
   /// Throws Error(kBadInput) for a tensor that holds anything but F32, BF16 or F16.
-  void require_weight_dtype(std::string_view name) const;
+  void check_weight_dtype(std::string_view name) const;
 
   /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to
   /// BF16: to the nearest, ties to even). out.size() is end - begin. Throws Error(kBadInput) if the

@@ -205,7 +205,7 @@ std::string output_folder_path(const std::string& folder) {
   return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
 }
 
-void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {
+void check_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {
   if (!files.exists(folder)) return;
   std::error_code error;
   if (!fs::is_directory(folder, error)) refuse_to_replace(folder, "it is not a folder");
@@ -226,7 +226,7 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
   if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", list_some(found)));
 }
 
-std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
+std::vector<std::string> check_complete_output(FileSystem& files, const std::string& folder) {
   constexpr const char* kAnew = "write it again, or restore it from a copy";
   const std::string mark = mark_path(folder);
   if (!files.exists(mark))

@@ -40,7 +40,7 @@ std::string output_folder_path(const std::string& folder);
 
 /// Returns the files of a complete output, after checking that it holds exactly the files of its
 /// mark with unchanged contents. Throws Error(kBadInput) naming what was added, removed or changed.
-std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder);
+std::vector<std::string> check_complete_output(FileSystem& files, const std::string& folder);
 
 /// OutputCheck describes how the files of an output are compared with its mark: by names and sizes,
 /// or also by contents, which reads every file.
@@ -48,7 +48,7 @@ enum class OutputCheck { kSizes, kContents };
 
 /// Throws Error(kBadInput) for a `folder` (an output_folder_path()) unless it is absent, is empty,
 /// or holds only what this program wrote. The error names what was added, removed or changed.
-void require_replaceable(FileSystem& files, const std::string& folder,
-                         OutputCheck check = OutputCheck::kContents);
+void check_replaceable(FileSystem& files, const std::string& folder,
+                       OutputCheck check = OutputCheck::kContents);
 
 }  // namespace ftrun

@@ -100,7 +100,7 @@ struct StoreSocket {
 };
 
 StoreSocket bind_store_socket() {
-  require_loopback();
+  check_loopback();
   StoreSocket store{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
   sockaddr_in address{};
   address.sin_family = AF_INET;

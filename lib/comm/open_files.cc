@@ -24,7 +24,7 @@ void raise_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void require_open_files(int world_size) {
+void check_open_files(int world_size) {
   rlimit limit{};
   const rlim_t needed = kConnections * static_cast<rlim_t>(world_size) + kOthers;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;

@@ -9,6 +9,6 @@ void raise_open_files();
 
 /// Throws Error(kEnvironment) if the limit, after raise_open_files(), is too low for the
 /// connections of `world_size` ranks to the store of rank 0.
-void require_open_files(int world_size);
+void check_open_files(int world_size);
 
 }  // namespace ftrun

@@ -238,7 +238,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
     const auto left_of_it = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
     const Milliseconds slice = std::min(kSlice, options.notices.first);
     if (wait_for_keys(keys, left_of_it.count() > 0 ? std::min(left_of_it, slice) : slice)) return;
-    if (rendezvous_file != nullptr) rendezvous_file->require_ours();
+    if (rendezvous_file != nullptr) rendezvous_file->check_ours();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
       const bool check_all = policy == WaitPolicy::kTimeout && waited >= options.timeout;

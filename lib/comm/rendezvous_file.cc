@@ -71,7 +71,7 @@ RendezvousFile::~RendezvousFile() {
   }
 }
 
-void RendezvousFile::require_ours() const {
+void RendezvousFile::check_ours() const {
   const auto now = text_of(path_);
   if (now == content_) return;
   throw Error(ExitCode::kUsage,

@@ -40,7 +40,7 @@ void warn_if_unreachable(const RendezvousOptions& options) {
                     "\n  remedy: ", remedy));
   };
   if (const auto why = unknown_host(options.address)) return warn(*why, kNameRankZero);
-  if (is_loopback(options.address)) require_loopback();
+  if (is_loopback(options.address)) check_loopback();
   if (const auto why = missing_route(options.address))
     warn(*why,
          "bring up this machine's network, or set MASTER_ADDR to an address that is reachable from "
@@ -167,7 +167,7 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
 
 /// Throws an error if the ranks of another job are meeting by the file now; it must not be
 /// replaced.
-void require_nobody_meets(const RendezvousOptions& options) {
+void check_nobody_meets(const RendezvousOptions& options) {
   const auto before = RendezvousFile::read(options.rendezvous_file);
   if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
     return;
@@ -180,7 +180,7 @@ void require_nobody_meets(const RendezvousOptions& options) {
 
 /// Serves rank 0's store, on a socket that it inherited or opens.
 Stores serve_store(const RendezvousOptions& options) {
-  require_loopback();  // rank 0 itself joins its store over it
+  check_loopback();  // rank 0 itself joins its store over it
   ListenSocket socket;
   if (options.listen_fd >= 0) {
     socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
@@ -188,12 +188,12 @@ Stores serve_store(const RendezvousOptions& options) {
     const bool by_token = !options.token.empty() && options.port == 0;
     socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
   }
-  require_open_files(options.world_size);
+  check_open_files(options.world_size);
   Stores stores;
   std::string token = options.token;
   if (token.empty()) {
     token = hex_text(random_bytes(32));
-    require_nobody_meets(options);
+    check_nobody_meets(options);
     stores.rendezvous_file = std::make_unique<RendezvousFile>(
         options.rendezvous_file,
         RendezvousFileContent{options.job, options.address, socket.port, token});

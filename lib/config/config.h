@@ -467,7 +467,7 @@ ConfigDtype gradient_dtype(const Config& config);
 /// Returns the dtype in which gradients are reduced; if the config says kModel, the gradient dtype.
 ConfigDtype communication_dtype(const Config& config);
 /// Returns the folder of the disk tier, which optimizer state and parameters share
-/// (config/capability refuses two folders).
+/// (config/unsupported refuses two folders).
 const std::string& disk_folder(const ZeroConfig& zero);
 
 }  // namespace ftrun

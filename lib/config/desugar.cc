@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/alternatives.h"
+#include "config/contradicted_keys.h"
 #include "config/desugar_adapter.h"
 #include "config/field_value.h"
 #include "config/schema.h"
@@ -310,7 +310,7 @@ SchemaTree desugar(SourceTree source, Problems& problems) {
 }
 
 void SchemaTree::merge(const SchemaTree& later, Problems& problems) {
-  replace_alternatives(root_, later.root_, problems);
+  remove_contradicted_keys(root_, later.root_, problems);
   merge_into(root_, later.root_);
 }
 

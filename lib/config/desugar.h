@@ -29,7 +29,7 @@ class SchemaTree {
   const ConfigNode& root() const { return root_; }
   /// Merges a source that is read later into this tree: sections are merged key by key, all other
   /// values are replaced. Keys that contradict keys of the later source are removed
-  /// (config/alternatives.h).
+  /// (config/contradicted_keys.h).
   void merge(const SchemaTree& later, Problems& problems);
 
  private:

@@ -6,10 +6,10 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "config/capability.h"
 #include "config/ranks.h"
 #include "config/resolve_steps.h"
 #include "config/schema.h"
+#include "config/unsupported.h"
 #include "config/write.h"
 #include "config/written_config.h"
 
@@ -24,7 +24,7 @@ void ResolveState::notice(const std::string& path, std::string message, std::str
 }
 
 void ResolveState::record(const std::string& path, const std::string& value,
-                       const std::string& reason) {
+                          const std::string& reason) {
   decided.insert(path);
   lines.push_back(
       cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")"));

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/capability.h"
 #include "config/field_value.h"
 #include "config/schema.h"
+#include "config/unsupported.h"
 #include "config/write.h"
 
 namespace ftrun {

@@ -58,7 +58,7 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
 }
 
 /// Adds parameters of optimizers that are recognized but not offered: such files can be loaded, and
-/// capability.cc refuses to run them.
+/// unsupported.cc refuses to run them.
 void declare_foreign_parameters(SectionRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
   params.checked_only<int64_t>("freeze_step", 100'000, "Steps before compression.")

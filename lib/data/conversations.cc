@@ -70,8 +70,9 @@ std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
       errors.emplace_back(
           ExitCode::kBadInput,
           cat(path, ": its longest conversation has ", *side->longest_conversation,
-              " tokens, a sequence of data.sequence_length ", options.sequence_length, " holds ",
-              max_length, ": the rest would be ",
+              " tokens, more than the ", max_length, " that a sequence of data.sequence_length ",
+              options.sequence_length, " needs (", options.sequence_length,
+              " inputs and the last label): the rest would be ",
               options.packing == SequencePacking::kNone
                   ? "cut off"
                   : "trained on without what comes before it"),

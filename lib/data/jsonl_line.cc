@@ -351,7 +351,7 @@ class LineReader {
     fail("expected a value");
   }
 
-  void require_same_length(int64_t length, const char* key) const {
+  void check_same_length(int64_t length, const char* key) const {
     if (length >= 0 && length != id_count_)
       throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", length)};
   }
@@ -364,9 +364,9 @@ class LineReader {
         if (*count == 0) *count = -1;  // an empty list counts as absent
     check_loss_masks();
     for (const std::string_view key : unknown_) count_unread(key);
-    require_same_length(label_count_, "labels");
-    require_same_length(mask_count_, "attention_mask");
-    require_same_length(position_count_, "position_ids");
+    check_same_length(label_count_, "labels");
+    check_same_length(mask_count_, "attention_mask");
+    check_same_length(position_count_, "position_ids");
     if (label_count_ < 0) labels_.assign(ids_.begin(), ids_.end());
     if (mask_count_ < 0) return;
     for (std::vector<int32_t>* list : {&ids_, &labels_}) {

@@ -25,7 +25,7 @@
 #include "base/median.h"
 #include "base/round_up.h"
 #include "comm/listen_socket.h"
-#include "engine/measure_exchanges.h"
+#include "engine/measure_collectives.h"
 #include "graph/cost.h"
 #include "graph/op_spec.h"
 #include "kernels/kernels.h"
@@ -419,7 +419,7 @@ class Child {
   }
 
   /// Throws Error(kEnvironment) if the process has ended by itself.
-  void require_running() {
+  void check_running() {
     int status = 0;
     if (::waitpid(id_, &status, WNOHANG) == 0) return;
     id_ = -1;
@@ -471,32 +471,32 @@ Rates measure_beside_others(int ranks, int cores, bool quick) {
     return machine_yaml(machine);
   });
   const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
-  for (const auto& other : others) other->require_running();
+  for (const auto& other : others) other->check_running();
   return rates;
 }
 
 /// Measures collectives as rank `rank` of `ranks`. Returns the curves as the text of a machine
 /// file.
-std::string measure_exchanges_as(int rank, int ranks, int cores, int port, int listen_fd,
-                                 const std::string& token) {
+std::string measure_collectives_as(int rank, int ranks, int cores, int port, int listen_fd,
+                                   const std::string& token) {
   const auto [config, batch] = sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
   Machine machine{.name = "measured",
                   .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flops = {{DType::kF32, 1e9}}}}};
-  machine.exchanges = measure_exchanges({.rank = rank,
-                                         .ranks = ranks,
-                                         .port = port,
-                                         .listen_fd = listen_fd,
-                                         .token = token,
-                                         .cores = cores,
-                                         .threads = std::max(1, cores / ranks),
-                                         .compute = [&] { layer.run_attention(); }});
+  machine.collectives = measure_collectives({.rank = rank,
+                                             .ranks = ranks,
+                                             .port = port,
+                                             .listen_fd = listen_fd,
+                                             .token = token,
+                                             .cores = cores,
+                                             .threads = std::max(1, cores / ranks),
+                                             .compute = [&] { layer.run_attention(); }});
   return machine_yaml(machine);
 }
 
 /// Measures the collectives of `ranks` ranks on `cores` cores.
-std::map<std::string, Curve> measure_exchanges_of(int ranks, int cores) {
+std::map<std::string, Curve> measure_collectives_of(int ranks, int cores) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
   const std::string token = cat(random(), random());
@@ -504,12 +504,12 @@ std::map<std::string, Curve> measure_exchanges_of(int ranks, int cores) {
   for (int rank = 0; rank < ranks; ++rank)
     children.push_back(std::make_unique<Child>([&] {
       if (rank > 0) socket.fd.reset();
-      return measure_exchanges_as(rank, ranks, cores, socket.port,
-                                  rank == 0 ? socket.fd.release() : -1, token);
+      return measure_collectives_as(rank, ranks, cores, socket.port,
+                                    rank == 0 ? socket.fd.release() : -1, token);
     }));
   socket.fd.reset();
   std::map<std::string, Curve> found =
-      parse_machine("the process that measured", children.front()->text()).exchanges;
+      parse_machine("the process that measured", children.front()->text()).collectives;
   for (size_t i = 1; i < children.size(); ++i) children[i]->text();
   return found;
 }
@@ -568,7 +568,7 @@ Machine bench_machine(const BenchRequest& request) {
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
       request.say(cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
-      keep_faster(machine.exchanges, measure_exchanges_of(ranks, machine.devices));
+      keep_faster(machine.collectives, measure_collectives_of(ranks, machine.devices));
     }
   }
   double unevenness = 0;
@@ -582,7 +582,8 @@ Machine bench_machine(const BenchRequest& request) {
                     " % longer than the other, and the faster one is kept; measure again while "
                     "nothing else runs"));
   // Plans use the node's link for numbers of ranks that were not measured, and for sends.
-  if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
+  if (const auto pair = machine.collectives.find("all_gather 2");
+      pair != machine.collectives.end()) {
     const auto& points = pair->second.points();
     machine.node_link.latency = points.front().second;
     machine.node_link.bandwidth = points.back().first / 2 / points.back().second;

@@ -13,7 +13,8 @@
 
 namespace ftrun {
 
-static_assert(kNormBlock == kTensorBlock, "the norm adds up each block of a tensor by itself");
+static_assert(kGradientNormBlock == kTensorBlock,
+              "the norm adds up each block of a tensor by itself");
 static_assert(kCodeBlock == kTensorBlock, "no shard cuts a block of codes");
 
 namespace {
@@ -72,7 +73,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
           device_->is_asynchronous()) {
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = span_of(instr.writes[0]);
-    if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
+    if (instr.kind == InstrKind::kGradientNorm) plan_gradient_norm(instr);
     if (instr.kind == InstrKind::kDecide) decides_ = true;
     if (!instr.runs_ops()) continue;
     std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.ops().graph)].values.size(),
@@ -102,10 +103,10 @@ class Executor::RunScope {
   Executor& executor_;
 };
 
-void Executor::plan_norm(const Instr& instr) {
-  require(norm_parts_.empty(), "a step has one gradient norm");
-  for (const Range& part : instr.reads) norm_parts_.push_back(span_of(part));
-  for (const Range& sum : instr.writes) norm_sums_.push_back(address<double>(sum));
+void Executor::plan_gradient_norm(const Instr& instr) {
+  require(gradient_norm_parts_.empty(), "a step has one gradient norm");
+  for (const Range& part : instr.reads) gradient_norm_parts_.push_back(span_of(part));
+  for (const Range& sum : instr.writes) gradient_norm_sums_.push_back(address<double>(sum));
 }
 
 void Executor::run(StepRun& step) {
@@ -165,7 +166,7 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
     step.result.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_slots_) {
     device_->drain();
-    record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
+    keep_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
 }
 
@@ -183,9 +184,9 @@ void Executor::end_trace() {
     if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
 }
 
-/// Records the program on one thread, in program order, as two recordings: the part before the
+/// Captures the program on one thread, in program order, as two recordings: the part before the
 /// decision, and the part after it.
-void Executor::record() {
+void Executor::capture() {
   device_->drop_recordings();
   device_->begin_recording(0);
   for (size_t i = 0; i < program_.instrs.size(); ++i) {
@@ -209,7 +210,7 @@ void Executor::drop_recordings() {
 
 void Executor::run_recorded(const StepRun& step) {
   if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step))
-    record();
+    capture();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {
@@ -223,7 +224,7 @@ void Executor::run_recorded(const StepRun& step) {
 }
 
 /// Copies the sums of losses, tokens and votes. No later instruction may change them.
-void Executor::record_loss(const double* loss) {
+void Executor::keep_loss(const double* loss) {
   loss_slots_.emplace();
   std::copy_n(loss, kLossSlots, loss_slots_->begin());
 }
@@ -293,8 +294,8 @@ void Executor::run_instr(const Instr& instr) {
       return gradient_norm(instr);
     case InstrKind::kDecide:
       return decide(instr);
-    case InstrKind::kMeasure:
-      return measure(instr);
+    case InstrKind::kComputeScales:
+      return compute_scales(instr);
     case InstrKind::kUpdate:
       return update(instr);
   }
@@ -351,8 +352,8 @@ void Executor::run_collective(const Instr& instr) {
 }
 
 Work Executor::start_collective(const Instr& instr, size_t index, Communicator& group) {
-  const Exchange& exchange = instr.exchange();
-  const DType dtype = exchange.dtype;
+  const Communication& communication = instr.communication();
+  const DType dtype = communication.dtype;
   const int64_t size = dtype_bytes(dtype);
   const int64_t read = instr.reads[index].bytes / size, written = instr.writes[index].bytes / size;
   auto* in = address<std::byte>(instr.reads[index]);
@@ -361,7 +362,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   switch (collective_kind(instr.kind)) {
     case CollectiveKind::kAllReduce:
       return group.all_reduce(out, written, dtype,
-                              exchange.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
+                              communication.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
     case CollectiveKind::kReduceScatter:
       return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
     case CollectiveKind::kAllGather:
@@ -369,7 +370,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
     case CollectiveKind::kAllToAll:
       return group.all_to_all(in, out, read / group.size(), dtype, site);
     case CollectiveKind::kShift:
-      return group.shift(in, out, read, dtype, exchange.shift, site);
+      return group.shift(in, out, read, dtype, communication.shift, site);
     case CollectiveKind::kCountedAllToAll:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kBarrier:
@@ -383,13 +384,13 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
 /// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a
 /// rank knows how many rows it sends, but not how many it receives.
 void Executor::move_counted(const Instr& instr, Communicator& group) {
-  const Exchange& exchange = instr.exchange();
+  const Communication& communication = instr.communication();
   const CallSite site{program_.at(instr.writes[0].buffer).name};
   const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
   group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
   std::vector<int64_t> sends = device_->counts(instr.lane, own),
                        receives = device_->counts(instr.lane, theirs);
-  const int64_t size = dtype_bytes(exchange.dtype) * exchange.row_elements;
+  const int64_t size = dtype_bytes(communication.dtype) * communication.row_elements;
   const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
                 received = std::reduce(receives.begin(), receives.end());
@@ -400,17 +401,17 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
                     " to a rank that has room for ", capacity),
                 "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
-    for (int64_t& count : *counts) count *= exchange.row_elements;
+    for (int64_t& count : *counts) count *= communication.row_elements;
   TypedSpan to = span_of(instr.writes[0]);
-  to.dtype = exchange.dtype;
-  to.count = capacity * exchange.row_elements;
+  to.dtype = communication.dtype;
+  to.count = capacity * communication.row_elements;
   group
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
-                          rows * exchange.row_elements, exchange.dtype, site)
+                          rows * communication.row_elements, communication.dtype, site)
       .wait();
   if (received < capacity)
-    device_->clear(instr.lane, to.part(received * exchange.row_elements,
-                                       (capacity - received) * exchange.row_elements));
+    device_->clear(instr.lane, to.part(received * communication.row_elements,
+                                       (capacity - received) * communication.row_elements));
 }
 
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers
@@ -420,7 +421,7 @@ void Executor::run_transfer(const Instr& instr) {
   device_->attach(instr.lane, link);
   const bool sends = instr.kind == InstrKind::kSend;
   const Range& range = sends ? instr.reads[0] : instr.writes[0];
-  const DType dtype = instr.exchange().dtype;
+  const DType dtype = instr.communication().dtype;
   const int64_t count = range.bytes / dtype_bytes(dtype);
   const CallSite site{program_.at(range.buffer).name};
   const int other = 1 - link.rank();
@@ -449,7 +450,7 @@ void Executor::accumulate(const Instr& instr) {
 }
 
 void Executor::gradient_norm(const Instr& instr) {
-  device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
+  device_->sums_of_squares(instr.lane, gradient_norm_parts_, gradient_norm_sums_);
 }
 
 /// Makes the step's decision. Every rank holds the same sums and loss here.
@@ -458,7 +459,7 @@ void Executor::decide(const Instr& instr) {
       device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  record_loss(loss);
+  keep_loss(loss);
   const StepDecision decision =
       step_->decide({loss_number(TrainingNumber::kLoss),
                      loss_number(TrainingNumber::kCountedTokens), std::sqrt(sum)});
@@ -502,9 +503,9 @@ UpdateOperands Executor::operands_of(const Instr& instr) const {
 
 /// Computes the new scales of optimizer states that are stored as codes. Unlike update(), it
 /// ignores the instruction's `decay`, because weight decay does not change such a state.
-void Executor::measure(const Instr& instr) {
-  device_->measure(instr.lane, flat_update(instr, operands_of(instr)),
-                   program_.at(instr.writes[0].buffer).tier, step_->optimizer);
+void Executor::compute_scales(const Instr& instr) {
+  device_->compute_scales(instr.lane, flat_update(instr, operands_of(instr)),
+                          program_.at(instr.writes[0].buffer).tier, step_->optimizer);
 }
 
 void Executor::update(const Instr& instr) {

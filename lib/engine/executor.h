@@ -165,7 +165,7 @@ class Executor {
   void begin_trace();
   void end_trace();
   void run_recorded(const StepRun& step);
-  void record();
+  void capture();
   void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
@@ -184,13 +184,13 @@ class Executor {
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
-  void measure(const Instr& instr);
+  void compute_scales(const Instr& instr);
   void update(const Instr& instr);
   UpdateOperands operands_of(const Instr& instr) const;
   FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
-  void plan_norm(const Instr& instr);
-  void record_loss(const double* loss);
-  /// Returns a number of the loss buffer, once record_loss() has copied it.
+  void plan_gradient_norm(const Instr& instr);
+  void keep_loss(const double* loss);
+  /// Returns a number of the loss buffer, once keep_loss() has copied it.
   template <typename Number>
   double loss_number(Number number) const {
     return (*loss_slots_)[static_cast<size_t>(slot_of(number))];
@@ -214,8 +214,8 @@ class Executor {
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.
-  std::vector<TypedSpan> norm_parts_;
-  std::vector<double*> norm_sums_;
+  std::vector<TypedSpan> gradient_norm_parts_;
+  std::vector<double*> gradient_norm_sums_;
   std::optional<TypedSpan> loss_;
   /// The program has a kDecide instruction.
   bool decides_ = false;

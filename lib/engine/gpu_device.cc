@@ -85,7 +85,7 @@ bool GpuDevice::works_on_host(const Instr& instr) const {
       return instr.lane == Lane::kDisk || crosses_tiers(instr) ||
              (on_host(instr.reads[0]) && on_host(instr.writes[0]));
     case InstrKind::kClear:
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return on_host(instr.writes[0]);
     case InstrKind::kGradientNorm:
@@ -439,9 +439,9 @@ void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
                              gpu_.stream(lane));
 }
 
-void GpuDevice::measure(Lane lane, const FlatUpdate& update, Tier tier,
-                        const OptimizerConfig& optimizer) {
-  if (tier != Tier::kDevice) return host_.measure(lane, update, tier, optimizer);
+void GpuDevice::compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
+                               const OptimizerConfig& optimizer) {
+  if (tier != Tier::kDevice) return host_.compute_scales(lane, update, tier, optimizer);
   kernels().measure_codes(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }
 

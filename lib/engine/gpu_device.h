@@ -40,8 +40,8 @@ class GpuDevice final : public LaneDevice {
                        std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier,
               const OptimizerConfig& optimizer) override;
-  void measure(Lane lane, const FlatUpdate& update, Tier tier,
-               const OptimizerConfig& optimizer) override;
+  void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
+                      const OptimizerConfig& optimizer) override;
   bool can_record() const override { return can_record_; }
   void begin_recording(InstrId first) override;
   void end_recording() override;

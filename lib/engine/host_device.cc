@@ -46,7 +46,8 @@ void HostDevice::update(Lane, const FlatUpdate& update, Tier, const OptimizerCon
   optimizer_update(update, optimizer, *scalars_);
 }
 
-void HostDevice::measure(Lane, const FlatUpdate& update, Tier, const OptimizerConfig& optimizer) {
+void HostDevice::compute_scales(Lane, const FlatUpdate& update, Tier,
+                                const OptimizerConfig& optimizer) {
   measure_codes(update, optimizer, *scalars_);
 }
 

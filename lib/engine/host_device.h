@@ -28,8 +28,8 @@ class HostDevice final : public LaneDevice {
                        std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier,
               const OptimizerConfig& optimizer) override;
-  void measure(Lane lane, const FlatUpdate& update, Tier tier,
-               const OptimizerConfig& optimizer) override;
+  void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
+                      const OptimizerConfig& optimizer) override;
   void drain() override {}
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;

@@ -139,10 +139,10 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
   }
 }
 
-void InitialWeights::require_fit(const ModelDescription& model) {
+void InitialWeights::check_fit(const ModelDescription& model) {
   model_ = &model;
-  require_weights(model, folder_);
-  if (adapter_ != nullptr) stored_ = require_adapter(model, *adapter_);
+  check_model_weights(model, folder_);
+  if (adapter_ != nullptr) stored_ = check_adapter(model, *adapter_);
 }
 
 void InitialWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
@@ -163,7 +163,7 @@ const TensorInfo& InitialWeights::tensor_of(const std::string& name) const {
 }
 
 void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
-  require(model_ != nullptr, "lengths of rows are requested after require_fit");
+  require(model_ != nullptr, "lengths of rows are requested after check_fit");
   for (const TensorPart& part : wanted)
     if (!stored_.contains(part.tensor->name))
       lengths_[part.tensor->name] = {

@@ -37,7 +37,7 @@ class InitialWeights {
 
   /// Throws Error(kBadInput) for a folder that does not fit `model`, with the name of every tensor
   /// that is missing, unknown or misshapen. `model` is borrowed.
-  void require_fit(const ModelDescription& model);
+  void check_fit(const ModelDescription& model);
   /// Computes the row lengths of the wanted parts of tensors of InitialSource::kRowLengths, each
   /// once, on `threads` threads. Call it before these tensors are read.
   void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
@@ -59,9 +59,9 @@ class InitialWeights {
   const ModelFolder& folder_;
   uint64_t seed_;
   const AdapterFolder* adapter_;
-  /// The model, after require_fit().
+  /// The model, after check_fit().
   const ModelDescription* model_ = nullptr;
-  /// The places where `adapter_` holds tensors, by the model's names; require_fit() fills the map.
+  /// The places where `adapter_` holds tensors, by the model's names; check_fit() fills the map.
   std::map<std::string, AdapterTensor> stored_;
   /// The computed row lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;

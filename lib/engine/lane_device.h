@@ -107,8 +107,8 @@ class LaneDevice {
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) = 0;
   /// Computes the new scales (measure_codes()) of the values that update() will write.
-  virtual void measure(Lane lane, const FlatUpdate& update, Tier tier,
-                       const OptimizerConfig& optimizer) = 0;
+  virtual void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
+                              const OptimizerConfig& optimizer) = 0;
 
   // Returns whether the device can record instructions. If it can, one thread may run instructions
   // [first, last) in program order between begin_recording() and end_recording(), which records

@@ -242,8 +242,8 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-ModelState::ReadTensor ModelState::make_reader(const InitialWeights& first) const {
-  return [&first](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
+ModelState::ReadTensor ModelState::make_reader(const InitialWeights& initial) const {
+  return [&initial](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
     int64_t until = 0;
@@ -254,26 +254,26 @@ ModelState::ReadTensor ModelState::make_reader(const InitialWeights& first) cons
       // released.
       for (int64_t at = begin; at < end; at += kChunk) {
         const int64_t stop = std::min(at + kChunk, end);
-        first.read(tensor, at, stop,
-                   {to + position + (at - begin), static_cast<size_t>(stop - at)});
-        if (stop - at == kChunk) first.release(tensor, at, stop);
+        initial.read(tensor, at, stop,
+                     {to + position + (at - begin), static_cast<size_t>(stop - at)});
+        if (stop - at == kChunk) initial.release(tensor, at, stop);
       }
     });
-    first.release(tensor, from, until);
+    initial.release(tensor, from, until);
   };
 }
 
 /// Packs this rank's part of a packed tensor, at most kPackedPart elements at a time, with the
 /// scales of the whole tensor.
-void ModelState::pack(const StatePiece& piece, const Slice& slice, const InitialWeights& first) {
+void ModelState::pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
   std::vector<float> values(
       static_cast<size_t>(std::min(kPackedPart, std::max(tensor.numel(), slice.extent))));
   const auto read = [&](int64_t begin, int64_t end) {
     const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
-    first.read(tensor, begin, end, some);
-    first.release(tensor, begin, end);
+    initial.read(tensor, begin, end, some);
+    initial.release(tensor, begin, end);
     return std::span<const float>(some);
   };
   const PackScales scales =
@@ -295,16 +295,16 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
 }
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
-void ModelState::fill_first(const StatePiece& piece, const InitialWeights& first) {
-  if (!packed(piece)) return fill(piece, DType::kF32, make_reader(first));
+void ModelState::fill_initial(const StatePiece& piece, const InitialWeights& initial) {
+  if (!packed(piece)) return fill(piece, DType::kF32, make_reader(initial));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.is_in_main_memory(program_, piece.range)) {
     run_in_parallel(
-        slices.size(), [&](size_t i) { pack(piece, slices[i], first); },
+        slices.size(), [&](size_t i) { pack(piece, slices[i], initial); },
         static_cast<size_t>(kernel_threads()));
     return;
   }
-  for (const Slice& slice : slices) pack(piece, slice, first);
+  for (const Slice& slice : slices) pack(piece, slice, initial);
 }
 
 /// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0
@@ -318,8 +318,8 @@ void ModelState::fill_constant(const StatePiece& piece, double number) {
 }
 
 /// Measures the row lengths that are the initial DoRA magnitudes, for the pieces of this rank that
-/// are filled from `first` (`is_read`).
-void ModelState::measure_lengths(InitialWeights& first,
+/// are filled from `initial` (`is_read`).
+void ModelState::measure_lengths(InitialWeights& initial,
                                  const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
   for (const StatePiece& piece : pieces_) {
@@ -337,25 +337,25 @@ void ModelState::measure_lengths(InitialWeights& first,
   }
   std::vector<TensorPart> parts;
   for (const auto& [id, part] : wanted) parts.push_back(part);
-  first.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
+  initial.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
 }
 
-void ModelState::load(InitialWeights first) {
-  first.require_fit(model_);
-  measure_lengths(first, [](const StatePiece& piece) { return piece.state < 0; });
+void ModelState::load(InitialWeights initial) {
+  initial.check_fit(model_);
+  measure_lengths(initial, [](const StatePiece& piece) { return piece.state < 0; });
   for (const StatePiece& piece : pieces_) {
     if (piece.state < 0)
-      fill_first(piece, first);
+      fill_initial(piece, initial);
     else
       fill_constant(piece, options_.optimizer_states[static_cast<size_t>(piece.state)].first);
   }
   ::malloc_trim(0);  // returns the freed buffers of reading to the system: steps do not need them
 }
 
-std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights first) {
-  std::vector<StateConversion> conversions = checkpoint.require_states(states());
-  first.require_fit(model_);
-  measure_lengths(first, [&](const StatePiece& piece) { return !trains(piece); });
+std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights initial) {
+  std::vector<StateConversion> conversions = checkpoint.check_states(states());
+  initial.check_fit(model_);
+  measure_lengths(initial, [&](const StatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
     checkpoint.read(
@@ -365,7 +365,7 @@ std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWei
     if (trains(piece))
       fill(piece, stored_dtype(piece), read);
     else
-      fill_first(piece, first);
+      fill_initial(piece, initial);
   }
   checkpoint.close_files();
   ::malloc_trim(0);  // as above

@@ -36,12 +36,12 @@ class ModelState {
 
   /// Fills this rank's part of every parameter with its initial values. Throws Error(kBadInput)
   /// with every tensor that is missing, unknown or misshapen.
-  void load(InitialWeights first);
+  void load(InitialWeights initial);
 
   /// Fills all state of this rank: trained state from the checkpoint, regardless of the layout that
-  /// wrote it, and frozen parameters from `first`, as at the start of training. Returns the states
-  /// that the checkpoint holds in another precision. Throws Error(kBadInput).
-  std::vector<StateConversion> load(Checkpoint& checkpoint, InitialWeights first);
+  /// wrote it, and frozen parameters from `initial`, as at the start of training. Returns the
+  /// states that the checkpoint holds in another precision. Throws Error(kBadInput).
+  std::vector<StateConversion> load(Checkpoint& checkpoint, InitialWeights initial);
 
   /// Lists the slices that this rank writes into a checkpoint. If several ranks hold copies of a
   /// state, the first of them writes it. The slices refer to the state itself, which must not
@@ -77,7 +77,7 @@ class ModelState {
                                         const Box& box, void* out)>;
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
-  ReadTensor make_reader(const InitialWeights& first) const;
+  ReadTensor make_reader(const InitialWeights& initial) const;
   std::string kind_of(int32_t state) const;
   /// Returns the dtype of a state as a checkpoint holds it.
   DType stored_dtype(const StatePiece& piece) const;
@@ -94,10 +94,10 @@ class ModelState {
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReading reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
-  void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& first);
-  void measure_lengths(InitialWeights& first,
+  void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial);
+  void measure_lengths(InitialWeights& initial,
                        const std::function<bool(const StatePiece&)>& is_read) const;
-  void fill_first(const StatePiece& piece, const InitialWeights& first);
+  void fill_initial(const StatePiece& piece, const InitialWeights& initial);
   void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);

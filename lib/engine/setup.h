@@ -69,7 +69,7 @@ class TrainingSetup {
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 ||
-           (state.stage == 3 && state_place(state).count > 1);
+           (state.zero_stage == 3 && state_place(state).count > 1);
   }
 
  private:

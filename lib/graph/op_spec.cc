@@ -41,11 +41,11 @@ bool is_gpu_pair(std::span<const Op> list, size_t i) {
          std::equal(list[i].in.begin(), list[i].in.end(), list[i + 1].in.begin());
 }
 
-bool result_is_term(OpKind kind, size_t result, char letter) {
+bool result_is_partial(OpKind kind, size_t result, char letter) {
   return !has_letter(operands_of(shared_spec(kind, letter)).out.at(result), letter);
 }
 
-bool gradient_is_term(OpKind kind, size_t operand, char letter) {
+bool gradient_is_partial(OpKind kind, size_t operand, char letter) {
   const Operands operands = operands_of(shared_spec(kind, letter));
   return !has_letter(operands.in.at(operand), letter) && has_letter(operands.out.at(0), letter);
 }

@@ -30,8 +30,8 @@ struct OpSpec {
   /// if one may be left out before another, the two differ in their number of dimensions.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may divide the operation. Each rank has a part
-  /// of every operand that has the letter, and all of the other operands (result_is_term() and
-  /// gradient_is_term()). Letters of sums and products count, and K counts as H. Empty: the
+  /// of every operand that has the letter, and all of the other operands (result_is_partial() and
+  /// gradient_is_partial()). Letters of sums and products count, and K counts as H. Empty: the
   /// operation is not divided, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
   /// The result that the backward list recomputes instead of keeping it from forward; -1: none.
@@ -92,14 +92,14 @@ Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 /// the scratch of the first then lives until the second is done.
 bool is_gpu_pair(std::span<const Op> list, size_t i);
 
-/// Returns whether each rank computes a term of a result's sum over the ranks, if tensor-parallel
-/// ranks divide the operation along `letter` (x w^T of some columns of x and w). False: each rank
-/// computes its part of the result.
-bool result_is_term(OpKind kind, size_t result, char letter);
+/// Returns whether each rank computes a partial result, which is summed over the ranks, if
+/// tensor-parallel ranks divide the operation along `letter` (x w^T of some columns of x and w).
+/// False: each rank computes its part of the result.
+bool result_is_partial(OpKind kind, size_t result, char letter);
 
-/// Returns whether each rank computes a term of the gradient with respect to an operand: it has the
+/// Returns whether each rank computes a partial gradient with respect to an operand: it has the
 /// whole operand and uses its part of the results' gradients. False: each rank computes the whole
 /// gradient, or has a part of the operand and of its gradient.
-bool gradient_is_term(OpKind kind, size_t operand, char letter);
+bool gradient_is_partial(OpKind kind, size_t operand, char letter);
 
 }  // namespace ftrun

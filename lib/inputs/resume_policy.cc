@@ -161,8 +161,8 @@ RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
   return before;
 }
 
-void require_same_base(const CheckpointMeta& saved, const std::string& step,
-                       const ModelFolder& base) {
+void check_same_base(const CheckpointMeta& saved, const std::string& step,
+                     const ModelFolder& base) {
   const auto record = saved.extra.find(kBaseRecord);
   if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
   throw Error(

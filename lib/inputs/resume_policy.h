@@ -28,8 +28,7 @@ inline constexpr const char* kBaseRecord = "base_weights";
 
 /// Throws Error(kBadInput) for a base whose weights differ from those on which the checkpoint was
 /// trained.
-void require_same_base(const CheckpointMeta& saved, const std::string& step,
-                       const ModelFolder& base);
+void check_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base);
 
 /// The extra field of a checkpoint that holds EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";

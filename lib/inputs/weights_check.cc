@@ -20,11 +20,11 @@ namespace {
 /// Refuses a tied model whose folder stores a head that differs from the embedding: transformers 4
 /// ties the two nevertheless, transformers 5 does not, so the folder has two meanings. If the
 /// folder has both matrices, reads both to compare them.
-void require_tied(const ModelDescription& model, const ModelFolder& folder) {
+void check_tied(const ModelDescription& model, const ModelFolder& folder) {
   const TensorNames& names = tensor_names(model.family);
   const std::string embedding = cat(names.embedding, ".weight"), head = cat(names.head, ".weight");
   if (!model.tied || folder.find(head) == nullptr) return;
-  folder.require_weight_dtype(head);
+  folder.check_weight_dtype(head);
   if (folder.holds_equal(embedding, head)) return;
   throw Error(ExitCode::kBadInput,
               cat(folder.path(), ": config.json ties ", head, " to ", embedding,
@@ -64,7 +64,7 @@ void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool
   for (const TensorInfo& tensor : model.tensors) {
     const StoredLocation& location = tensor.stored;
     if (location.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
-    // require_weights() reports what is missing or misshapen.
+    // check_model_weights() reports what is missing or misshapen.
     const std::vector<std::string> stored = location.names();
     const bool has_all = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
       const StoredTensor* found = folder.find(name);
@@ -93,7 +93,7 @@ ModelFolder open_model_folder(const std::string& path, const ModelDescription& m
   return folder;
 }
 
-void require_weights(const ModelDescription& model, const ModelFolder& folder) {
+void check_model_weights(const ModelDescription& model, const ModelFolder& folder) {
   constexpr size_t kProblemsUnderCause = 6;
   std::vector<std::pair<std::string, Dims>> found;
   for (const std::string& name : folder.names()) found.emplace_back(name, folder.at(name).shape);
@@ -108,12 +108,12 @@ void require_weights(const ModelDescription& model, const ModelFolder& folder) {
                 remedy_of(model, folder, problems, names));
   }
   for (const TensorInfo& tensor : model.tensors)
-    if (tensor.initial.source == InitialSource::kFolder) folder.require_weight_dtype(tensor.name);
-  require_tied(model, folder);
+    if (tensor.initial.source == InitialSource::kFolder) folder.check_weight_dtype(tensor.name);
+  check_tied(model, folder);
 }
 
-std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
-                                                     const AdapterFolder& adapter) {
+std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model,
+                                                   const AdapterFolder& adapter) {
   std::map<std::string, AdapterTensor> places;
   std::vector<std::string> problems;
   std::set<std::string> known;

@@ -24,12 +24,12 @@ ModelFolder open_model_folder(const std::string& path, const ModelDescription& m
 /// Throws Error(kBadInput) for a model folder whose tensors are not those of its config.json, or
 /// cannot be read as weights. Reads only headers, except that it also reads the embedding and the
 /// head of a tied model whose folder has both.
-void require_weights(const ModelDescription& model, const ModelFolder& folder);
+void check_model_weights(const ModelDescription& model, const ModelFolder& folder);
 
 /// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.
 /// Throws Error(kBadInput), which lists all differences, for a folder with other tensors.
-std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
-                                                     const AdapterFolder& adapter);
+std::map<std::string, AdapterTensor> check_adapter(const ModelDescription& model,
+                                                   const AdapterFolder& adapter);
 
 /// Reads elements [begin, end) of a model tensor from an adapter's folder.
 void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,

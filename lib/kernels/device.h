@@ -147,8 +147,8 @@ class DeviceKernels {
   /// Returns the bytes of scratch that sum_of_squares needs for `count` elements.
   virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;
   /// Sets *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32, BF16 or F16.
-  /// Groups of blocks have the bits that the CPU gives them (norm_blocks.h); they are added in a
-  /// fixed tree.
+  /// Groups of blocks have the bits that the CPU gives them (gradient_norm_blocks.h); they are
+  /// added in a fixed tree.
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,
                               double* sum, void* scratch, DeviceStream stream) = 0;
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/dtype.h"
-#include "kernels/norm_blocks.h"
+#include "kernels/gradient_norm_blocks.h"
 #include "kernels/step_scalars.h"
 #include "optimizers/block_map.h"
 #include "optimizers/max_states.h"
@@ -47,8 +47,8 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
 // threads and, except sum_of_squares(), for any division of a buffer into calls. Arithmetic is
 // fp32; results are rounded to nearest, ties to even, except where stochastic rounding is named.
 
-/// Sums the squares of g[0..count), F32, BF16 or F16, in double, in the order of norm_blocks.h from
-/// g's start. NaN or infinity in g give a non-finite result.
+/// Sums the squares of g[0..count), F32, BF16 or F16, in double, in the order of
+/// gradient_norm_blocks.h from g's start. NaN or infinity in g give a non-finite result.
 double sum_of_squares(const void* g, DType dtype, int64_t count);
 
 /// Converts to[i] = from[i], between F32, BF16 and F16. The ranges must not overlap, unless they

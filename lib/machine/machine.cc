@@ -70,8 +70,8 @@ Link link_between_nodes(const Machine& machine, int ranks_on_node) {
   return link;
 }
 
-double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
-                        int ranks_on_node) {
+double collective_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
+                          int ranks_on_node) {
   if (ranks < 2) return 0;
   if (ranks_on_node < ranks) {
     if (machine.cluster_link.bandwidth == 0)
@@ -83,8 +83,8 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
     return ring_seconds(link_between_nodes(machine, ranks_on_node), machine.node_link.latency, kind,
                         bytes, ranks, nodes - 1);
   }
-  if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
-      found != machine.exchanges.end())
+  if (const auto found = machine.collectives.find(cat(kind, " ", ranks));
+      found != machine.collectives.end())
     return seconds_at(found->second, bytes);
   if (machine.node_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,

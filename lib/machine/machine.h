@@ -77,7 +77,7 @@ struct Machine {
   double host_memory_capacity = 0;
   /// Seconds of a collective by its bytes; the key has its kind and number of ranks, all of one
   /// node: "all_reduce 2".
-  std::map<std::string, Curve> exchanges;
+  std::map<std::string, Curve> collectives;
   /// Bytes a second of the disk; 0: not known.
   double disk_read = 0, disk_write = 0;
   /// The minimum seconds that an operation takes.
@@ -103,8 +103,8 @@ double seconds_with_slowdown(const Rates& rates, const std::string& kind, double
 /// data of one rank. The time is the one measured on the node if there is one, else that of a ring
 /// (Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH"). A ring
 /// over several nodes enters each node through the links of all its ranks there, as NCCL's do.
-double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
-                        int ranks_on_node);
+double collective_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
+                          int ranks_on_node);
 
 /// Returns the link that each rank of a ring uses if the ring has `ranks_on_node` ranks on each of
 /// several nodes. The link has the latency of a hop between nodes, and the bandwidth of the node's

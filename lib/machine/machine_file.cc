@@ -216,7 +216,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     const Curve curve = curve_of(top, *entry, QuantityUnit::kBytes, [&](const ConfigNode& value) {
       return top.quantity_of(value, value.text, QuantityUnit::kSeconds);
     });
-    if (!curve.empty()) machine.exchanges[entry->key] = curve;
+    if (!curve.empty()) machine.collectives[entry->key] = curve;
   }
   if (const ConfigNode* const disk = top.find("disk")) {
     MachineSection section(*disk, "disk", problems);
@@ -374,8 +374,8 @@ std::string machine_yaml(const Machine& machine) {
                             link_text("cluster", machine.cluster_link) +
                             link_text("host", machine.host_link);
   if (!links.empty()) text += cat("links:\n", links);
-  if (!machine.exchanges.empty()) text += "exchange:\n";
-  for (const auto& [kind, curve] : machine.exchanges)
+  if (!machine.collectives.empty()) text += "exchange:\n";
+  for (const auto& [kind, curve] : machine.collectives)
     text += cat(
         "  ", kind, ": ",
         curve_text(curve, QuantityUnit::kBytes,

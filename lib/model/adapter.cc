@@ -175,8 +175,8 @@ class ModuleChoice {
   bool told_odd_ = false;
 };
 
-void require_blocks(const ModelConfig& config, const LoraOptions& options,
-                    std::vector<std::string>& problems) {
+void check_blocks(const ModelConfig& config, const LoraOptions& options,
+                  std::vector<std::string>& problems) {
   for (const int64_t layer : options.layers)
     if (layer < 0 || layer >= config.layers)
       problems.push_back(
@@ -206,7 +206,7 @@ std::string nothing_chosen_text(const ModelConfig& config, const std::string& pa
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   const TensorNames& names = tensor_names(config.family);
   ModuleChoice choice(options, names);
-  require_blocks(config, options, choice.problems);
+  check_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
   adapter.init = options.init;

@@ -259,7 +259,7 @@ class SplitLinearLayers {
   /// Emits y = x w^T + b for all tokens. Each rank computes some columns of y.
   ValueId column_parallel(ValueId all, const MatrixParams& params) {
     const auto& [weight, bias, projections, lora] = params;
-    const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
+    const int ranks = gradient_is_partial(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
     const LinearAttrs attrs{.gradient_ranks = ranks};
     if (lora.magnitudes >= 0) return with_magnitudes(all, weight, bias, lora, attrs, 'O');
     return adapted(all, ops::linear(g_, all, weight, bias, attrs), lora, attrs);

@@ -62,8 +62,8 @@ struct TensorInfo {
   int64_t padding = 0;
   /// The number of neighboring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
   int copies = 1;
-  /// The gradient that a rank computes is a term of a sum over those ranks, which they must
-  /// compute. False: each rank computes the whole gradient.
+  /// A rank computes a partial gradient: those ranks must sum what they compute. False: each rank
+  /// computes the whole gradient.
   bool partial_gradient = false;
   /// Training updates the tensor. False: it is frozen (model/freeze.h).
   bool trainable = true;

@@ -35,7 +35,7 @@ std::string family_names() {
 
 namespace {
 
-void require_float(DType dtype, std::string_view what) {
+void check_float(DType dtype, std::string_view what) {
   if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
   throw Error(ExitCode::kUnsupported, cat(what, " in ", dtype_name(dtype), " are not supported"),
               "use fp32, bf16 or fp16");
@@ -54,7 +54,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                              const TensorSplit& split, const Adapter& adapter) {
   if (!find_family(config.family)) bug(cat("no family ", config.family));
   require(given.rows > 0 && given.sequence_length > 0, "a batch has rows and tokens");
-  require_tensor_split(config, split);
+  check_tensor_split(config, split);
   const BatchShape batch = pad_rows(given, split);
   constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
   if (batch.sequence_length > kMaxSize || batch.rows > kMaxSize / batch.sequence_length) {
@@ -82,8 +82,8 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                     " (llama_4_scaling_beta), which is not supported yet"),
                 cat("set data.sequence_length to at most ", config.plain_positions));
   }
-  require_float(dtypes.compute, "activations");
-  require_float(dtypes.gradients, "gradients");
+  check_float(dtypes.compute, "activations");
+  check_float(dtypes.gradients, "gradients");
   require(recompute.every > 0, "recompute.every is at least 1");
   require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
           "an adapter describes each block of the model");

@@ -63,8 +63,8 @@ std::string read_model_type(const json& object, const std::string& where, std::s
   return it->get<std::string>();
 }
 
-const Family& require_family(const std::string& model_type, const std::string& where,
-                             std::string_view prefix) {
+const Family& check_family(const std::string& model_type, const std::string& where,
+                           std::string_view prefix) {
   const Family* family = find_family(model_type);
   if (!family) {
     throw Error(
@@ -439,7 +439,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
     root = decoder_config(root, *outer, findings);
     refuse(findings, where);
   }
-  const Family& family = require_family(read_model_type(root, where, prefix), where, prefix);
+  const Family& family = check_family(read_model_type(root, where, prefix), where, prefix);
   ConfigReader reader(root, findings, prefix);
   ModelConfig config;
   config.family = family.model_type;

@@ -13,7 +13,7 @@ namespace ftrun {
 std::vector<TensorTable::Lora> TensorTable::add_lora(const LoraModule& module) {
   const LinearLayer& first = module.linear_layers.front();
   const int64_t rank = module.low_rank.rank;
-  const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
+  const bool a_term = gradient_is_partial(OpKind::kLoraUp, 1, 'O');
   const std::string a_name = lora_a_name(module.path);
   const TensorId a = add_lora_a(first.is_split_by_outputs
                                     ? replicated(a_name, {rank, first.inputs}, split_, a_term)
@@ -21,7 +21,7 @@ std::vector<TensorTable::Lora> TensorTable::add_lora(const LoraModule& module) {
   std::vector<Lora> all;
   for (const ModulePart& part : parts_of(module.path, module.linear_layers)) {
     const int64_t outputs = part.linear.outputs;
-    const bool term = result_is_term(OpKind::kLinear, 0, 'I');
+    const bool term = result_is_partial(OpKind::kLinear, 0, 'I');
     Lora ids{a, add_lora_b(output_row_tensor(part, lora_b_name(""), {outputs, rank}, term))};
     if (module.magnitudes)
       ids.magnitudes = add_magnitudes(
@@ -35,7 +35,7 @@ TensorTable::Norm TensorTable::add_norm(const std::string& module, const ModelCo
   if (!c.norm_weight) return {};
   const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
   const auto vector = [&](const char* end, size_t operand) {
-    const bool term = split_.sequence && gradient_is_term(kind, operand, 'N');
+    const bool term = split_.sequence && gradient_is_partial(kind, operand, 'N');
     return add(replicated(module + end, {c.hidden}, split_, term));
   };
   Norm ids{vector(".weight", 1)};
@@ -45,7 +45,7 @@ TensorTable::Norm TensorTable::add_norm(const std::string& module, const ModelCo
 
 TensorId TensorTable::add_shared_head_norm(std::string name, int64_t size) {
   return add(
-      replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
+      replicated(std::move(name), {size}, split_, gradient_is_partial(OpKind::kQkNorm, 1, 'H')));
 }
 
 TensorId TensorTable::add_own_head_norms(const std::string& module, int64_t heads, int64_t size,
@@ -71,7 +71,7 @@ std::vector<TensorTable::Linear> TensorTable::add_linear(
     Linear ids{add(std::move(weight))};
     if (linear.bias)
       ids.bias = add(output_row_tensor(part, ".bias", {linear.outputs},
-                                       gradient_is_term(OpKind::kLinear, 2, 'I')));
+                                       gradient_is_partial(OpKind::kLinear, 2, 'I')));
     all.push_back(ids);
   }
   return all;

@@ -113,7 +113,7 @@ class TensorTable {
                                           bool transposed = false);
 
   /// Describes a tensor whose rows, or elements, are the linear layer's outputs. `term`: if each
-  /// rank has the whole tensor, a rank's gradient is a term of a sum over ranks.
+  /// rank has the whole tensor, a rank computes a partial gradient.
   TensorInfo output_row_tensor(const ModulePart& part, std::string_view end, Dims shape, bool term);
 
   TensorId add_lora_a(TensorInfo tensor);

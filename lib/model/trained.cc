@@ -100,8 +100,8 @@ std::set<std::string> saved_tensors(const ModelDescription& model,
 
 /// Refuses to train only a part of one matrix of the graph (q, k and v; gate and up), because its
 /// gradient is computed as a whole.
-void require_whole_matrices(const ModelDescription& model, const std::set<std::string>& trained,
-                            std::vector<std::string>& problems) {
+void check_whole_matrices(const ModelDescription& model, const std::set<std::string>& trained,
+                          std::vector<std::string>& problems) {
   std::set<std::string> reported;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params) {
@@ -126,8 +126,8 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
 
 /// Refuses to train packed matrices: small updates would not change their codes of four or eight
 /// bits.
-void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
-                      std::vector<std::string>& problems) {
+void check_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
+                    std::vector<std::string>& problems) {
   constexpr size_t kMaxShown = 3;
   std::vector<std::string> names;
   for (const Layer& layer : model.layers)
@@ -186,11 +186,11 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   look_for(
       "set train.only to parameters that are not quantized, or train an adapter on the quantized "
       "weights (adapter)",
-      [&] { require_unpacked(model, trained, problems); });
+      [&] { check_unpacked(model, trained, problems); });
   look_for(
       "choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or "
       "\"(gate|up)_proj\" fits all of one",
-      [&] { require_whole_matrices(model, trained, problems); });
+      [&] { check_whole_matrices(model, trained, problems); });
   look_for("remove an expression from train.freeze, or add one to train.only", [&] {
     if (trained.empty()) problems.emplace_back("no parameter is left to train");
   });

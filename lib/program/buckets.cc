@@ -18,7 +18,8 @@ int64_t elements_of(const Program& program, const Instr& instr) {
 
 bool may_join(const Instr& bucket, const Instr& next) {
   return bucket.kind == next.kind && bucket.group() == next.group() &&
-         bucket.exchange().dtype == next.exchange().dtype && bucket.if_finite == next.if_finite;
+         bucket.communication().dtype == next.communication().dtype &&
+         bucket.if_finite == next.if_finite;
 }
 
 /// Adds the ranges of `next` to a bucket. A range of an all-reduce that begins where the bucket's

@@ -186,9 +186,9 @@ class GatherBuilder {
   }
 
   Instr from_secondary(const GatherSpan& span, const Range& shard) const {
-    const Exchange exchange{placement_.groups().secondary,
-                            placement_.spec(span.use.unit).formats.compute.dtype};
-    Instr gather = make_collective(InstrKind::kAllGather, exchange, shard,
+    const Communication communication{placement_.groups().secondary,
+                                      placement_.spec(span.use.unit).formats.compute.dtype};
+    Instr gather = make_collective(InstrKind::kAllGather, communication, shard,
                                    program_.whole(span.use.buffer), span.use.unit);
     gather.micro_batch = span.use.micro_batch;
     return gather;

@@ -7,21 +7,22 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether other ranks compute terms of the unit's gradient from other samples or tokens.
+/// Returns whether other ranks compute partial gradients of the unit from other samples or tokens.
 bool has_gradient_peers(const StateSpec& state) {
   return state.shard != kNoGroup || state.replica != kNoGroup;
 }
 
-std::vector<Instr> sum_shares(const StateSpec& state, const GradientUse& use) {
+std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientUse& use) {
   std::vector<Instr> sums;
-  for (const GradientShares& shares : state.shares) {
+  for (const PartialGradients& partial : state.partial_gradients) {
     std::vector<Range> ranges;
-    for (const UnitRange& part : shares.parts)
+    for (const UnitRange& part : partial.parts)
       add_range(ranges,
                 {use.whole.buffer, use.whole.offset + state.formats.gradient.bytes(part.begin),
                  state.formats.gradient.bytes(part.size())});
-    Instr sum = make_collective(InstrKind::kAllReduce, {shares.group, state.formats.gradient.dtype},
-                                ranges[0], ranges[0], use.unit);
+    Instr sum =
+        make_collective(InstrKind::kAllReduce, {partial.group, state.formats.gradient.dtype},
+                        ranges[0], ranges[0], use.unit);
     sum.reads = sum.writes = std::move(ranges);
     sums.push_back(std::move(sum));
   }
@@ -56,7 +57,7 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& r
 }
 
 /// Copies a reduced gradient to the gradient that the update reads if it is the first of the step,
-/// and adds it otherwise. If other ranks compute terms of the gradient, this runs on the lane of
+/// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of
 /// the reduction instead of the compute lane, so that computation does not wait.
 void add_to_gradient(const Program& program, const StateSpec& state, const Range& part,
                      const Range& to, UnitId id, bool first, std::vector<Instr>& into) {
@@ -79,9 +80,9 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::write_gradient(const ParamLocation& place, int64_t bytes,
-                                        int32_t micro_batch) {
-  const UnitId id = place.unit;
+Range GradientReduction::range_for_gradient(const ParamLocation& location, int64_t bytes,
+                                            int32_t micro_batch) {
+  const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
   const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
@@ -96,7 +97,7 @@ Range GradientReduction::write_gradient(const ParamLocation& place, int64_t byte
     uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
   const Range& whole = uses_[use->second].whole;
-  return {whole.buffer, whole.offset + state.formats.gradient.bytes(place.position), bytes};
+  return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
 bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
@@ -146,7 +147,7 @@ std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) co
 Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
-  Reduction reduction{.before = sum_shares(state, use)};
+  Reduction reduction{.before = sum_partial_gradients(state, use)};
   const Range own = placement_.gradient(id, placement_.shard(id));
   const Range to = state.reduces_micro_batches ? own : use.whole;
   if (!has_gradient_peers(state)) {

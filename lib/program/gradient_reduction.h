@@ -29,7 +29,7 @@ struct Reduction {
   /// collective: they convert the gradient to the dtype in which it is sent.
   std::vector<Instr> before;
   /// The collective, which may be joined with those of other units in a bucket. It has no value if
-  /// no other rank computes a term of the gradient.
+  /// no other rank computes a partial gradient of the unit.
   std::optional<Instr> collective;
   /// Instructions that run after the collective: they move the result to the buffer that the update
   /// reads.
@@ -47,7 +47,7 @@ class GradientReduction {
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
   /// and records the use of the unit's gradient.
-  Range write_gradient(const ParamLocation& place, int64_t bytes, int32_t micro_batch);
+  Range range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
@@ -61,7 +61,7 @@ class GradientReduction {
   /// Makes the reduction of a gradient. `first` means that nothing has been written to the sum's
   /// buffer in this step.
   Reduction reduce(const GradientUse& use, bool first);
-  /// Returns whether another stage computes a term of the unit's gradient.
+  /// Returns whether another stage computes a partial gradient of the unit.
   bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).shared_by_stages; }
 
  private:

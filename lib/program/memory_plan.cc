@@ -130,7 +130,7 @@ StateFormula state_formula(const StepPlan& plan) {
   const bool master = std::any_of(specs.begin(), specs.end(),
                                   [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
-  if (state.stage == 3) formula.secondary_shards = state.secondary_shards;
+  if (state.zero_stage == 3) formula.secondary_shards = state.secondary_shards;
   return formula;
 }
 

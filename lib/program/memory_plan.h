@@ -44,8 +44,8 @@ struct MemoryPlan {
   int64_t main_memory() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
 };
 
-/// Plans the memory of programs: programs share persistent buffers of the same kind in the
-/// same tier, and an arena is as large as the largest program needs.
+/// Plans the memory of programs: programs share persistent buffers of the same kind in the same
+/// tier, and an arena is as large as the largest program needs.
 MemoryPlan memory_plan(const std::vector<const Program*>& programs);
 /// Plans the memory of all of a rank's programs.
 MemoryPlan memory_plan(const StepPlan& plan);

@@ -29,20 +29,20 @@ class ParameterUses {
 
   /// Assigns bytes [position, +bytes) of the unit's parameters, readable until release(), and
   /// records the use of a unit that must be gathered.
-  Range use_parameters(const ParamLocation& place, int64_t bytes, int32_t micro_batch) {
-    const StateSpec& state = placement_.spec(place.unit);
+  Range range_for_parameters(const ParamLocation& location, int64_t bytes, int32_t micro_batch) {
+    const StateSpec& state = placement_.spec(location.unit);
     if (!state.gathered) {
-      const Range at = placement_.parameters(place.unit, {place.position, place.position});
+      const Range at = placement_.parameters(location.unit, {location.position, location.position});
       return {at.buffer, at.offset, bytes};
     }
-    const auto [use, is_new] = joinable_uses_.try_emplace(place.unit, uses_.size());
+    const auto [use, is_new] = joinable_uses_.try_emplace(location.unit, uses_.size());
     if (is_new) {
-      const Range whole = add_temporary(program_, cat("gathered.", place.unit, ".", uses_.size()),
-                                        Tier::kDevice, Category::kBuckets, state.formats.compute,
-                                        placement_.sharding().whole(place.unit));
-      uses_.push_back({place.unit, micro_batch, whole.buffer});
+      const Range whole = add_temporary(
+          program_, cat("gathered.", location.unit, ".", uses_.size()), Tier::kDevice,
+          Category::kBuckets, state.formats.compute, placement_.sharding().whole(location.unit));
+      uses_.push_back({location.unit, micro_batch, whole.buffer});
     }
-    return {uses_[use->second].buffer, state.formats.compute.bytes(place.position), bytes};
+    return {uses_[use->second].buffer, state.formats.compute.bytes(location.position), bytes};
   }
 
   /// Ends the uses of all units except `kept`, the units that the next operation list reads too.

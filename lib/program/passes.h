@@ -13,9 +13,10 @@ namespace ftrun {
 
 // The step builder writes a plain program, which holds the computation and says which instructions
 // use the parameters, gradients and activations that are stored elsewhere between uses. Passes of
-// the first kind make the instructions that move this data; merge_insertions() inserts them.
-// Passes of the second kind transform the whole program: order_communication, plan_memory,
-// overlap_disk_requests. No pass changes what is computed.
+// the first kind make the instructions that move this data, which the computation requires
+// (gather_parameters, reduce_gradients) or which saves memory (offload_outputs);
+// merge_insertions() inserts them. Passes of the second kind transform the whole program:
+// add_waits, place_buffers, overlap_disk_requests. They never change what is computed.
 
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.
@@ -60,13 +61,13 @@ std::vector<Insertion> offload_outputs(Program& program,
 /// and communication also alternate in the order of the list (DeepSpeed's overlap_comm), except
 /// communication between stages of a pipeline. Copies between tiers overlap both. Removes waits
 /// that others imply.
-Program order_communication(Program program, bool overlap);
+Program add_waits(Program program, bool overlap);
 
 /// Gives every buffer that is not persistent an offset in its arena, so that buffers with separate
 /// lifetimes share memory. Private buffers of the device go into gaps of the shared arena if that
 /// makes the arenas smaller. `existing` holds the sizes of the arenas that the rank already has for
 /// another program: an arena does not grow as long as the other one has room.
-Program plan_memory(Program program, const ArenaBytes& existing = {});
+Program place_buffers(Program program, const ArenaBytes& existing = {});
 
 /// Marks each disk request that may start while the previous request of the lane still runs
 /// (DiskRequest), because the two share no bytes, not even in an arena. Overlapping requests keep

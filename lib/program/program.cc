@@ -151,14 +151,14 @@ bool is_between_stages(const Program& program, Lane lane) {
   return group != nullptr && group->ranks.axes().intersects(kStageAxes);
 }
 
-Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
-                      int32_t unit) {
+Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
+                      const Range& out, int32_t unit) {
   return {.kind = kind,
-          .lane = lane_of(exchange.group),
+          .lane = lane_of(communication.group),
           .reads = {in},
           .writes = {out},
           .unit = unit,
-          .detail = exchange};
+          .detail = communication};
 }
 
 Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit) {
@@ -205,7 +205,7 @@ std::string_view lane_mark(Lane lane) {
 std::string group_text(const Program& program, const Instr& instr) {
   if (instr.group() == kNoGroup) return "";
   const std::string text = cat(" over ", program.group(instr.group()).ranks.label);
-  return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.exchange().shift) : text;
+  return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.communication().shift) : text;
 }
 
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
@@ -287,9 +287,10 @@ uint64_t program_hash(const Program& program) {
     if (!instr.communicates()) continue;
     out << '\n'
         << instr_name(instr.kind) << group_text(program, instr) << ' '
-        << dtype_name(instr.exchange().dtype) << (instr.exchange().is_max ? " largest" : "")
+        << dtype_name(instr.communication().dtype)
+        << (instr.communication().is_max ? " largest" : "")
         << (instr.kind == InstrKind::kCountedAllToAll
-                ? cat(" rows of ", instr.exchange().row_elements)
+                ? cat(" rows of ", instr.communication().row_elements)
                 : "")
         << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})

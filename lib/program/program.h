@@ -53,7 +53,7 @@ enum class Persistent : int32_t {
   kPackedSecondaryShards,
   kMaster,
   kLoss,
-  kNorm,
+  kGradientNorm,
   kSnapshot,
   /// The first state of the optimizer; state i is kOptimizerStates + i.
   kOptimizerStates,
@@ -75,9 +75,9 @@ struct Buffer {
   /// The buffer is allocated through the communicator, so that ranks of the same machine can read
   /// it.
   bool peer_visible = false;
-  /// The buffer is private, but lies in a gap of the arena that peers read; set by plan_memory.
+  /// The buffer is private, but lies in a gap of the arena that peers read; set by place_buffers.
   bool in_gap = false;
-  /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
+  /// Byte offset in its arena, set by place_buffers; -1 for persistent buffers.
   int64_t arena_offset = -1;
   /// The format of the buffer's elements; U8 if it holds values of several dtypes.
   StorageFormat format{.dtype = DType::kU8};
@@ -133,7 +133,7 @@ constexpr bool is_communication(Lane lane) {
 /// * kAllGather: writes[i] gets reads[i] of every rank
 /// * kAllToAll: writes[i] gets this rank's block of reads[i] of every rank
 /// * kCountedAllToAll is like kAllToAll, for blocks of any number of rows, counted by their sender
-/// * kShift: writes[i] gets reads[i] of the rank Exchange::shift places before this one
+/// * kShift: writes[i] gets reads[i] of the rank Communication::shift places before this one
 /// * kSend sends reads[0] to the other rank of `group` (a link), which has the kReceive
 /// * kReceive receives writes[0] from the other rank of `group`
 enum class InstrKind : uint8_t {
@@ -147,12 +147,12 @@ enum class InstrKind : uint8_t {
 #define FTRUN_STEP_COLLECTIVE(kind, name) kind,
 #define FTRUN_OTHER_COLLECTIVE(kind, name)
 #include "base/collectives.inc"
-  kCopy,          // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
-  kAccumulate,    // adds reads[0] to writes[0]
-  kGradientNorm,  // writes the sum of squares of reads[i] to writes[i] (one F64 each)
-  kDecide,        // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
-  kMeasure,       // computes the new scales of 8-bit states of a tensor that straddles blocks
-  kUpdate,        // runs the optimizer over one range of parameters
+  kCopy,           // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
+  kAccumulate,     // adds reads[0] to writes[0]
+  kGradientNorm,   // writes the sum of squares of reads[i] to writes[i] (one F64 each)
+  kDecide,         // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
+  kComputeScales,  // computes the new scales of 8-bit states of a tensor that straddles blocks
+  kUpdate,         // runs the optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = enumerator_count<InstrKind>();
 
@@ -191,12 +191,12 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Exchange is the detail of collectives and transfers. The kind of data decides which members of
-/// Instr are set:
+/// Communication is the detail of collectives and transfers. The kind of data decides which members
+/// of Instr are set:
 /// * a collective within a layer's operation list: `layer` and `micro_batch`
 /// * gradients or parameters: `unit`
 /// * transfers between stages of a pipeline: `micro_batch`
-struct Exchange {
+struct Communication {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
   /// A kAllReduce computes the maximum over the ranks instead of the sum.
@@ -211,8 +211,8 @@ struct Exchange {
   int64_t row_elements = 1;
 };
 
-/// UpdateRange is the detail of kUpdate and kMeasure. UpdateOperands (program/update_operands.h)
-/// names the ranges that they read and write.
+/// UpdateRange is the detail of kUpdate and kComputeScales. UpdateOperands
+/// (program/update_operands.h) names the ranges that they read and write.
 struct UpdateRange {
   /// The update applies weight decay.
   bool decay = false;
@@ -226,10 +226,11 @@ struct UpdateRange {
   std::optional<BlockMap> blocks = {};
 };
 
-/// NormSlots is the detail of kGradientNorm: the number of ranks that have their own slots in the
-/// norm buffer, and this rank's index among them. The rank's slots are those with slot % ranks ==
-/// place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the slots.
-struct NormSlots {
+/// GradientNormSlots is the detail of kGradientNorm: the number of ranks that have their own slots
+/// in the norm buffer, and this rank's index among them. The rank's slots are those with slot %
+/// ranks == place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the
+/// slots.
+struct GradientNormSlots {
   int32_t ranks = 1;
   int32_t place = 0;
 };
@@ -246,7 +247,7 @@ struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;
   /// The instructions that must be done before this one. Passes add the waits that do not follow
-  /// from reads and writes; order_communication adds the rest.
+  /// from reads and writes; add_waits adds the rest.
   std::vector<InstrId> waits;
   std::vector<Range> reads;
   std::vector<Range> writes;
@@ -258,21 +259,22 @@ struct Instr {
   /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
   /// Data that only this kind of instruction has; std::monostate for kinds without any.
-  std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
+  std::variant<std::monostate, LayerOps, Communication, GradientNormSlots, UpdateRange, DiskRequest>
+      detail;
 
   bool runs_ops() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
   /// Returns whether the instruction runs together with other ranks: a collective, or a transfer
   /// between two ranks.
-  bool communicates() const { return std::holds_alternative<Exchange>(detail); }
+  bool communicates() const { return std::holds_alternative<Communication>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
-  const Exchange& exchange() const { return std::get<Exchange>(detail); }
-  Exchange& exchange() { return std::get<Exchange>(detail); }
+  const Communication& communication() const { return std::get<Communication>(detail); }
+  Communication& communication() { return std::get<Communication>(detail); }
   /// Returns the instruction's group; kNoGroup where it does not communicate.
-  GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
-  /// Returns the detail of a kUpdate or kMeasure.
+  GroupId group() const { return communicates() ? communication().group : kNoGroup; }
+  /// Returns the detail of a kUpdate or kComputeScales.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {
@@ -297,7 +299,7 @@ struct Program {
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
   MemberIndex stage;
-  /// Bytes of each arena; set by plan_memory.
+  /// Bytes of each arena; set by place_buffers.
   ArenaBytes arena_bytes{};
 
   BufferId add(Buffer buffer) {
@@ -321,7 +323,7 @@ BufferId find_persistent(const Program& program, Persistent which, Tier tier = T
 BufferId find_result(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
-/// plan_memory has placed them, in one arena.
+/// place_buffers has placed them, in one arena.
 bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
@@ -337,8 +339,8 @@ bool is_between_stages(const Program& program, Lane lane);
 
 /// Make a collective, on its group's lane, and a copy, on the compute lane within one tier, else on
 /// the lane between the two tiers (to device, to host, disk). `unit` is Instr::unit.
-Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
-                      int32_t unit = -1);
+Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
+                      const Range& out, int32_t unit = -1);
 Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);
 
 /// Counts the elements of a range by its buffer's dtype.

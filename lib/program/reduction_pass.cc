@@ -128,7 +128,7 @@ std::vector<Insertion> reduce_gradients(const Program& program, GradientReductio
                                         int64_t bucket_elements) {
   std::vector<WrittenGradient> written = find_written_gradients(program, gradients.uses());
   // Units that two stages hold are reduced at the end. Reducing them earlier would be a deadlock:
-  // this stage would wait for the other stage's term of the gradient while the other stage waits
+  // this stage would wait for the other stage's partial gradient while the other stage waits
   // for this one.
   const size_t end = last_list(program);
   for (WrittenGradient& gradient : written)

@@ -34,7 +34,7 @@ struct KeptState {
 /// targets differ only in these options.
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
-  int stage = 0;
+  int zero_stage = 0;
   /// This rank's place along the axis dp_shard. The ranks along this axis read different sequences
   /// and share one copy of the state. sample_place() and state_place() return the place among all
   /// ranks that divide the samples, or the state.
@@ -84,7 +84,7 @@ struct StateOptions {
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
   /// there are more units than that.
-  int64_t most_norm_slots = int64_t{1} << 17;
+  int64_t most_gradient_norm_slots = int64_t{1} << 17;
   /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
   /// training continues.
   bool snapshots = false;
@@ -199,8 +199,9 @@ std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 /// Computes which units are sharded over ranks: none at stage 0, all at stages 1 and 2, and all
 /// except small units at stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
-  if (state.stage == 0) return Sharding(partition);
-  return {partition, [&](const Unit& unit) { return unit_place(state, unit); }, state.stage < 3};
+  if (state.zero_stage == 0) return Sharding(partition);
+  return {partition, [&](const Unit& unit) { return unit_place(state, unit); },
+          state.zero_stage < 3};
 }
 
 /// StatePiece is a range of a buffer that holds elements [begin, end) of one kind of state of a

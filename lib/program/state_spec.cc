@@ -17,7 +17,7 @@ namespace {
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
 bool reduces_micro_batches(const StateOptions& options, MemberIndex place, int32_t micro_batches) {
-  return options.stage >= 2 &&
+  return options.zero_stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
 
@@ -38,24 +38,25 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
     int64_t& of_stage = moved[stage_of(unit)];
     const bool wanted = static_cast<double>(of_stage) <
                         options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
-    const bool moves = options.stage > 0 && may_move(unit) && wanted;
+    const bool moves = options.zero_stage > 0 && may_move(unit) && wanted;
     if (moves) of_stage += unit.padded;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
   return tiers;
 }
 
-/// Lists the gradient shares of a unit: parts that tensor-parallel ranks sum, and, if two stages
-/// hold copies of the unit's matrix, the parts that these stages sum.
-std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
-                                      const StateOptions& options, const StateGroups& groups) {
-  auto parts = tensor_shares(unit, model, options, groups);
+/// Lists the parts of a unit whose partial gradients the tensor-parallel ranks sum, and, if two
+/// stages hold copies of the unit's matrix, the parts that these stages sum.
+std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const ModelDescription& model,
+                                                   const StateOptions& options,
+                                                   const StateGroups& groups) {
+  auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
       parts[groups.ends].push_back({slice.position_in_unit, slice.position_in_unit + slice.extent});
-  std::vector<GradientShares> shares;
-  for (auto& [group, of_group] : parts) shares.push_back({group, std::move(of_group)});
-  return shares;
+  std::vector<PartialGradients> partial;
+  for (auto& [group, of_group] : parts) partial.push_back({group, std::move(of_group)});
+  return partial;
 }
 
 DType master_dtype(const Unit& unit, const StateOptions& options) {
@@ -162,9 +163,9 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.shard = unit_group(groups, unit);
     spec.replica = groups.replica;
     spec.place = unit_place(options, unit);
-    spec.gathered = options.stage == 3 && !unit.small &&
+    spec.gathered = options.zero_stage == 3 && !unit.small &&
                     (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.cuts.parameters = cut.is_cut(unit.id) && options.stage == 3;
+    spec.cuts.parameters = cut.is_cut(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.formats.compute = {model.dtypes.compute};
     if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};
@@ -181,14 +182,14 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.trainable = unit.trainable;
     if (spec.trainable) {
       // A unit that two stages share is reduced once at the end of the step. Otherwise the last
-      // stage would wait for the first stage's term of the gradient in every micro-batch.
+      // stage would wait for the first stage's partial gradient in every micro-batch.
       spec.reduces_micro_batches =
           !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
       spec.cuts.optimizer = cut.is_cut(unit.id);
       spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
       spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
-      spec.shares = shares_of(unit, model, options, groups);
-      spec.norm_ranges = ftrun::norm_ranges(unit, model);
+      spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
+      spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
       const bool away = spec.reduces_micro_batches && spec.tiers.optimizer != Tier::kDevice;
       spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "axes/tensor/shares.h"
+#include "axes/tensor/gradient_parts.h"
 #include "base/dtype.h"
 #include "optimizers/optimizer_config.h"
 #include "partition/flat_layout.h"
@@ -17,9 +17,9 @@
 
 namespace ftrun {
 
-/// GradientShares lists the parts of a unit's gradient that are sums of terms from all ranks of a
-/// group. The ranks sum these parts before any other use.
-struct GradientShares {
+/// PartialGradients lists the parts of a unit of which each rank of a group computes a partial
+/// gradient. The ranks sum these parts before any other use.
+struct PartialGradients {
   GroupId group = kNoGroup;
   std::vector<UnitRange> parts;
 };
@@ -62,7 +62,7 @@ struct StateSpec {
   /// it. `is_first_stage`: this rank's stage is the first.
   int first_stage = 0;
   bool is_first_stage = true;
-  /// Another stage holds a copy of the unit and computes a term of its gradient.
+  /// Another stage holds a copy of the unit and computes a partial gradient of it.
   bool shared_by_stages = false;
   /// The unit trains. A frozen unit has no gradient and no optimizer state, and is never updated;
   /// its parameters are held and gathered like those of other units.
@@ -83,8 +83,8 @@ struct StateSpec {
   /// The reduction of a sharded gradient gives each rank only its shard. False: it gives each rank
   /// the whole sum.
   bool reduce_scatter = true;
-  std::vector<GradientShares> shares;
-  std::vector<NormRange> norm_ranges;
+  std::vector<PartialGradients> partial_gradients;
+  std::vector<GradientNormRange> gradient_norm_ranges;
 
   StateTiers tiers;
   StateFormats formats;

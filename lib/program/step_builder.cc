@@ -247,8 +247,12 @@ class StepBuilder {
   void expand_schedule(BufferId result, ResultKind kind);
   void decide(BufferId norm, BufferId loss);
 
-  int64_t norm_slots() const { return ftrun::norm_slots(options_.state, placement_); }
-  void norm(BufferId norm) { add_norm(program_, options_.state, placement_, norm); }
+  int64_t gradient_norm_slots() const {
+    return ftrun::gradient_norm_slots(options_.state, placement_);
+  }
+  void gradient_norm(BufferId norm) {
+    add_gradient_norm(program_, options_.state, placement_, norm);
+  }
   void update() {
     add_updates(program_, model_, options_.state, placement_, options_.gather_bucket_elements);
   }
@@ -427,8 +431,8 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFact
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (facts.reads[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, parameters_.use_parameters(partition_.param_locations[l][i],
-                                              graph_of(l).at(id).bytes(), micro_batch));
+    places.set(id, parameters_.range_for_parameters(partition_.param_locations[l][i],
+                                                    graph_of(l).at(id).bytes(), micro_batch));
   }
 }
 
@@ -440,8 +444,8 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, gradients_.write_gradient(partition_.param_locations[l][i], graph.at(id).bytes(),
-                                             micro_batch));
+    places.set(id, gradients_.range_for_gradient(partition_.param_locations[l][i],
+                                                 graph.at(id).bytes(), micro_batch));
   }
 }
 
@@ -486,9 +490,10 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePl
     program_.instrs.push_back(std::move(instr));
   };
   if (is_all_reduce && in != out) emit_for_layer(make_copy(program_, in, out));
-  const Exchange exchange{
+  const Communication communication{
       .group = group, .dtype = graph.at(op.in[0]).dtype, .shift = static_cast<int32_t>(over.by)};
-  emit_for_layer(make_collective(instr_kind(*collective), exchange, is_all_reduce ? out : in, out));
+  emit_for_layer(
+      make_collective(instr_kind(*collective), communication, is_all_reduce ? out : in, out));
 }
 
 /// Records the gradients that a list writes, so it is called once for a list, and returns how the
@@ -653,7 +658,7 @@ StepProgram StepBuilder::finish() {
   add(gather_parameters(program_, placement_, parameters_.uses(), gather_limits()));
   add(reduce_gradients(program_, gradients_, options_.bucket_elements));
   Program program = merge_insertions(std::move(program_), std::move(moves));
-  program = plan_memory(order_communication(std::move(program), options_.overlap), options_.arenas);
+  program = place_buffers(add_waits(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
   return {std::move(program), std::move(pieces_), holders_of_units(options_.state, placement_)};
 }
@@ -670,11 +675,11 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
       Trains::kYes);
   const BufferId loss =
       builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
-  const BufferId norm =
-      builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.norm_slots());
+  const BufferId norm = builder.persistent(Persistent::kGradientNorm, buffer_names::kGradientNorm,
+                                           DType::kF64, builder.gradient_norm_slots());
   builder.begin({loss, norm});
   builder.expand_schedule(loss, ResultKind::kLoss);
-  builder.norm(norm);
+  builder.gradient_norm(norm);
   builder.decide(norm, loss);
   builder.update();
   return builder.finish();

@@ -56,7 +56,7 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
                            const ModelDescription& model, int rank) {
   StateOptions state = place_options(config, rank);
   state.tensor_copies = kv_copies(model_config, tensor_split(config, rank));
-  state.stage = static_cast<int>(config.zero.stage);
+  state.zero_stage = static_cast<int>(config.zero.stage);
   state.pipeline = pipeline_layout(config, model);
   state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
@@ -84,7 +84,7 @@ int64_t padded_elements(const Partition& partition, const StateOptions& state) {
 /// DeepSpeed's default (5e8 elements) would reduce a small model in one bucket, after backward
 /// instead of during it.
 int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
-  if (state.stage >= 2) elements /= state_place(state).count;
+  if (state.zero_stage >= 2) elements /= state_place(state).count;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 

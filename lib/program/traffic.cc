@@ -30,7 +30,7 @@ size_t calls_of(const Instr& instr) {
 /// Returns the bytes that one call sends, counted as in Communicator. The real numbers of rows of a
 /// kCountedAllToAll are not known here. Of its counts, each rank sends those for the other ranks.
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
-  if (instr.kind == InstrKind::kShift && instr.exchange().shift % ranks == 0) return 0;
+  if (instr.kind == InstrKind::kShift && instr.communication().shift % ranks == 0) return 0;
   // An all-reduce works in place.
   const auto& inputs = instr.kind == InstrKind::kAllReduce ? instr.writes : instr.reads;
   return sent_bytes(collective_kind(instr.kind), inputs[range].bytes, ranks);
@@ -150,7 +150,7 @@ class Formula {
     if (terms.numbers) bytes += loss_and_norm_bytes();
     if (terms.scales)
       bytes += sent_by(
-          [](const Instr& instr) { return instr.communicates() && instr.exchange().is_max; });
+          [](const Instr& instr) { return instr.communicates() && instr.communication().is_max; });
     if (terms.layers)
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (terms.copies)
@@ -205,7 +205,7 @@ class Formula {
   }
 
   bool stays_whole(UnitId unit, const TrafficTerms& terms) const {
-    if (state_.stage == 0) return true;
+    if (state_.zero_stage == 0) return true;
     // Replicas all-reduce whole gradients if there is one shard: each replica has the whole state.
     if (shards() == 1) return terms.replicas;
     return !cut_.is_cut(unit) && terms.small_units;
@@ -213,14 +213,14 @@ class Formula {
 
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
     if (!terms.padding) return unit.numel;
-    if (whole || shards() == 1 || state_.stage == 0) return unit.padded;
+    if (whole || shards() == 1 || state_.zero_stage == 0) return unit.padded;
     return shard_size(unit, shards()) * shards();
   }
 
   const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }
 
   bool sums_everywhere(UnitId unit, const TrafficTerms& terms) const {
-    return terms.whole_gradients && state_.stage > 0 && !spec(unit).reduce_scatter;
+    return terms.whole_gradients && state_.zero_stage > 0 && !spec(unit).reduce_scatter;
   }
 
   int64_t reductions(UnitId unit, const TrafficTerms& terms) const {
@@ -234,7 +234,7 @@ class Formula {
   }
 
   GatherCounts gathers(UnitId unit, const TrafficTerms& terms) const {
-    if (state_.stage < 3) return {1, 0};
+    if (state_.zero_stage < 3) return {1, 0};
     if (terms.kept) return of_unit(gathers_, unit);
     const int64_t all = (terms.readers ? of_unit(readers_, unit) : 2) *
                         (terms.micro_batches ? options_.micro_batches : 1);
@@ -314,9 +314,9 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
                               const Partition& partition, const StepOptions& options) {
   const Formula formula(program, model, partition, options);
   TrafficTheory theory;
-  theory.stage = options.state.stage;
+  theory.zero_stage = options.state.zero_stage;
   theory.ranks = state_place(options.state).count;
-  if (theory.stage == 3) theory.secondary_shards = options.state.secondary_shards;
+  if (theory.zero_stage == 3) theory.secondary_shards = options.state.secondary_shards;
   theory.parameters = formula.parameters();
   TrafficTerms terms;
   theory.bytes = formula.sum(terms);
@@ -349,7 +349,7 @@ std::string line(const std::string& what, int64_t bytes) {
 std::string formula_text(const TrafficTheory& theory) {
   if (theory.ranks == 1) return cat(theory.parameters, " elements, whole on one rank");
   const bool within_nodes = theory.secondary_shards > 1;
-  const int factor = theory.stage == 3 && !within_nodes ? 3 : 2;
+  const int factor = theory.zero_stage == 3 && !within_nodes ? 3 : 2;
   std::string text =
       cat(factor, " x ", theory.parameters, " elements x ", theory.ranks - 1, "/", theory.ranks);
   if (within_nodes)

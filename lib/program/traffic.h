@@ -58,7 +58,7 @@ struct TrafficDeviation {
 /// With secondary shards among h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of
 /// Wang et al. 2023, "ZeRO++").
 struct TrafficTheory {
-  int stage = 0;
+  int zero_stage = 0;
   int ranks = 1;
   /// The number of ranks h that share secondary shards; 1 = none.
   int secondary_shards = 1;

@@ -68,7 +68,7 @@ class TransferPass {
     const Transfer& what = placed.transfer;
     Instr instr;
     instr.kind = kind;
-    instr.detail = Exchange{groups_.links.at({what.from, what.to}), dtype_};
+    instr.detail = Communication{groups_.links.at({what.from, what.to}), dtype_};
     instr.lane = lane_of(instr.group());
     instr.layer = what.layer;
     instr.micro_batch = what.micro_batch;

@@ -19,18 +19,19 @@
 namespace ftrun {
 namespace {
 
-int64_t norm_range_count(const UnitPlacement& placement) {
+int64_t gradient_norm_range_count(const UnitPlacement& placement) {
   int64_t ranges = 0;
   for (const Unit& unit : placement.partition().units)
-    ranges += static_cast<int64_t>(placement.spec(unit.id).norm_ranges.size());
+    ranges += static_cast<int64_t>(placement.spec(unit.id).gradient_norm_ranges.size());
   return ranges;
 }
 
 /// Returns the number of ranks that have their own slot for every norm range; 1 (all ranks share
-/// slots) if that would be more slots than StateOptions::most_norm_slots.
+/// slots) if that would be more slots than StateOptions::most_gradient_norm_slots.
 int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
   const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
-  return norm_range_count(placement) * ranks <= options.most_norm_slots ? ranks : 1;
+  return gradient_norm_range_count(placement) * ranks <= options.most_gradient_norm_slots ? ranks
+                                                                                          : 1;
 }
 
 /// UnitUpdate holds the updates of one interval of a unit, with the copies between tiers that they
@@ -226,7 +227,7 @@ class UpdateBuilder {
         index_(flat_layout(placement.partition(), FlatOrder::kForward)) {}
 
   void add_updates(int64_t bucket_elements) {
-    measure_straddling();
+    compute_straddling_scales();
     UpdateQueue in_place, staged;
     for (const Unit& unit : placement_.partition().units) {
       const StateSpec& state = placement_.spec(unit.id);
@@ -353,7 +354,7 @@ class UpdateBuilder {
         instr.reads.push_back(scales_.range(tensor, s, buffers->at(tensor.tier)));
   }
 
-  void measure_straddling() {
+  void compute_straddling_scales() {
     if (scales_.tensors.empty()) return;
     for (const auto& [tier, old] : scales_.buffers) {
       const Range all =
@@ -374,51 +375,50 @@ class UpdateBuilder {
           std::any_of(scales_.tensors.begin(), scales_.tensors.end(),
                       [&](const StraddlingTensor& tensor) { return tensor.unit == unit.id; });
       if (!straddles) continue;
-      plan_measures(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
+      plan_scales(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
       const StateSpec& state = placement_.spec(unit.id);
       if (state.cuts.optimizer) cut_over.insert(state.shard);
     }
     emit_updates(in_place, staged, program_);
-    for (const auto& [tier, buffer] : new_scales_)
-      exchange_scales(program_.whole(buffer), cut_over);
+    for (const auto& [tier, buffer] : new_scales_) reduce_scales(program_.whole(buffer), cut_over);
   }
 
-  void plan_measures(const Unit& unit, std::vector<UnitUpdate>& measures) {
+  void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
     for (const UnitRange& interval : intervals_of(unit.id)) {
       std::vector<UpdatePart> parts = parts_of(unit, interval);
       std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
       if (parts.empty()) continue;
-      measures.push_back({.unit = unit.id, .staging_slot = static_cast<int>(measures.size() % 2)});
-      UnitUpdate& plan = measures.back();
+      scales.push_back({.unit = unit.id, .staging_slot = static_cast<int>(scales.size() % 2)});
+      UnitUpdate& plan = scales.back();
       const StagedOperands operands = staging_.stage_operands(interval, false, plan);
       for (const UpdatePart& part : parts)
-        plan.updates.push_back(measure_of(unit, part, operands, interval));
+        plan.updates.push_back(scales_of(unit, part, operands, interval));
     }
   }
 
-  Instr measure_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
-                   const UnitRange& interval) const {
+  Instr scales_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
+                  const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
-    Instr measure;
-    measure.kind = InstrKind::kMeasure;
-    measure.unit = unit.id;
-    measure.if_finite = true;
-    measure.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
-    measure.reads = {subrange_of(operands.gradient, elements, interval),
-                     subrange_of(operands.weights, elements, interval)};
+    Instr scales;
+    scales.kind = InstrKind::kComputeScales;
+    scales.unit = unit.id;
+    scales.if_finite = true;
+    scales.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
+    scales.reads = {subrange_of(operands.gradient, elements, interval),
+                    subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
       if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
-        measure.reads.push_back(subrange_of(*operands.states[s], elements, interval));
-    add_scales(part, measure);
-    measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
-                          measure.reads.end());
-    return measure;
+        scales.reads.push_back(subrange_of(*operands.states[s], elements, interval));
+    add_scales(part, scales);
+    scales.writes.assign(scales.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
+                         scales.reads.end());
+    return scales;
   }
 
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
   /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
   /// there.
-  void exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
+  void reduce_scales(const Range& scales, const std::set<GroupId>& cut_over) {
     std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
     const GroupId tensor = placement_.groups().tensor;
     if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
@@ -433,7 +433,7 @@ class UpdateBuilder {
     for (const GroupId group : groups) {
       Instr largest =
           make_collective(InstrKind::kAllReduce, {group, DType::kF32}, on_device, on_device);
-      largest.exchange().is_max = true;
+      largest.communication().is_max = true;
       largest.if_finite = true;
       emit(std::move(largest));
     }
@@ -462,27 +462,29 @@ class UpdateBuilder {
 
 }  // namespace
 
-int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement) {
-  return std::max<int64_t>(1, norm_range_count(placement) * ranks_with_slots(options, placement));
+int64_t gradient_norm_slots(const StateOptions& options, const UnitPlacement& placement) {
+  return std::max<int64_t>(
+      1, gradient_norm_range_count(placement) * ranks_with_slots(options, placement));
 }
 
-void add_norm(Program& program, const StateOptions& options, const UnitPlacement& placement,
-              BufferId norm) {
+void add_gradient_norm(Program& program, const StateOptions& options,
+                       const UnitPlacement& placement, BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
   const MemberIndex tensor = options.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
-  const NormSlots slots{ranks,
-                        ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};
+  const GradientNormSlots slots{
+      ranks, ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};
   int64_t first_slot = 0;
   for (const Unit& unit : placement.partition().units) {
     const StateSpec& state = placement.spec(unit.id);
     const UnitRange own = shard_range(unit, state.place.index, state.place.count);
-    for (const NormRange& run : state.norm_ranges) {
+    for (const GradientNormRange& range : state.gradient_norm_ranges) {
       const int64_t slot = first_slot + slots.place;
       first_slot += slots.ranks;
-      const UnitRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
-      const bool counts = state.is_first_stage && tensor.index % run.copies == 0;
+      const UnitRange part{std::max(own.begin, range.part.begin),
+                           std::min(own.end, range.part.end)};
+      const bool counts = state.is_first_stage && tensor.index % range.copies == 0;
       if (part.size() <= 0 || !counts) continue;
       sum.reads.push_back(placement.gradient(unit.id, part));
       sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});

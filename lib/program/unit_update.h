@@ -9,16 +9,16 @@
 
 namespace ftrun {
 
-/// Returns the number of slots of the norm buffer (F64): one for each norm range (NormRange) and
-/// each rank that may hold a part of it; the sums are added in this order. If that would be more
-/// than StateOptions::most_norm_slots, there is one slot for each range, in which the exchange sums
-/// the parts of all ranks.
-int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement);
+/// Returns the number of slots of the norm buffer (F64): one for each norm range
+/// (GradientNormRange) and each rank that may hold a part of it; the sums are added in this order.
+/// If that would be more than StateOptions::most_gradient_norm_slots, there is one slot for each
+/// range, in which the all-reduce sums the parts of all ranks.
+int64_t gradient_norm_slots(const StateOptions& options, const UnitPlacement& placement);
 
 /// Adds instructions to the program that sum the squares of this rank's part of the gradients and
-/// exchange the sums.
-void add_norm(Program& program, const StateOptions& options, const UnitPlacement& placement,
-              BufferId norm);
+/// add them over the ranks.
+void add_gradient_norm(Program& program, const StateOptions& options,
+                       const UnitPlacement& placement, BufferId norm);
 
 /// Adds instructions to the program that update all units and gather the updated parameters.
 /// Gathers are joined until they have `bucket_elements` elements (DeepSpeed's

@@ -18,7 +18,7 @@ std::optional<UpdateOperands> update_operands(const Program& program, const Inst
   if (straddles) operands.new_scales = rest.last(states);
   operands.updated = reads.subspan(1, 1 + rest.size() - (straddles ? 2 * states : 0));
 
-  if (instr.kind == InstrKind::kMeasure) {
+  if (instr.kind == InstrKind::kComputeScales) {
     if (!straddles || writes.size() != states) return std::nullopt;
     return operands;
   }

@@ -7,11 +7,11 @@
 
 namespace ftrun {
 
-/// UpdateOperands names the ranges of a kUpdate or kMeasure. It points into the instruction, which
-/// must outlive it. Both kinds read {gradient, weights, states..., scales..., new scales...}:
+/// UpdateOperands names the ranges of a kUpdate or kComputeScales. It points into the instruction,
+/// which must outlive it. Both kinds read {gradient, weights, states..., scales..., new scales...}:
 /// states that are codes have scales, and only those of a tensor that straddles blocks
 /// (UpdateRange::blocks) have new ones. A kUpdate writes `updated`, then the copy of the weights; a
-/// kMeasure writes the new scales.
+/// kComputeScales writes the new scales.
 struct UpdateOperands {
   Range gradient;
   Range weights;
@@ -26,7 +26,8 @@ struct UpdateOperands {
   std::optional<Range> copy;
 };
 
-/// Decodes the operands of a kUpdate or kMeasure; returns nothing if the number of ranges is wrong.
+/// Decodes the operands of a kUpdate or kComputeScales; returns nothing if the number of ranges is
+/// wrong.
 std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr);
 
 }  // namespace ftrun

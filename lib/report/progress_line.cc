@@ -163,7 +163,7 @@ std::string plain_progress_text(const ProgressState& state) {
   std::vector<std::string> parts{step_text(state)};
   if (m.trained) {
     parts.push_back(cat("loss ", loss_text(m.loss)));
-    parts.push_back(cat("grad_norm ", loss_text(m.grad_norm)));
+    parts.push_back(cat("grad_norm ", loss_text(m.gradient_norm)));
     parts.push_back(cat("lr ", format_number("%.4g", m.learning_rate)));
     if (m.loss_scale) parts.push_back(cat("loss_scale ", format_number("%g", *m.loss_scale)));
     if (m.skipped) parts.emplace_back("SKIPPED");

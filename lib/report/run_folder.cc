@@ -244,7 +244,7 @@ bool RunFolder::belongs_to_another_run() const {
          (held.st_dev != current.st_dev || held.st_ino != current.st_ino);
 }
 
-void RunFolder::require_still_owned() const {
+void RunFolder::check_still_owned() const {
   if (belongs_to_another_run())
     throw Error(ExitCode::kEnvironment,
                 cat("output_dir ", paths_.root(),

@@ -84,7 +84,7 @@ class RunFolder {
   /// run: `.lock` is then another file.
   bool belongs_to_another_run() const;
   /// Throws Error(kEnvironment) if belongs_to_another_run().
-  void require_still_owned() const;
+  void check_still_owned() const;
 
  private:
   RunPaths paths_;

@@ -68,7 +68,7 @@ constexpr std::array<FigureColumn, 8> kFigures{{
     {"loss",
      [](const StepMetrics& m) { return m.tokens > 0 ? std::optional(m.loss) : std::nullopt; }},
     {"lr", [](const StepMetrics& m) { return std::optional(m.learning_rate); }},
-    {"grad_norm", [](const StepMetrics& m) { return std::optional(m.grad_norm); }},
+    {"grad_norm", [](const StepMetrics& m) { return std::optional(m.gradient_norm); }},
     {"tokens_per_second", [](const StepMetrics& m) { return std::optional(m.tokens_per_second); }},
     {"step_seconds", [](const StepMetrics& m) { return std::optional(m.step_seconds); }},
     {"data_wait_seconds", [](const StepMetrics& m) { return std::optional(m.data_wait_seconds); }},

@@ -68,7 +68,7 @@ bool read_field(const Json& object, const char* key, T& value) {
 void add_trained(Json& line, const StepMetrics& m) {
   line["samples"] = m.samples;
   line["loss"] = json_of_number(m.loss);
-  line["grad_norm"] = json_of_number(m.grad_norm);
+  line["grad_norm"] = json_of_number(m.gradient_norm);
   line["lr"] = json_of_number(m.learning_rate);
   line["tokens"] = m.tokens;
   line["tokens_per_second"] = json_of_number(m.tokens_per_second);
@@ -108,7 +108,7 @@ std::string text_of(const Json& line) {
 
 bool read_all(const Json& line, StepMetrics& m) {
   return read_field(line, "step", m.step) && read_field(line, "samples", m.samples) &&
-         read_field(line, "loss", m.loss) && read_field(line, "grad_norm", m.grad_norm) &&
+         read_field(line, "loss", m.loss) && read_field(line, "grad_norm", m.gradient_norm) &&
          read_field(line, "lr", m.learning_rate) && read_field(line, "tokens", m.tokens) &&
          read_field(line, "tokens_per_second", m.tokens_per_second) &&
          read_field(line, "step_seconds", m.step_seconds) &&
@@ -205,7 +205,7 @@ std::vector<Scalar> tensorboard_scalars(const StepMetrics& m) {
     if (m.tokens > 0) scalars.push_back({"train/loss", m.loss});
     // scripts/follow_run.py sends the same tags to trackers (tests/house/tags_test.py).
     scalars.insert(scalars.end(), {{"train/samples", static_cast<double>(m.samples)},
-                                   {"train/grad_norm", m.grad_norm},
+                                   {"train/grad_norm", m.gradient_norm},
                                    {"train/learning_rate", m.learning_rate},
                                    {"train/tokens_per_second", m.tokens_per_second},
                                    {"time/step_seconds", m.step_seconds},

@@ -53,7 +53,7 @@ struct StepMetrics {
   /// The mean over the counted tokens of the global batch; NaN if no token counts.
   double loss = 0;
   /// The gradient norm before clipping.
-  double grad_norm = 0;
+  double gradient_norm = 0;
   double learning_rate = 0;
   /// The number of counted tokens of this step, over all ranks.
   int64_t tokens = 0;

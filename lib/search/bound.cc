@@ -53,8 +53,8 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
 }
 
 /// Sums the seconds of the collectives of tensor-parallel ranks in an operation list.
-double exchange_seconds_of_list(const SearchTask& task, const LayerGraph& graph,
-                                const std::vector<Op>& list, Crossing crossing) {
+double collective_seconds_of_list(const SearchTask& task, const LayerGraph& graph,
+                                  const std::vector<Op>& list, Crossing crossing) {
   double seconds = 0;
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
@@ -64,7 +64,7 @@ double exchange_seconds_of_list(const SearchTask& task, const LayerGraph& graph,
     const std::string_view name = spec.collective == CollectiveKind::kShift ? "send" : spec.name;
     const ValueId whole = spec.collective == CollectiveKind::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
-    seconds += exchange_seconds_lower_bound(
+    seconds += collective_seconds_lower_bound(
         task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, crossing);
   }
   return seconds;
@@ -139,8 +139,8 @@ BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
   cost.forward = kernels(graph.forward);
   cost.backward = kernels(graph.backward);
   cost.backward_split = kernels(graph.input_grad) + kernels(graph.weight_grad);
-  cost.exchange = exchange_seconds_of_list(task_, graph, graph.forward, crossing) +
-                  exchange_seconds_of_list(task_, graph, graph.backward, crossing);
+  cost.exchange = collective_seconds_of_list(task_, graph, graph.forward, crossing) +
+                  collective_seconds_of_list(task_, graph, graph.backward, crossing);
   cost.saved = plan_saved(graph).bytes;
   cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
   cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
@@ -297,12 +297,12 @@ double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Cr
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
     known->second =
-        exchange_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
+        collective_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
   return known->second;
 }
 
-double BoundCalculator::exchange_seconds_of(const std::vector<StageParameters>& stages,
-                                            const Layout& layout, const StateFacts& facts) {
+double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>& stages,
+                                              const Layout& layout, const StateFacts& facts) {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
@@ -311,7 +311,7 @@ double BoundCalculator::exchange_seconds_of(const std::vector<StageParameters>& 
                all_gather = seconds_of_byte("all_gather", ranks, crossing);
   double largest = 0;
   for (const StageParameters& stage : stages) {
-    const double gradients = stage.trained * facts.exchanged_bytes;
+    const double gradients = stage.trained * facts.communicated_bytes;
     const double whole = all_reduce * gradients;
     const double cut_up = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
@@ -424,7 +424,7 @@ Bound BoundCalculator::compute_bound(const Layout& layout, const StateFacts& fac
                                   static_cast<double>(layout.shards()));
   }
   const double compute = shared.compute + update_seconds(update, layout),
-               exchange = exchange_seconds_of(stages, layout, facts);
+               exchange = collective_seconds_of(stages, layout, facts);
   bound.seconds = (1 - kSlack) * std::max(compute, exchange);
   bound.seconds_without_overlap = compute + exchange;
   return bound;

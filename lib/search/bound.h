@@ -11,7 +11,7 @@
 
 #include "axes/pipeline/pipeline_layout.h"
 #include "base/error.h"
-#include "machine/exchange_lower_bound.h"
+#include "machine/collective_lower_bound.h"
 #include "model/description.h"
 #include "search/layout.h"
 #include "search/search_task.h"
@@ -133,8 +133,8 @@ class BoundCalculator {
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
   double compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
                          const Layout& layout) const;
-  double exchange_seconds_of(const std::vector<StageParameters>& stages, const Layout& layout,
-                             const StateFacts& facts);
+  double collective_seconds_of(const std::vector<StageParameters>& stages, const Layout& layout,
+                               const StateFacts& facts);
   double update_seconds(double bytes, const Layout& layout) const;
   const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs, PipelineCut& cut,
                                                           const StateFacts& facts);

@@ -26,7 +26,7 @@ MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const C
 
 Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
                     std::chrono::steady_clock::time_point deadline) {
-  const auto require_time = [&] {
+  const auto check_time = [&] {
     if (std::chrono::steady_clock::now() >= deadline) throw PlanDeadlineExceeded();
   };
   const std::variant<Config, std::string> tried = try_layout(task, layout);
@@ -34,14 +34,14 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
     throw Error(ExitCode::kUsage, cat(layout_text(layout), ": ", *refusal));
   const Config& config = std::get<Config>(tried);
   const StepPlan own = plan_steps(config, task.model, 0);
-  const ClassPlans all(config, task.model, 0, own, require_time);
-  require_time();
+  const ClassPlans all(config, task.model, 0, own, check_time);
+  check_time();
   Evaluation found;
   found.layout = layout;
   found.memory = memory_of_ranks(task, config, all);
   found.fits = fits_memory(task, found.memory, ranks_per_node(layout, task.nodes));
   if (!timed) return found;
-  require_time();
+  check_time();
   try {
     found.time = predict_step(all, task.machine, {task.nodes, config.threads, task.slow});
   } catch (const Error& error) {

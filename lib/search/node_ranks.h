@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "machine/exchange_lower_bound.h"
+#include "machine/collective_lower_bound.h"
 #include "search/layout.h"
 
 namespace ftrun {

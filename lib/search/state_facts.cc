@@ -29,7 +29,7 @@ double state_bytes(const Config& config) {
 StateFacts state_facts(const Config& config) {
   return {.state_bytes = state_bytes(config),
           .gradient_bytes = bytes_of(gradient_dtype(config)),
-          .exchanged_bytes = bytes_of(communication_dtype(config)),
+          .communicated_bytes = bytes_of(communication_dtype(config)),
           .has_master = training_dtype(config) != ConfigDtype::kFp32 &&
                         !(config.bf16.enabled && config.bf16.bf16_master_weights_and_grads),
           .has_secondary_shards = config.zero.hpz_partition_size > 1,

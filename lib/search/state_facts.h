@@ -14,7 +14,7 @@ struct StateFacts {
   /// in communication.
   double state_bytes = 0;
   double gradient_bytes = 0;
-  double exchanged_bytes = 0;
+  double communicated_bytes = 0;
   /// The weights have an fp32 master copy in addition to the weights that layers read.
   bool has_master = false;
   /// Ranks keep a second set of the weights' shards (zero_hpz_partition_size).

@@ -142,20 +142,20 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
   const int ranks = program.place_in(instr.group()).count;
   const bool is_counted = instr.kind == InstrKind::kCountedAllToAll;
   const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks
-                        : is_counted                       ? instr.exchange().row_elements
+                        : is_counted                       ? instr.communication().row_elements
                                                            : 1;
   if (is_counted && instr.reads.size() != 2)
     return faults.push_back(cat(instr_text(program, at), " moves rows and counts, but has ",
                                 instr.reads.size(), " ranges"));
   if (instr.kind == InstrKind::kShift &&
-      (instr.exchange().shift < 1 || instr.exchange().shift >= ranks))
-    faults.push_back(cat(instr_text(program, at), " shifts by ", instr.exchange().shift, " among ",
-                         ranks, " ranks"));
+      (instr.communication().shift < 1 || instr.communication().shift >= ranks))
+    faults.push_back(cat(instr_text(program, at), " shifts by ", instr.communication().shift,
+                         " among ", ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
     const bool is_counts = is_counted && i == 1;
-    const DType dtype = is_counts ? DType::kI32 : instr.exchange().dtype;
+    const DType dtype = is_counts ? DType::kI32 : instr.communication().dtype;
     for (const Range* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
@@ -198,7 +198,7 @@ void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
-      check_dtype(program, at, id, instr.exchange().dtype, faults);
+      check_dtype(program, at, id, instr.communication().dtype, faults);
   }
 }
 
@@ -213,8 +213,8 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
   return group.ranks.is_link() && group.place.count == 2 &&
          (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) ==
              sends &&
-         (dtype == instr.exchange().dtype || dtype == DType::kU8) &&
-         ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
+         (dtype == instr.communication().dtype || dtype == DType::kU8) &&
+         ranges[0].bytes % dtype_bytes(instr.communication().dtype) == 0;
 }
 
 /// Returns whether a copy runs on a lane that fits its tiers. Copies within a tier may run on the
@@ -306,7 +306,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
          std::equal(operands->updated.begin(), operands->updated.end(), instr.writes.begin());
 }
 
-/// Returns whether a kMeasure is sound: it writes exactly the new scales that it reads.
+/// Returns whether a kComputeScales is sound: it writes exactly the new scales that it reads.
 bool is_sound_measure(const Program& program, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
@@ -326,12 +326,12 @@ MemberIndex place_of_sum(const Program& program, BufferId buffer) {
 /// Returns whether a kGradientNorm is sound: every sum of squares has its own slot, one for each
 /// norm range and rank of the pipeline stage. The sums are added in the order of slots, which gives
 /// the same bits on all ranks. If ranks share slots, the all-reduce adds their sums.
-bool is_sound_norm(const Program& program, const Instr& instr) {
+bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
-  const auto& slots = std::get<NormSlots>(instr.detail);
+  const auto& slots = std::get<GradientNormSlots>(instr.detail);
   const bool own = slots.ranks == place.count && slots.place == place.index;
   if (!own && (slots.ranks != 1 || slots.place != 0)) return false;
   int64_t last = -1;
@@ -363,8 +363,8 @@ bool has_its_detail(const Instr& instr) {
     case InstrKind::kReceive:
       return instr.group() != kNoGroup;
     case InstrKind::kGradientNorm:
-      return std::holds_alternative<NormSlots>(instr.detail);
-    case InstrKind::kMeasure:
+      return std::holds_alternative<GradientNormSlots>(instr.detail);
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return std::holds_alternative<UpdateRange>(instr.detail);
     case InstrKind::kCopy:
@@ -411,10 +411,10 @@ bool has_its_form(const Program& program, const Instr& instr) {
              element_count(program, instr.reads[0]) == element_count(program, instr.writes[0]) &&
              runs_on_its_link(program, instr);
     case InstrKind::kGradientNorm:
-      return is_sound_norm(program, instr);
+      return is_sound_gradient_norm(program, instr);
     case InstrKind::kDecide:
       return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
       return instr.lane == Lane::kCompute && is_sound_measure(program, instr);
     case InstrKind::kUpdate:
       return instr.lane == Lane::kCompute && is_sound_update(program, instr);

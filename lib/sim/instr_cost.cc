@@ -14,14 +14,14 @@ namespace {
 
 /// Returns the bytes of one call of a collective, as machine files count them: the size of the
 /// whole buffer.
-double exchanged_bytes(const Instr& instr, size_t call) {
+double communicated_bytes(const Instr& instr, size_t call) {
   const bool by_reads = instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kSend;
   return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);
 }
 
 /// Names the exchange as machine files do. In a shift each rank sends once. Counted rows cost as
 /// much as an all-to-all of full blocks.
-std::string_view exchange_name(InstrKind kind) {
+std::string_view curve_name(InstrKind kind) {
   if (kind == InstrKind::kReceive || kind == InstrKind::kShift) return "send";
   return instr_name(kind == InstrKind::kCountedAllToAll ? InstrKind::kAllToAll : kind);
 }
@@ -38,7 +38,7 @@ std::string slowdown_key(const Instr& instr) {
       return "accumulate";
     case InstrKind::kGradientNorm:
       return "gradient_norm";
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return "update";
     case InstrKind::kLoadBatch:
@@ -94,7 +94,7 @@ double memory_bytes(const Instr& instr) {
     case InstrKind::kReceive:
     case InstrKind::kCopy:
     case InstrKind::kDecide:
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
       break;
   }
   return reads + writes;
@@ -166,13 +166,13 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
   return machine_.host_link.latency + bytes / machine_.host_link.bandwidth;
 }
 
-double InstrCosts::seconds_of_exchange(const Instr& instr) const {
+double InstrCosts::seconds_of_collective(const Instr& instr) const {
   const RankGroup& group = program_.group(instr.group()).ranks;
   const int ranks_on_node = ranks_on_node_[static_cast<size_t>(instr.group())];
   double seconds = 0;
   for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call)
-    seconds += exchange_seconds(machine_, exchange_name(instr.kind), exchanged_bytes(instr, call),
-                                group.size(), ranks_on_node);
+    seconds += collective_seconds(machine_, curve_name(instr.kind), communicated_bytes(instr, call),
+                                  group.size(), ranks_on_node);
   return seconds;
 }
 
@@ -183,7 +183,7 @@ InstrCost InstrCosts::cost_of(const Instr& instr) {
     seconds = seconds_of_list(instr);
     threads *= rates_.threads;
   } else if (instr.communicates()) {
-    seconds = seconds_of_exchange(instr);
+    seconds = seconds_of_collective(instr);
   } else if (instr.kind == InstrKind::kCopy) {
     seconds = seconds_of_copy(instr);
     if (instr.lane == Lane::kDisk) threads = 0;

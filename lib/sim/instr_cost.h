@@ -42,7 +42,7 @@ class InstrCosts {
   double seconds_of_bytes(const Instr& instr) const;
   bool touches(const Instr& instr, Tier tier) const;
   double seconds_of_copy(const Instr& instr) const;
-  double seconds_of_exchange(const Instr& instr) const;
+  double seconds_of_collective(const Instr& instr) const;
 
   const Machine& machine_;
   const Rates& rates_;

@@ -314,7 +314,7 @@ void Interpreter::execute(Walk::LaneStep lane_step) {
   if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, lane_step);
   const bool moves = instr.kind == InstrKind::kAllToAll || instr.kind == InstrKind::kShift;
   for (size_t i = 0; i < instr.writes.size(); ++i)
-    moves ? move_blocks(members, lane_step, i) : exchange(members, lane_step, i);
+    moves ? move_blocks(members, lane_step, i) : combine(members, lane_step, i);
 }
 
 // Instructions.
@@ -331,7 +331,7 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane
   const auto cells_of = [&](int32_t member) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Range& range = member == sender ? instr.reads[0] : instr.writes[0];
-    return cells(ranks_[static_cast<size_t>(member)], range, instr.exchange().dtype);
+    return cells(ranks_[static_cast<size_t>(member)], range, instr.communication().dtype);
   };
   const Cells from = cells_of(sender);
   const Cells to = cells_of(receiver);
@@ -340,8 +340,8 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane
   for (int64_t e = 0; e < to.count; ++e) write(to, e, read(from, e));
 }
 
-void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane_step,
-                           size_t index) {
+void Interpreter::combine(std::span<const int32_t> members, Walk::LaneStep lane_step,
+                          size_t index) {
   const InstrKind kind = walk_->instr(lane_step).kind;
   const bool is_all_gather = kind == InstrKind::kAllGather;
   const bool is_reduce_scatter = kind == InstrKind::kReduceScatter;
@@ -356,11 +356,11 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
-      if (program.at(range.buffer).format.dtype != instr.exchange().dtype &&
+      if (program.at(range.buffer).format.dtype != instr.communication().dtype &&
           program.at(range.buffer).format.dtype != DType::kU8)
         fail(cat("rank ", r, ": ", instr_text(ranks_[r], instr), " takes ",
-                 program.at(range.buffer).name, " for ", dtype_name(instr.exchange().dtype)));
-    const Cells from = cells(ranks_[r], instr.reads[index], instr.exchange().dtype);
+                 program.at(range.buffer).name, " for ", dtype_name(instr.communication().dtype)));
+    const Cells from = cells(ranks_[r], instr.reads[index], instr.communication().dtype);
     if (m == 0) {
       total = from.count;
       whole.resize(static_cast<size_t>(is_all_gather ? n * total : total));
@@ -370,13 +370,13 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
                       " elements, another rank ", total));
     uint64_t* const to = whole.data() + (is_all_gather ? m * total : 0);
     for (int64_t e = 0; e < total; ++e)
-      to[e] = instr.exchange().is_max ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
+      to[e] = instr.communication().is_max ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
   }
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     SymbolicRank& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
-    const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
+    const Cells to = cells(rank, instr.writes[index], instr.communication().dtype);
     if (to.count != (is_all_gather       ? total * n
                      : is_reduce_scatter ? total / n
                                          : total) ||
@@ -397,7 +397,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
   for (const int32_t member : members) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Cells from =
-        cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.exchange().dtype);
+        cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.communication().dtype);
     std::vector<uint64_t>& values = sent.emplace_back();
     for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   }
@@ -406,10 +406,10 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
     const Instr& instr =
         walk_->instr(walk_->lane_step_of(members[static_cast<size_t>(m)], lane_step));
     const bool is_shift = instr.kind == InstrKind::kShift;
-    const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
+    const Cells to = cells(rank, instr.writes[index], instr.communication().dtype);
     const int64_t block = is_shift ? to.count : to.count / n;
     for (int64_t e = 0; e < to.count; ++e) {
-      const int64_t sender = is_shift ? (m + n - instr.exchange().shift % n) % n : e / block;
+      const int64_t sender = is_shift ? (m + n - instr.communication().shift % n) % n : e / block;
       const std::vector<uint64_t>& values = sent[static_cast<size_t>(sender)];
       const int64_t at = is_shift ? e : m * block + e % block;
       if (static_cast<int64_t>(values.size()) != to.count || block * (is_shift ? 1 : n) != to.count)
@@ -426,7 +426,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep 
   uint64_t all = members.size();
   for (const int32_t member : members) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
-    for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.exchange().dtype),
+    for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.communication().dtype),
                                        std::pair(instr.reads[1], DType::kI32)}) {
       const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
       for (int64_t e = 0; e < from.count; ++e) all = mix(all, read(from, e));
@@ -434,7 +434,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep 
   }
   for (size_t m = 0; m < members.size(); ++m) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(members[m], lane_step));
-    for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.exchange().dtype),
+    for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.communication().dtype),
                                        std::pair(instr.writes[1], DType::kI32)}) {
       const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
       for (int64_t e = 0; e < to.count; ++e)
@@ -473,9 +473,9 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return run_norm(rank, instr);
     case InstrKind::kDecide:
       return run_decide(rank, instr);
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
-      return update_or_measure(rank, instr);
+      return update_or_compute_scales(rank, instr);
     default:
       fail(cat(instr_text(rank, instr), " has an unknown kind"));
   }
@@ -596,12 +596,12 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
 }
 
 /// Updates states that are codes. The scale of a block is the maximum over its elements, and each
-/// code depends on the scale. Two codes share a cell. A kMeasure only computes the scales of this
-/// rank's elements.
+/// code depends on the scale. Two codes share a cell. A kComputeScales only computes the scales of
+/// this rank's elements.
 void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                                const UpdateOperands& operands) {
   const Program& program = rank.step.program;
-  const bool measures = instr.kind == InstrKind::kMeasure;
+  const bool computes_scales = instr.kind == InstrKind::kComputeScales;
   const Cells gradient = cells(rank, operands.gradient), weights = cells(rank, operands.weights);
   const size_t states = operands.states.size();
   for (size_t s = 0; s < 1 + states; ++s) {
@@ -623,16 +623,16 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                  if (block >= scales.count || block >= next.count)
                    return fail(cat(instr_text(rank, instr), " has no scale ", block));
                  std::vector<uint64_t> numbers;
-                 uint64_t scale = measures ? read(next, block) : 0;
+                 uint64_t scale = computes_scales ? read(next, block) : 0;
                  for (int64_t e = first; e < last; ++e) {
                    const uint64_t before = mix(read(codes, e / kCodesInCell), read(scales, block));
                    made[static_cast<size_t>(e)] = mix(made[static_cast<size_t>(e)], before);
                    numbers.push_back(mix(mix(before, mix(read(gradient, e), rank.scale)), s));
                    scale = std::max(scale, numbers.back());
                  }
-                 if (straddles && !measures) scale = read(next, block);
-                 if (measures || !straddles) write(next, block, scale);
-                 if (measures) return;
+                 if (straddles && !computes_scales) scale = read(next, block);
+                 if (computes_scales || !straddles) write(next, block, scale);
+                 if (computes_scales) return;
                  for (int64_t e = first; e < last; e += kCodesInCell) {
                    uint64_t code = scale;
                    for (int64_t k = e; k < std::min(e + kCodesInCell, last); ++k)
@@ -641,7 +641,7 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
                  }
                });
   }
-  for (int64_t e = 0; !measures && e < gradient.count; ++e) {
+  for (int64_t e = 0; !computes_scales && e < gradient.count; ++e) {
     const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
     write(weights, e, weight);
     if (operands.copy) write(cells(rank, *operands.copy), e, weight);
@@ -672,7 +672,7 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
   }
 }
 
-void Interpreter::update_or_measure(SymbolicRank& rank, const Instr& instr) {
+void Interpreter::update_or_compute_scales(SymbolicRank& rank, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(rank.step.program, instr);
   if (!operands) return fail(cat(instr_text(rank, instr), " has a wrong number of ranges"));
   if (operands->scales.empty()) return update_numbers(rank, instr, *operands);

@@ -80,7 +80,7 @@ class Interpreter {
 
   void execute(Walk::LaneStep lane_step);
   void transfer(std::span<const int32_t> members, Walk::LaneStep lane_step);
-  void exchange(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
+  void combine(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
   void move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
   void move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step);
   void run_instr(size_t rank, const Instr& instr);
@@ -89,7 +89,7 @@ class Interpreter {
   void run_copy(SymbolicRank& rank, const Instr& instr);
   void run_norm(SymbolicRank& rank, const Instr& instr);
   void run_decide(SymbolicRank& rank, const Instr& instr);
-  void update_or_measure(SymbolicRank& rank, const Instr& instr);
+  void update_or_compute_scales(SymbolicRank& rank, const Instr& instr);
   void update_numbers(SymbolicRank& rank, const Instr& instr, const UpdateOperands& operands);
   void update_codes(SymbolicRank& rank, const Instr& instr, const UpdateOperands& operands);
   void fail(const std::string& fault);

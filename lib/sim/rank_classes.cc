@@ -17,9 +17,9 @@ namespace {
 
 using Traits = std::vector<int64_t>;
 
-/// GradNormPart is a part of a unit whose squares a shard may add to the gradient norm. `copies`
-/// tensor-parallel ranks hold the part, and only one of them counts it.
-struct GradNormPart {
+/// GradientNormPart is a part of a unit whose squares a shard may add to the gradient norm.
+/// `copies` tensor-parallel ranks hold the part, and only one of them counts it.
+struct GradientNormPart {
   UnitId unit = 0;
   /// The part's first element in the rank's shard of the unit, and its number of elements.
   int64_t first = 0;
@@ -29,7 +29,7 @@ struct GradNormPart {
 
 struct RankTraits {
   Traits traits;
-  std::vector<GradNormPart> grad_norm_parts;
+  std::vector<GradientNormPart> gradient_norm_parts;
 };
 
 /// TraitFinder finds the properties in which the programs of the state ranks of one pipeline stage
@@ -56,7 +56,7 @@ class TraitFinder {
     for (const Unit* unit : units_) {
       const MemberIndex place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
-      add_grad_norm_parts(*unit, own, shard.grad_norm_parts);
+      add_gradient_norm_parts(*unit, own, shard.gradient_norm_parts);
       if (!sharding_.is_cut(unit->id)) continue;
       shard.traits.push_back(own.size());
       if (unit->trainable) add_updates(*unit, own, shard.traits);
@@ -83,9 +83,9 @@ class TraitFinder {
     return shape;
   }
 
-  void add_grad_norm_parts(const Unit& unit, const UnitRange& own,
-                           std::vector<GradNormPart>& parts) const {
-    for (const NormRange& range : norm_ranges(unit, model_)) {
+  void add_gradient_norm_parts(const Unit& unit, const UnitRange& own,
+                               std::vector<GradientNormPart>& parts) const {
+    for (const GradientNormRange& range : gradient_norm_ranges(unit, model_)) {
       const UnitRange part{std::max(own.begin, range.part.begin),
                            std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
@@ -168,7 +168,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     // Ranks of different stages run different layers, so the stage is a trait.
     Traits traits{stage, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
-    for (const GradNormPart& part : shard.grad_norm_parts)
+    for (const GradientNormPart& part : shard.gradient_norm_parts)
       if (layer_place % part.copies == 0)
         traits.insert(traits.end(), {int64_t{part.unit}, part.first, part.count});
     // The traits were computed with this rank's tensors. On the last tensor-parallel rank, tensors

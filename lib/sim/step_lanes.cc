@@ -67,7 +67,7 @@ WorkKind work_kind(const Instr& instr) {
       return WorkKind::kBackward;
     case InstrKind::kWeightGrad:
       return WorkKind::kWeightGrad;
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return WorkKind::kUpdate;
     case InstrKind::kCopy:

@@ -271,7 +271,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
                       StepRecord* record) {
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
-  require_slow_ranks_exist(place.slow, classes.ranks());
+  check_slow_ranks_exist(place.slow, classes.ranks());
   const int ranks_here = checked_ranks_per_node(classes, machine, place.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
   if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)

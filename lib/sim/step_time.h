@@ -49,7 +49,7 @@ struct IdleByLane {
 /// measured times use the same division.
 inline constexpr std::array kLayerKinds{InstrKind::kForward, InstrKind::kBackward,
                                         InstrKind::kInputGrad, InstrKind::kWeightGrad};
-inline constexpr std::array kUpdateKinds{InstrKind::kUpdate, InstrKind::kMeasure};
+inline constexpr std::array kUpdateKinds{InstrKind::kUpdate, InstrKind::kComputeScales};
 
 /// StepTime is the predicted time of a training step in seconds: until the slowest rank ends
 /// (`seconds`), and the parts of rank 0's time.

@@ -46,16 +46,16 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
-    append_text(text, "transfer ", dtype_name(instr.exchange().dtype), " ", range.bytes, " of ",
-                program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
+    append_text(text, "transfer ", dtype_name(instr.communication().dtype), " ", range.bytes,
+                " of ", program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
                 instr.micro_batch);
     return;
   }
-  append_text(text, instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
-  if (instr.exchange().is_max) append_text(text, " largest");
-  if (instr.kind == InstrKind::kShift) append_text(text, " by ", instr.exchange().shift);
+  append_text(text, instr_name(instr.kind), " ", dtype_name(instr.communication().dtype));
+  if (instr.communication().is_max) append_text(text, " largest");
+  if (instr.kind == InstrKind::kShift) append_text(text, " by ", instr.communication().shift);
   if (instr.kind == InstrKind::kCountedAllToAll)
-    append_text(text, " rows of ", instr.exchange().row_elements);
+    append_text(text, " rows of ", instr.communication().row_elements);
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) append_text(text, " ", range.bytes);
   if (adds_copies_of_stages(program, instr)) {
@@ -73,12 +73,12 @@ class AnnouncementHasher {
  public:
   explicit AnnouncementHasher(const Program& program) : program_(program) {}
 
-  /// Hashes a step of a lane for all communication.
+  /// Hashes an entry of a lane for all communication.
   uint64_t hash_of(const Instr& instr) {
     write_announcement(program_, instr, text_);
     return xxh3(text_.data(), text_.size());
   }
-  /// Hashes a step of the instruction's own lane: collectives run on one lane on all ranks.
+  /// Hashes an entry of the instruction's own lane: collectives run on one lane on all ranks.
   uint64_t hash_on_lane(const Instr& instr) {
     write_announcement(program_, instr, text_);
     if (!instr.is_transfer())
@@ -91,7 +91,7 @@ class AnnouncementHasher {
   std::string text_;
 };
 
-LaneSchedule::Step schedule_step(const Program& program, InstrId id) {
+LaneSchedule::Entry schedule_entry(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
   return {.instr = id,
           .group = instr.group(),
@@ -115,22 +115,22 @@ void mark_used(LaneSchedule& schedule) {
 LaneSchedule whole_schedule(const Program& program) {
   AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
-  // The number of steps of its lane that are done once an instruction is done.
+  // The number of entries of its lane that are done once an instruction is done.
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     auto& lane = schedule.lanes[static_cast<size_t>(program.instrs[i].lane)];
-    lane.push_back(schedule_step(program, static_cast<InstrId>(i)));
+    lane.push_back(schedule_entry(program, static_cast<InstrId>(i)));
     position[i] = static_cast<int32_t>(lane.size());
   }
   for (auto& lane : schedule.lanes)
-    for (LaneSchedule::Step& step : lane) {
-      const Instr& instr = program.instr(step.instr);
-      step.first_wait = static_cast<int32_t>(schedule.waits.size());
+    for (LaneSchedule::Entry& entry : lane) {
+      const Instr& instr = program.instr(entry.instr);
+      entry.first_wait = static_cast<int32_t>(schedule.waits.size());
       for (const InstrId wait : instr.waits)
         schedule.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
-      step.end_wait = static_cast<int32_t>(schedule.waits.size());
-      if (instr.communicates()) step.announced = hasher.hash_on_lane(instr);
+      entry.end_wait = static_cast<int32_t>(schedule.waits.size());
+      if (instr.communicates()) entry.announced = hasher.hash_on_lane(instr);
     }
   mark_used(schedule);
   return schedule;
@@ -161,19 +161,19 @@ LaneSchedule collective_schedule(const Program& program) {
       InstrId& latest = done[schedule_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);
     }
-    LaneSchedule::Step step{.instr = static_cast<InstrId>(i),
-                            .group = instr.group(),
-                            .announced = hasher.hash_of(instr),
-                            .first_wait = static_cast<int32_t>(schedule.waits.size())};
+    LaneSchedule::Entry entry{.instr = static_cast<InstrId>(i),
+                              .group = instr.group(),
+                              .announced = hasher.hash_of(instr),
+                              .first_wait = static_cast<int32_t>(schedule.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
-      const auto steps =
+      const auto entries =
           std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
-      if (lane != own && steps > 0)
-        schedule.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(steps)});
+      if (lane != own && entries > 0)
+        schedule.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(entries)});
     }
-    step.end_wait = static_cast<int32_t>(schedule.waits.size());
+    entry.end_wait = static_cast<int32_t>(schedule.waits.size());
     ids[own].push_back(static_cast<InstrId>(i));
-    schedule.lanes[own].push_back(step);
+    schedule.lanes[own].push_back(entry);
   }
   mark_used(schedule);
   return schedule;
@@ -181,58 +181,59 @@ LaneSchedule collective_schedule(const Program& program) {
 
 namespace {
 
-/// CollectiveJoiner joins consecutive steps of the lane of collectives (lane 0) that have the same
-/// group.
+/// CollectiveJoiner joins consecutive entries of the lane of collectives (lane 0) that have the
+/// same group.
 class CollectiveJoiner {
  public:
   explicit CollectiveJoiner(const LaneSchedule& from) : from_(from), known_(from.lanes.size(), 0) {
     out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
-      for (const LaneSchedule::Step& step : from.lanes[lane])
-        for (const LaneSchedule::Wait& wait : waits_of(step))
-          if (wait.lane == 0) awaited_.insert(wait.steps);
+      for (const LaneSchedule::Entry& entry : from.lanes[lane])
+        for (const LaneSchedule::Wait& wait : waits_of(entry))
+          if (wait.lane == 0) awaited_.insert(wait.entries);
   }
 
   LaneSchedule run() {
-    for (const LaneSchedule::Step& step : from_.lanes[0]) add(step);
+    for (const LaneSchedule::Entry& entry : from_.lanes[0]) add(entry);
     for (size_t lane = 1; lane < from_.lanes.size(); ++lane)
-      for (const LaneSchedule::Step& step : from_.lanes[lane]) {
-        LaneSchedule::Step& copy = out_.lanes[lane].emplace_back(step);
-        copy_waits(step, copy);
+      for (const LaneSchedule::Entry& entry : from_.lanes[lane]) {
+        LaneSchedule::Entry& copy = out_.lanes[lane].emplace_back(entry);
+        copy_waits(entry, copy);
       }
     mark_used(out_);
     return std::move(out_);
   }
 
  private:
-  std::span<const LaneSchedule::Wait> waits_of(const LaneSchedule::Step& step) const {
+  std::span<const LaneSchedule::Wait> waits_of(const LaneSchedule::Entry& entry) const {
     return std::span(from_.waits)
-        .subspan(static_cast<size_t>(step.first_wait),
-                 static_cast<size_t>(step.end_wait - step.first_wait));
+        .subspan(static_cast<size_t>(entry.first_wait),
+                 static_cast<size_t>(entry.end_wait - entry.first_wait));
   }
 
-  void add(const LaneSchedule::Step& step) {
-    std::vector<LaneSchedule::Step>& steps = out_.lanes[0];
+  void add(const LaneSchedule::Entry& entry) {
+    std::vector<LaneSchedule::Entry>& entries = out_.lanes[0];
     bool waits = false;
-    for (const LaneSchedule::Wait& wait : waits_of(step)) {
+    for (const LaneSchedule::Wait& wait : waits_of(entry)) {
       int32_t& known = known_[static_cast<size_t>(wait.lane)];
-      waits |= wait.steps > std::exchange(known, std::max(known, wait.steps));
+      waits |= wait.entries > std::exchange(known, std::max(known, wait.entries));
     }
     const auto before = static_cast<int32_t>(joined_.size());
-    if (steps.empty() || steps.back().group != step.group || waits || awaited_.contains(before)) {
-      LaneSchedule::Step& copy = steps.emplace_back(step);
-      copy_waits(step, copy);
+    if (entries.empty() || entries.back().group != entry.group || waits ||
+        awaited_.contains(before)) {
+      LaneSchedule::Entry& copy = entries.emplace_back(entry);
+      copy_waits(entry, copy);
     } else {
-      uint64_t& all = steps.back().announced;
-      all = splitmix64(all) ^ step.announced;
+      uint64_t& all = entries.back().announced;
+      all = splitmix64(all) ^ entry.announced;
     }
-    joined_.push_back(static_cast<int32_t>(steps.size()));
+    joined_.push_back(static_cast<int32_t>(entries.size()));
   }
 
-  void copy_waits(const LaneSchedule::Step& from, LaneSchedule::Step& to) {
+  void copy_waits(const LaneSchedule::Entry& from, LaneSchedule::Entry& to) {
     to.first_wait = static_cast<int32_t>(out_.waits.size());
     for (LaneSchedule::Wait wait : waits_of(from)) {
-      if (wait.lane == 0) wait.steps = joined_[static_cast<size_t>(wait.steps) - 1];
+      if (wait.lane == 0) wait.entries = joined_[static_cast<size_t>(wait.entries) - 1];
       out_.waits.push_back(wait);
     }
     to.end_wait = static_cast<int32_t>(out_.waits.size());
@@ -240,9 +241,9 @@ class CollectiveJoiner {
 
   const LaneSchedule& from_;
   LaneSchedule out_;
-  /// The step counts of lane 0 for which other lanes wait.
+  /// The counts of entries of lane 0 for which other lanes wait.
   std::set<int32_t> awaited_;
-  /// The number of joined steps up to and including each step of lane 0.
+  /// The number of joined entries up to and including each entry of lane 0.
   std::vector<int32_t> joined_;
   std::vector<int32_t> known_;
 };
@@ -277,21 +278,21 @@ void Walk::begin(bool finite) {
 }
 
 const Instr& Walk::instr(LaneStep lane_step) const {
-  return world_.program_of(static_cast<size_t>(lane_step.rank)).instr(step(lane_step).instr);
+  return world_.program_of(static_cast<size_t>(lane_step.rank)).instr(entry(lane_step).instr);
 }
 
 std::span<const int32_t> Walk::members(LaneStep lane_step) const {
-  const LaneSchedule::Step& now = step(lane_step);
+  const LaneSchedule::Entry& now = entry(lane_step);
   if (now.group == kNoGroup || !runs_in_step(now))
     return {&indices_[static_cast<size_t>(lane_step.rank)], 1};
   const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
-bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) const {
-  for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
+bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Entry& entry) const {
+  for (int32_t w = entry.first_wait; w < entry.end_wait; ++w) {
     const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
-    if (lane_at(rank, wait.lane).next < wait.steps) return false;
+    if (lane_at(rank, wait.lane).next < wait.entries) return false;
   }
   return true;
 }
@@ -301,14 +302,15 @@ void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.schedule->used_lanes) {
     const LaneStep lane_step{number, lane};
-    if (has_arrived(lane_step) || at_end(lane_step) || !waits_done(rank, step(lane_step))) continue;
+    if (has_arrived(lane_step) || at_end(lane_step) || !waits_done(rank, entry(lane_step)))
+      continue;
     lane_at(rank, lane).arrived = true;
     arrive(lane_step);
   }
 }
 
 void Walk::arrive(LaneStep lane_step) {
-  const LaneSchedule::Step& now = step(lane_step);
+  const LaneSchedule::Entry& now = entry(lane_step);
   if (now.if_finite && !at(lane_step.rank).decided)
     return set_fault(cat("rank ", number(lane_step), ": ", instr_text(lane_step),
                          " starts before the decision"));
@@ -324,7 +326,7 @@ void Walk::join_collective(LaneStep lane_step, GroupId id) {
   PendingCollective& pending = collectives_[static_cast<size_t>(group)];
   if (pending.arrived == 0)
     pending.first = lane_step;
-  else if (step(pending.first).announced != step(lane_step).announced)
+  else if (entry(pending.first).announced != entry(lane_step).announced)
     return set_fault(mismatch_text(pending.first, lane_step));
   const auto& members = world_.groups[static_cast<size_t>(group)].members;
   if (++pending.arrived < static_cast<int32_t>(members.size())) return;
@@ -350,7 +352,7 @@ void Walk::finish(size_t which) {
 /// Finds the lane step of a member. The lane of `lane_step` is tried first, because most groups
 /// have the same lane on all members.
 Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
-  if (step(lane_step).group == kNoGroup) return lane_step;
+  if (entry(lane_step).group == kNoGroup) return lane_step;
   const int32_t group = group_at(lane_step);
   if (is_at({member, lane_step.lane}, group)) return {member, lane_step.lane};
   for (const int32_t lane : at(member).schedule->used_lanes)
@@ -360,7 +362,7 @@ Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
 
 void Walk::advance(LaneStep lane_step) {
   WalkedRank& rank = at(lane_step.rank);
-  rank.decided |= step(lane_step).decides;
+  rank.decided |= entry(lane_step).decides;
   LaneState& lane = lane_at(rank, lane_step.lane);
   lane.arrived = false;
   ++lane.next;
@@ -379,12 +381,12 @@ int Walk::number(LaneStep lane_step) const {
 
 std::string Walk::instr_text(LaneStep lane_step) const {
   return numbered_instr_text(world_.program_of(static_cast<size_t>(lane_step.rank)),
-                             step(lane_step).instr);
+                             entry(lane_step).instr);
 }
 
 std::string Walk::group_name(LaneStep lane_step) const {
   const auto rank = static_cast<size_t>(lane_step.rank);
-  const GroupId id = step(lane_step).group;
+  const GroupId id = entry(lane_step).group;
   const int32_t group = world_.group_of(rank, id);
   return group == World::kNotMember ? world_.program_of(rank).group(id).ranks.name()
                                     : world_.groups[static_cast<size_t>(group)].name;
@@ -399,14 +401,14 @@ std::string Walk::collective_text(LaneStep lane_step) const {
   const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
   for (const Range& range : ranges) bytes += range.bytes;
   return cat(instr_text(lane_step), " with ", bytes, " bytes of ",
-             program.at(ranges[0].buffer).name, " as ", dtype_name(now.exchange().dtype), " over ",
-             group_name(lane_step));
+             program.at(ranges[0].buffer).name, " as ", dtype_name(now.communication().dtype),
+             " over ", group_name(lane_step));
 }
 
 /// Describes what a rank does on a lane: "enters ...", "has not reached ...".
 std::string Walk::activity_text(LaneStep lane_step) const {
   if (at_end(lane_step)) return "has no further collective";
-  return has_arrived(lane_step) && step(lane_step).group != kNoGroup
+  return has_arrived(lane_step) && entry(lane_step).group != kNoGroup
              ? "enters " + collective_text(lane_step)
              : "has not reached " + instr_text(lane_step);
 }
@@ -416,7 +418,7 @@ std::string Walk::mismatch_text(LaneStep one, LaneStep other) const {
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
   const bool transfer = instr(one).is_transfer();
   const auto before =
-      std::count_if(instrs.begin(), instrs.begin() + step(one).instr, [&](const Instr& earlier) {
+      std::count_if(instrs.begin(), instrs.begin() + entry(one).instr, [&](const Instr& earlier) {
         return earlier.communicates() && earlier.is_transfer() == transfer;
       });
   return cat(transfer ? "transfer " : "collective ", before, ": rank ", number(one), " ",
@@ -432,26 +434,27 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
     if (std::any_of(rank.schedule->used_lanes.begin(), rank.schedule->used_lanes.end(),
                     has_entered))
       continue;
-    // The result is the rank's lane for the group, or lane 0 if the rank has no steps on that lane.
+    // The result is the rank's lane for the group, or lane 0 if the rank has no entries on that
+    // lane.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
     // The member's program may not have the group.
     if (known == groups.end()) return {member, lane_step.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
-    return {member, steps(rank, lane).empty() ? 0 : lane};
+    return {member, entries(rank, lane).empty() ? 0 : lane};
   }
   bug("a collective waits although all ranks have arrived");
 }
 
-/// Finds a lane of the same rank that has not done yet what a step waits for.
+/// Finds a lane of the same rank that has not done yet what its next entry waits for.
 Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
   const WalkedRank& rank = at(lane_step.rank);
-  const LaneSchedule::Step& now = step(lane_step);
+  const LaneSchedule::Entry& now = entry(lane_step);
   for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
     const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
-    if (lane_at(rank, wait.lane).next < wait.steps) return {lane_step.rank, wait.lane};
+    if (lane_at(rank, wait.lane).next < wait.entries) return {lane_step.rank, wait.lane};
   }
-  bug("a step is blocked although its waits are done");
+  bug("an entry is blocked although its waits are done");
 }
 
 /// Describes why the walk cannot continue, beginning at the first rank that has not reached its
@@ -509,16 +512,16 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
   for (const LaneSchedule& schedule : schedules) {
     std::vector<int32_t> key;
     for (const int32_t lane : schedule.used_lanes) {
-      const auto& steps = schedule.lanes[static_cast<size_t>(lane)];
-      key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
-      for (const LaneSchedule::Step& step : steps) {
-        const auto low = static_cast<int32_t>(step.announced),
-                   high = static_cast<int32_t>(step.announced >> 32);
-        key.insert(key.end(), {step.group, low, high, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
-                               step.end_wait - step.first_wait});
-        for (int32_t w = step.first_wait; w < step.end_wait; ++w)
+      const auto& entries = schedule.lanes[static_cast<size_t>(lane)];
+      key.insert(key.end(), {lane, static_cast<int32_t>(entries.size())});
+      for (const LaneSchedule::Entry& entry : entries) {
+        const auto low = static_cast<int32_t>(entry.announced),
+                   high = static_cast<int32_t>(entry.announced >> 32);
+        key.insert(key.end(), {entry.group, low, high, entry.if_finite ? 1 : 0,
+                               entry.decides ? 1 : 0, entry.end_wait - entry.first_wait});
+        for (int32_t w = entry.first_wait; w < entry.end_wait; ++w)
           key.insert(key.end(), {schedule.waits[static_cast<size_t>(w)].lane,
-                                 schedule.waits[static_cast<size_t>(w)].steps});
+                                 schedule.waits[static_cast<size_t>(w)].entries});
       }
     }
     numbers.push_back(known.number_of(std::move(key)));

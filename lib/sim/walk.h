@@ -10,31 +10,33 @@
 
 namespace ftrun {
 
-/// LaneSchedule is the part of a program that a walk needs: the steps of each lane, what each step
-/// waits for, and which steps are collectives and transfers.
+/// LaneSchedule is the part of a program that a walk needs: the instructions of each lane, what
+/// each waits for, and which of them are collectives and transfers.
 struct LaneSchedule {
-  struct Step {
+  /// Entry is an instruction of the schedule, or several collectives that are joined
+  /// (join_collectives()).
+  struct Entry {
     InstrId instr = -1;
     /// The group of a collective, and the hash of what all members must announce when they reach
     /// it: ranks with equal hashes may enter one collective. Schedules are made concurrently, so
     /// there is no list of all announcements that could number them.
     GroupId group = kNoGroup;
     uint64_t announced = 0;
-    /// The step's range in `waits`: [first_wait, end_wait).
+    /// The entry's range in `waits`: [first_wait, end_wait).
     int32_t first_wait = 0;
     int32_t end_wait = 0;
     bool if_finite = false;
     bool decides = false;
   };
-  /// A Wait ends when `steps` steps of lane `lane` are done.
+  /// A Wait ends when `entries` entries of lane `lane` are done.
   struct Wait {
     int32_t lane = 0;
-    int32_t steps = 0;
+    int32_t entries = 0;
   };
 
-  /// The lanes of the program, including those without steps.
-  std::vector<std::vector<Step>> lanes;
-  /// The lanes that have steps.
+  /// The lanes of the program, including those without entries.
+  std::vector<std::vector<Entry>> lanes;
+  /// The lanes that have entries.
   std::vector<int32_t> used_lanes;
   std::vector<Wait> waits;
 };
@@ -45,11 +47,11 @@ LaneSchedule whole_schedule(const Program& program);
 /// Makes the schedule of a program's communication: all collectives on one lane, in the order of
 /// the list, and transfers on the lanes of their links, with all that must be done before. If all
 /// ranks reach the end of these schedules, no order that the waits allow can hang, and collectives
-/// can be launched in one order everywhere: waits point backwards in the list, so the first step of
-/// this walk that has not run always can.
+/// can be launched in one order everywhere: waits point backwards in the list, so the first entry
+/// of this walk that has not run always can.
 LaneSchedule collective_schedule(const Program& program);
 
-/// Joins collectives of a collective_schedule() that follow each other in one group into one step,
+/// Joins collectives of a collective_schedule() that follow each other in one group into one entry,
 /// except those that transfers wait for or that wait for transfers. If all ranks reach the end of
 /// the joined schedules, they also do without joining; if they do not, the cause may be
 /// the joining.
@@ -66,7 +68,7 @@ class Walk {
   /// `world` and `schedules` must outlive the walk.
   Walk(const World& world, std::span<const LaneSchedule> schedules);
 
-  /// LaneStep is a rank's next step on a lane. A collective is represented by the lane step of the
+  /// LaneStep is a rank's next entry on a lane. A collective is represented by the lane step of the
   /// member that reached it last.
   struct LaneStep {
     int32_t rank = 0;
@@ -83,7 +85,7 @@ class Walk {
   const Instr& instr(LaneStep lane_step) const;
   /// Returns whether the lane step's instruction runs; false if it runs only in finite steps and
   /// this step is not finite.
-  bool runs_in_step(LaneStep lane_step) const { return runs_in_step(step(lane_step)); }
+  bool runs_in_step(LaneStep lane_step) const { return runs_in_step(entry(lane_step)); }
   /// Returns the ranks that run the lane step together, as ascending indices. The span is valid as
   /// long as the walk and its world.
   std::span<const int32_t> members(LaneStep lane_step) const;
@@ -108,8 +110,8 @@ class Walk {
     size_t first_lane = 0;
     bool decided = false;
   };
-  /// LaneState is the state of a rank's lane: the number of steps that are done, and whether the
-  /// next step has become ready or waits in its group for other members.
+  /// LaneState is the state of a rank's lane: the number of entries that are done, and whether the
+  /// next one has become ready or waits in its group for other members.
   struct LaneState {
     int32_t next = 0;
     bool arrived = false;
@@ -129,7 +131,7 @@ class Walk {
   const LaneState& lane_at(const WalkedRank& rank, int32_t lane) const {
     return lanes_[rank.first_lane + static_cast<size_t>(lane)];
   }
-  static const std::vector<LaneSchedule::Step>& steps(const WalkedRank& rank, int32_t lane) {
+  static const std::vector<LaneSchedule::Entry>& entries(const WalkedRank& rank, int32_t lane) {
     return rank.schedule->lanes[static_cast<size_t>(lane)];
   }
   size_t next(const WalkedRank& rank, int32_t lane) const {
@@ -140,26 +142,26 @@ class Walk {
   bool at_end(LaneStep lane_step) const {
     const WalkedRank& rank = at(lane_step.rank);
     return static_cast<size_t>(lane_step.lane) >= rank.schedule->lanes.size() ||
-           next(rank, lane_step.lane) == steps(rank, lane_step.lane).size();
+           next(rank, lane_step.lane) == entries(rank, lane_step.lane).size();
   }
-  const LaneSchedule::Step& step(LaneStep lane_step) const {
+  const LaneSchedule::Entry& entry(LaneStep lane_step) const {
     const WalkedRank& rank = at(lane_step.rank);
-    return steps(rank, lane_step.lane)[next(rank, lane_step.lane)];
+    return entries(rank, lane_step.lane)[next(rank, lane_step.lane)];
   }
   bool has_arrived(LaneStep lane_step) const {
     return lane_at(at(lane_step.rank), lane_step.lane).arrived;
   }
-  bool runs_in_step(const LaneSchedule::Step& step) const { return finite_ || !step.if_finite; }
-  bool waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) const;
+  bool runs_in_step(const LaneSchedule::Entry& entry) const { return finite_ || !entry.if_finite; }
+  bool waits_done(const WalkedRank& rank, const LaneSchedule::Entry& entry) const;
   void advance_lanes(int32_t rank);
   void arrive(LaneStep lane_step);
   void join_collective(LaneStep lane_step, GroupId group);
   void advance(LaneStep lane_step);
   int32_t group_at(LaneStep lane_step) const {
-    return world_.group_of(static_cast<size_t>(lane_step.rank), step(lane_step).group);
+    return world_.group_of(static_cast<size_t>(lane_step.rank), entry(lane_step).group);
   }
   bool is_at(LaneStep lane_step, int32_t group) const {
-    return !at_end(lane_step) && has_arrived(lane_step) && step(lane_step).group != kNoGroup &&
+    return !at_end(lane_step) && has_arrived(lane_step) && entry(lane_step).group != kNoGroup &&
            group_at(lane_step) == group;
   }
   LaneStep missing_member(LaneStep lane_step) const;
@@ -175,7 +177,7 @@ class Walk {
 
   const World& world_;
   std::vector<WalkedRank> ranks_;
-  /// The index of each rank, to which members() refers for a step of one rank.
+  /// The index of each rank, to which members() refers for an entry of one rank.
   std::vector<int32_t> indices_;
   /// The lanes of all ranks, rank by rank.
   std::vector<LaneState> lanes_;
@@ -186,7 +188,7 @@ class Walk {
   std::string fault_;
 };
 
-/// Assigns a number to each schedule. Schedules that differ only in the positions of their steps
+/// Assigns a number to each schedule. Schedules that differ only in the positions of their entries
 /// within the programs get the same number.
 std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules);
 

@@ -67,7 +67,7 @@ double slow_factor_of(const std::vector<SlowRank>& slow, int64_t rank) {
   return 1;
 }
 
-void require_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks) {
+void check_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks) {
   for (const SlowRank& one : slow)
     if (one.rank >= ranks)
       throw Error(ExitCode::kUsage,

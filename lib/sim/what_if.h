@@ -25,7 +25,7 @@ std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts);
 double slow_factor_of(const std::vector<SlowRank>& slow, int64_t rank);
 
 /// Throws Error(kUsage) if a slow rank is not one of the run's `ranks` ranks.
-void require_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks);
+void check_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks);
 
 /// Replaces the bandwidth of the links between a machine's nodes ("200 Gb/s", "25 GB/s"): the bytes
 /// that one rank exchanges per second in each direction. Throws Error(kUsage), which names the

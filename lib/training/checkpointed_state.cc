@@ -15,8 +15,8 @@ class SetupModel : public CheckpointedState {
   std::string base_fingerprint() const override {
     return setup_.train_program().model.trains_all() ? "" : setup_.folder().weights_fingerprint();
   }
-  void require_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
-    ftrun::require_same_base(saved, folder, setup_.folder());
+  void check_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
+    ftrun::check_same_base(saved, folder, setup_.folder());
   }
   std::map<std::string, int64_t> topology() const override {
     const auto degrees = recorded_degrees(config_.parallel);

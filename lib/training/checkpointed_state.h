@@ -26,7 +26,7 @@ class CheckpointedState {
   virtual std::string fingerprint() const = 0;
   virtual std::string base_fingerprint() const = 0;
   /// Throws Error(kBadInput) for a checkpoint in `folder` that was trained on other frozen weights.
-  virtual void require_same_base(const CheckpointMeta& saved, const std::string& folder) const = 0;
+  virtual void check_same_base(const CheckpointMeta& saved, const std::string& folder) const = 0;
   /// Returns the degrees of the mesh, by name.
   virtual std::map<std::string, int64_t> topology() const = 0;
   /// Fills the state with the model's weights. If `adapter` is not null, the tensors that it

@@ -80,7 +80,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   session_.run_on_all_ranks("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
-    parts_.model.require_same_base(resumed.meta, folder);
+    parts_.model.check_same_base(resumed.meta, folder);
     if (parts_.recorder != nullptr)
       parts_.recorder->admit_checkpoint(folder, resumed.meta, describe());
     load_state(checkpoint);

@@ -7,7 +7,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "config/capability.h"
+#include "config/unsupported.h"
 #include "data/sequence_reader.h"
 #include "engine/choose_gpu.h"
 #include "inputs/run_inputs.h"

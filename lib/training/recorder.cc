@@ -191,7 +191,7 @@ void Recorder::open_progress(int64_t total_steps) {
 }
 
 void Recorder::record_step(const StepMetrics& metrics) {
-  folder_.require_still_owned();
+  folder_.check_still_owned();
   metrics_->write(metrics);
   check_follower();
   if (tensorboard_) tensorboard_->write(metrics.step, tensorboard_scalars(metrics));
@@ -205,7 +205,7 @@ void Recorder::record_step(const StepMetrics& metrics) {
 }
 
 void Recorder::record_trace(const TracedStep& step) {
-  folder_.require_still_owned();
+  folder_.check_still_owned();
   const bool is_first = !trace_;
   if (is_first) trace_.emplace(paths().trace(), first_step_);
   trace_->add(step);

@@ -91,8 +91,8 @@ void ResourceUse::sum_memory(Session& session) {
       batch_bytes(config_) + saver_bytes(config_, setup_) + export_working_bytes(config_, setup_);
   memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held_bytes()));
   for (const std::string& text :
-       session.exchange("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",
-                                      own.file_backed, stage_memory_text()))) {
+       session.exchange_texts("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",
+                                            own.file_backed, stage_memory_text()))) {
     std::istringstream figures(text);
     for (int64_t* const peak : {&peak_resident_, &peak_held_, &peak_file_backed_}) {
       int64_t bytes = 0;
@@ -109,7 +109,8 @@ void ResourceUse::sum_memory(Session& session) {
 
 void ResourceUse::sum_traffic(Session& session) {
   if (traffic_.sums().steps == 0) return;
-  for (const std::string& text : session.exchange("traffic", encode_traffic(traffic_.sums()))) {
+  for (const std::string& text :
+       session.exchange_texts("traffic", encode_traffic(traffic_.sums()))) {
     const TrafficSums sums = decode_traffic(text);
     if (all_traffic_)
       all_traffic_->add(sums);

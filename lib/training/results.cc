@@ -59,7 +59,7 @@ class InitialWeightsReader {
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
       initial_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed),
                        adapter_ ? &*adapter_ : nullptr);
-      initial_->require_fit(setup.train_program().model);
+      initial_->check_fit(setup.train_program().model);
       changed_tensors_.emplace(setup.train_program().model, *initial_, dtype);
     } catch (const Error& error) {
       log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
@@ -132,14 +132,14 @@ class PieceCollector {
 
 /// Throws an Error unless the export can be opened as a run would open it, and has every tensor in
 /// its shape.
-void require_loads(const ExportOptions& options, const ModelDescription& model) {
+void check_loads(const ExportOptions& options, const ModelDescription& model) {
   if (options.format == ExportFormat::kAdapter) {
-    require_adapter(model, AdapterFolder(options.folder));
+    check_adapter(model, AdapterFolder(options.folder));
     return;
   }
   ModelFolder folder(options.folder);
   map_to_model_names(folder, model, /*logs_notices=*/false);
-  require_weights(model, folder);
+  check_model_weights(model, folder);
 }
 
 /// Writes the export on the writing rank. Returns an exception that occurred between pieces, which
@@ -151,7 +151,7 @@ std::exception_ptr write_export(const ExportOptions& options,
     export_model(
         posix_files(), options, tensors,
         [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
-    require_loads(options, model);
+    check_loads(options, model);
   } catch (const std::exception&) {
     if (pieces.has_failed()) throw;
     return std::current_exception();

@@ -134,9 +134,9 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
       timeout_(timeout_of(request.config, kFirstStepLimit)),
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
-  nodes_ = exchange("node", node.empty() ? rendezvous_->identity(rank_).host : node);
-  if (world_size_ > 1) require_same("program", program_facts(request.build));
-  require_equal_configs(request);
+  nodes_ = exchange_texts("node", node.empty() ? rendezvous_->identity(rank_).host : node);
+  if (world_size_ > 1) check_same("program", program_facts(request.build));
+  check_equal_configs(request);
   choose_device(request);
 }
 
@@ -146,14 +146,14 @@ void Session::choose_device(const TrainRequest& request) {
   const std::vector<int> near_cores = bind_near(gpu_->info().bus_id);
   if (!near_cores.empty())
     log_debug(cat("runs on ", near_cores.size(), " cores near GPU ", gpu_->info().bus_id));
-  require_own_gpus(exchange("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
-  gpu_names_ = exchange("GPU name", gpu_->info().name);
+  check_own_gpus(exchange_texts("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
+  gpu_names_ = exchange_texts("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
   if (launch.local_size > 1 && launch.local_rank == 0)
     if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty())
       log_warning(warning);
-  require_same("driver", driver_facts(gpu_->info().driver_version));
-  require_equal("attention kernels", gpu_->kernels().library_use().chosen);
+  check_same("driver", driver_facts(gpu_->info().driver_version));
+  check_equal("attention kernels", gpu_->kernels().library_use().chosen);
 }
 
 void Session::open_groups(const Config& config, const StateOptions& state) {
@@ -172,12 +172,12 @@ void Session::open_groups(const Config& config, const StateOptions& state) {
 
 Session::~Session() = default;
 
-std::vector<std::string> Session::exchange(const std::string& what, const std::string& text) {
+std::vector<std::string> Session::exchange_texts(const std::string& what, const std::string& text) {
   return rendezvous_->exchange_text(what, text);
 }
 
 int Session::share_cores(const CoreLimit& own) {
-  const std::vector<std::string> texts = exchange("cores", core_limit_text(own));
+  const std::vector<std::string> texts = exchange_texts("cores", core_limit_text(own));
   std::vector<RankCores> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
     ranks.push_back(
@@ -207,17 +207,18 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
 }
 
 /// Compares hashes first, and exchanges the texts only if they differ.
-void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
+void Session::check_same(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
-  if (ranks_unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
-  const std::string lines = differing_facts(exchange(topic + " text", text), nodes_);
+  if (ranks_unlike_first(exchange_texts(topic, hex64(xxh3(text.data(), text.size())))).empty())
+    return;
+  const std::string lines = differing_facts(exchange_texts(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
                    "give every node the same ftrun, model, data and driver, at best from one "
                    "shared file system"});
 }
 
-void Session::require_equal(const std::string& what, const std::string& text) {
-  const std::vector<std::string> all = exchange("equal", text);
+void Session::check_equal(const std::string& what, const std::string& text) {
+  const std::vector<std::string> all = exchange_texts("equal", text);
   const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
   if (differing_ranks.empty()) return;
   refuse_together({ExitCode::kUsage,
@@ -229,7 +230,7 @@ void Session::require_equal(const std::string& what, const std::string& text) {
 /// the store from which the others still read.
 void Session::refuse_together(const Error& error) {
   try {
-    exchange("refused", "");
+    exchange_texts("refused", "");
   } catch (const Error&) {
     // Rank 0 has ended already, so all ranks have read what they needed.
   }
@@ -238,11 +239,12 @@ void Session::refuse_together(const Error& error) {
 
 /// Compares hashes first, and exchanges the configs, to find the keys that differ, only if the
 /// hashes differ.
-void Session::require_equal_configs(const TrainRequest& request) {
+void Session::check_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
-  const std::vector<std::string> differing_ranks = ranks_unlike_first(exchange("config", hash));
+  const std::vector<std::string> differing_ranks =
+      ranks_unlike_first(exchange_texts("config", hash));
   if (differing_ranks.empty()) return;
-  const std::vector<std::string> texts = exchange("config text", request.config_json);
+  const std::vector<std::string> texts = exchange_texts("config text", request.config_json);
   const std::string& other = texts[static_cast<size_t>(std::stoi(differing_ranks.front()))];
   refuse_together({ExitCode::kUsage,
                    cat("the config differs from rank 0's on ", rank_list(differing_ranks), ":",

@@ -32,7 +32,8 @@ namespace ftrun {
 /// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
 ///   in every step only for a number that must be known then; a number that may wait is summed
 ///   every few steps, as SlowRanks does, or once after the last step;
-/// * exchange(), and the functions below that are built on it: a round trip of every rank to the
+/// * exchange_texts(), and the functions below that are built on it: a round trip of every rank to
+/// the
 ///   job's store, which joins the texts and sends them to all. It is for starts, ends and rare
 ///   events (a checkpoint, a step that is not finite), never for every step.
 class Session {
@@ -66,7 +67,7 @@ class Session {
 
   /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the job's
   /// store, so it is not for every step.
-  std::vector<std::string> exchange(const std::string& what, const std::string& text);
+  std::vector<std::string> exchange_texts(const std::string& what, const std::string& text);
   /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
   /// message begins with `what` ("reading the data") and the rank.
   void run_on_all_ranks(const std::string& what, const std::function<void()>& work);
@@ -77,11 +78,11 @@ class Session {
   bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
   /// Collective: throws Error(kUsage) that names each node that differs from rank 0's node, and the
   /// facts that differ. `topic` distinguishes this comparison from others.
-  void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
+  void check_same(const std::string& topic, const std::vector<NodeFact>& facts);
   /// Returns the name of each rank's node: the name that the scheduler uses, else the host name.
   const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
-  void require_equal(const std::string& what, const std::string& text);
+  void check_equal(const std::string& what, const std::string& text);
   /// Opens a checkpoint group in which a rank waits for the other ranks as long as they are alive,
   /// independently of comm.timeout.
   CheckpointGroup checkpoint_group();
@@ -116,7 +117,7 @@ class Session {
 
  private:
   [[noreturn]] void refuse_together(const Error& error);
-  void require_equal_configs(const TrainRequest& request);
+  void check_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
   void set_timeout(std::chrono::milliseconds limit, bool include_programs);
 

@@ -104,9 +104,9 @@ int Trainer::train() {
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  steps_.emplace(*this, std::move(checked));
+  loop_objects_.emplace(*this, std::move(checked));
   catch_stop_signals();
-  steps_->loop.run();
+  loop_objects_->loop.run();
   finish();
   setup_->drop_recordings();
   session_.close();
@@ -119,7 +119,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
-  if (model_) model_->checkpointer.end_background_save(error);
+  if (state_services_) state_services_->checkpointer.end_background_save(error);
   if (setup_) setup_->drop_recordings();
   session_.leave();
   // Threads of a communicator may still write to the buffers of an aborted collective, so the
@@ -139,8 +139,7 @@ void Trainer::prepare_process() {
   threads_.share = session_.share_cores(cores);
   threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
   threads_.limited_by = quota_text(cores);
-  session_.run_on_all_ranks("starting threads",
-                            [&] { require_threads(threads_.used, "computing"); });
+  session_.run_on_all_ranks("starting threads", [&] { check_threads(threads_.used, "computing"); });
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
   session_.run_on_all_ranks("choosing the library of matrix multiplication", [&] {
@@ -157,7 +156,7 @@ void Trainer::open_data() {
   std::vector<NodeFact> inputs;
   session_.run_on_all_ranks("comparing model and data of the nodes",
                             [&] { inputs = input_facts(config_, data_); });
-  session_.require_same("inputs", inputs);
+  session_.check_same("inputs", inputs);
 }
 
 void Trainer::open_model() {
@@ -171,11 +170,11 @@ void Trainer::open_model() {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
                                              swap_name(request_), session_.gpu());
   });
-  model_.emplace(*this);
+  state_services_.emplace(*this);
   journal_.show_times_of(setup_->train_executor());
 }
 
-Trainer::ModelParts::ModelParts(Trainer& run)
+Trainer::StateServices::StateServices(Trainer& run)
     : checkpointed(checkpointed_state(run.config_, *run.setup_)),
       checkpointer(run.request_, run.session_,
                    {.model = *checkpointed,
@@ -191,12 +190,12 @@ RunManifest Trainer::describe() {
 
 void Trainer::load_or_resume() {
   const std::optional<ResumedRun> resumed =
-      model_->checkpointer.load([this] { return describe(); });
+      state_services_->checkpointer.load([this] { return describe(); });
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
   review_evaluations();
-  model_->checkpointer.restore_best(progress_);
+  state_services_->checkpointer.restore_best(progress_);
   data_identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
   journal_.print(cat(
@@ -246,7 +245,7 @@ void Trainer::warn_of_placement() {
   journal_.warn(crossing_text(crossing, nodes));
 }
 
-Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
+Trainer::LoopObjects::LoopObjects(Trainer& run, CheckedRanks checked)
     : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(checked)),
       loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
                                               std::max(run.progress_.step, run.total_steps_))),
@@ -254,8 +253,8 @@ Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
            run.progress_,
            {.next_batch = [this] { return loader.next(); },
             .stepper = stepper,
-            .saver = run.model_->checkpointer,
-            .evaluator = run.model_->evaluator,
+            .saver = run.state_services_->checkpointer,
+            .evaluator = run.state_services_->evaluator,
             .journal = run.journal_,
             .data_identity = run.data_identity_,
             .stop = run.stop_,
@@ -267,7 +266,7 @@ Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
 /// improvement.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
-  for (const StepMetrics& metrics : model_->evaluator.read_evaluations(
+  for (const StepMetrics& metrics : state_services_->evaluator.read_evaluations(
            "looking for evaluations that are not finite", [this](const StepMetrics& m) {
              return m.step <= progress_.step && is_nonfinite(m.evaluations);
            })) {
@@ -276,34 +275,34 @@ void Trainer::review_evaluations() {
       journal_.warn(cat("the evaluation after step ", metrics.step,
                         " is not finite: its checkpoint is no longer the best"));
     progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
-    model_->checkpointer.drop_best(metrics.step);
+    state_services_->checkpointer.drop_best(metrics.step);
   }
 }
 
 // The functions below end the run.
 
 void Trainer::finish() {
-  steps_->loader.shutdown();
-  steps_->stepper.resource_use().sum_over_ranks(session_);
+  loop_objects_->loader.shutdown();
+  loop_objects_->stepper.resource_use().sum_over_ranks(session_);
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
-      steps_->stepper.resource_use().write_totals(manifest);
-      load_of_steps_ = steps_->stepper.load_watch().shares();
-      manifest.time = steps_->stepper.times().manifest_values(load_of_steps_);
+      loop_objects_->stepper.resource_use().write_totals(manifest);
+      load_of_steps_ = loop_objects_->stepper.load_watch().shares();
+      manifest.time = loop_objects_->stepper.times().manifest_values(load_of_steps_);
     });
   });
   session_.allow_work_of_one_rank();
-  steps_->loop.save_last();
+  loop_objects_->loop.save_last();
   session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
-      model_->checkpointer.add_counters(manifest);
-      stop_lead_.add_save_time(model_->checkpointer.longest_save());
+      state_services_->checkpointer.add_counters(manifest);
+      stop_lead_.add_save_time(state_services_->checkpointer.longest_save());
       stop_lead_.write_counters(manifest.counters);
     });
   });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
-  model_->evaluator.write_texts(progress_.step);
+  state_services_->evaluator.write_texts(progress_.step);
   session_.run_on_all_ranks("finishing the run", [&] { conclude(); });
   if (!withheld_reason_.empty())
     throw Error(ExitCode::kNumerical, withheld_reason_,
@@ -338,20 +337,20 @@ void Trainer::export_model() {
   if (config_.model_export.which == ExportWhich::kBest) {
     // Text samples use the weights of the last step, as at every evaluation, so they are written
     // before the best weights are loaded.
-    model_->evaluator.write_texts(progress_.step);
-    model_->checkpointer.load_best(progress_);
+    state_services_->evaluator.write_texts(progress_.step);
+    state_services_->checkpointer.load_best(progress_);
   }
-  model_->checkpointer.export_model(stop_);
+  state_services_->checkpointer.export_model(stop_);
 }
 
 void Trainer::conclude() {
   if (!session_.is_first()) return;
   data_identity_.record_known_fingerprints();
-  model_->evaluator.print_text(progress_.step);
+  state_services_->evaluator.print_text(progress_.step);
   for (const std::string& text :
-       steps_->stepper.resource_use().summary_lines(session_.world_size()))
+       loop_objects_->stepper.resource_use().summary_lines(session_.world_size()))
     journal_.print(text);
-  if (const std::string text = steps_->stepper.times().text(load_of_steps_); !text.empty())
+  if (const std::string text = loop_objects_->stepper.times().text(load_of_steps_); !text.empty())
     journal_.print(text);
   const std::string reason = end_reason();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);

@@ -69,17 +69,17 @@ class Trainer {
   std::string continue_text() const;
   std::string convert_command() const;
 
-  /// ModelParts holds the objects that save, load and evaluate the model.
-  struct ModelParts {
-    explicit ModelParts(Trainer& run);
+  /// StateServices holds the objects that save, load and evaluate the model.
+  struct StateServices {
+    explicit StateServices(Trainer& run);
 
     std::unique_ptr<CheckpointedState> checkpointed;
     Checkpointer checkpointer;
     RunEvaluator evaluator;
   };
-  /// StepParts holds the objects that train the model, from the step at which the run begins.
-  struct StepParts {
-    StepParts(Trainer& run, CheckedRanks checked);
+  /// LoopObjects holds the objects that train the model, from the step at which the run begins.
+  struct LoopObjects {
+    LoopObjects(Trainer& run, CheckedRanks checked);
 
     RunStepper stepper;
     Loader loader;
@@ -101,14 +101,14 @@ class Trainer {
   RunDataIdentity data_identity_;
   /// The setup, made by open_model(). A run that fails never frees its memory.
   std::unique_ptr<TrainingSetup> setup_;
-  std::optional<ModelParts> model_;
+  std::optional<StateServices> state_services_;
   /// The load of other programs on this machine while the steps ran.
   LoadShares load_of_steps_;
   /// The schedule of the config, over all steps.
   SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
-  std::optional<StepParts> steps_;
+  std::optional<LoopObjects> loop_objects_;
   /// The reason why the weights must not be exported; "" if they may be, or if no export is wanted.
   std::string withheld_reason_;
 };

@@ -156,7 +156,7 @@ StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
   metrics.tokens = static_cast<int64_t>(result.counted_tokens);
   metrics.loss = result.counted_tokens > 0 ? result.loss_sum / result.counted_tokens
                                            : std::numeric_limits<double>::quiet_NaN();
-  metrics.grad_norm = result.gradient_norm;
+  metrics.gradient_norm = result.gradient_norm;
   metrics.learning_rate = step.scalars.learning_rate;
   metrics.exposed_communication_seconds = result.exposed_communication_seconds;
   metrics.skipped = !result.finite;

@@ -226,9 +226,9 @@ class RecordingFiles : public FileSystem {
     note("rename");
     posix_files().rename(from, to);
   }
-  bool exchange(const std::string& a, const std::string& b) override {
+  bool swap_names(const std::string& a, const std::string& b) override {
     note("exchange");
-    return posix_files().exchange(a, b);
+    return posix_files().swap_names(a, b);
   }
   void sync_folder(const std::string& path) override {
     note("sync_folder");

@@ -98,7 +98,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
   const std::string refused = text_from_child([] {
     set_limit(RLIMIT_AS, rlim_t{100} << 20);  // the stacks of a dozen threads
     try {
-      require_threads(64, "computing");
+      check_threads(64, "computing");
     } catch (const Error& error) {
       return error.message() + " | " + error.remedy();
     }
@@ -115,14 +115,15 @@ TEST_CASE("threads that the system would not start are refused before a library 
 #endif
 
 TEST_CASE("a probe of how many threads can start ends all of them") {
-  CHECK_NOTHROW(require_threads(4, "computing"));
+  CHECK_NOTHROW(check_threads(4, "computing"));
 }
 
 TEST_CASE("a thread that cannot start anywhere in the program is reported with the limits") {
   const Error error =
       as_error(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   CHECK(error.code() == ExitCode::kEnvironment);
-  CHECK(error.message() == "the system starts no further thread: Resource temporarily unavailable");
+  CHECK(error.message() ==
+        "the system cannot start another thread: Resource temporarily unavailable");
   CHECK_FALSE(error.remedy().empty());
 }
 

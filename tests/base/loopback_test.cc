@@ -32,7 +32,7 @@ const testing::Requirement kNetwork("network", [] {
 
 std::string refusal() {
   try {
-    require_loopback();
+    check_loopback();
   } catch (const Error& error) {
     return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
   }

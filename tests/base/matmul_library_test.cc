@@ -15,7 +15,7 @@ TEST_CASE("libraries of matrix multiplication have the names that the config use
 
 TEST_CASE(
     "MKL is always available; another library that cannot be loaded is reported with a remedy") {
-  REQUIRE_NOTHROW(require_matmul_library(MatmulLibrary::kMkl));
+  REQUIRE_NOTHROW(check_matmul_library(MatmulLibrary::kMkl));
   const Error error = matmul_library_error(MatmulLibrary::kOneDnn, "libdnnl.so.3: no such file");
   REQUIRE(error.code() == ExitCode::kEnvironment);
   REQUIRE(error.message() ==

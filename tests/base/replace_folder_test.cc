@@ -57,8 +57,8 @@ class UnsyncedFiles : public FileSystem {
   void rename(const std::string& from, const std::string& to) override {
     posix_files().rename(from, to);
   }
-  bool exchange(const std::string& a, const std::string& b) override {
-    return posix_files().exchange(a, b);
+  bool swap_names(const std::string& a, const std::string& b) override {
+    return posix_files().swap_names(a, b);
   }
   void remove_all(const std::string& path) override { posix_files().remove_all(path); }
   void sync_folder(const std::string& path) override {
@@ -90,7 +90,7 @@ TEST_CASE("an exchange swaps the contents of two names") {
   const TemporaryFolder root;
   make_folder(root.file("a"), "of a");
   make_folder(root.file("b"), "of b");
-  REQUIRE(posix_files().exchange(root.file("a"), root.file("b")));
+  REQUIRE(posix_files().swap_names(root.file("a"), root.file("b")));
   CHECK(content_of(root.file("a")) == "of b");
   CHECK(content_of(root.file("b")) == "of a");
 }

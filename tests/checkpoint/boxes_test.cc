@@ -185,7 +185,7 @@ TEST_CASE("random boxes in the files of several ranks are read as any other boxe
     });
     REQUIRE(errors == std::vector<std::string>(3));
     Checkpoint checkpoint(run / "step-00000001");
-    checkpoint.require_complete();
+    checkpoint.check_complete();
     for (int i = 0; i < 20; ++i) {
       const NumberedSlice wanted(shape, random_box(random, shape));
       std::vector<float> room(wanted.values.size(), -1);

@@ -152,25 +152,25 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   REQUIRE(bad_input([&] { checkpoint.read(half); }) ==
           file + ": tensor \"model.norm.weight\" (param) is F32, the run needs F16");
 
-  REQUIRE(checkpoint.require_states(expected_states()).empty());
+  REQUIRE(checkpoint.check_states(expected_states()).empty());
   auto states = expected_states();
   states[0].shape = {4, 13};
-  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
           manifest +
               ": tensor \"model.embed_tokens.weight\" (exp_avg) has shape [13, 4], the run needs "
               "[4, 13]");
   states = expected_states();
   states.push_back({"new", "param", DType::kF32, {}});
-  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
           manifest + ": tensor \"new\" (param) is not in the checkpoint");
   states = expected_states();
   states.pop_back();
-  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
           manifest +
               ": tensor \"scale\" (param) is in the checkpoint, but the run has no such state");
   states = expected_states();
   states[1].dtype = DType::kF16;
-  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+  REQUIRE(bad_input([&] { checkpoint.check_states(states); }) ==
           manifest +
               ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
 }
@@ -201,7 +201,7 @@ TEST_CASE(
                    slice("exp_avg", DType::kBF16, 0, elements, narrow.data())},
                   {});
   Checkpoint checkpoint(run / "step-00000001");
-  const std::vector<StateConversion> conversions = checkpoint.require_states(
+  const std::vector<StateConversion> conversions = checkpoint.check_states(
       {{"w", "param", DType::kBF16, {elements}}, {"w", "exp_avg", DType::kF32, {elements}}});
   REQUIRE(conversions.size() == 2);
   REQUIRE(conversions[0].kinds == std::vector<std::string>{"param"});

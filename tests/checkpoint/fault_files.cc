@@ -179,11 +179,11 @@ void FaultFileSystem::rename(const std::string& from, const std::string& to) {
   change(source, {{new_name, source->entries.at(old_name)}, {old_name, nullptr}});
 }
 
-bool FaultFileSystem::exchange(const std::string& a, const std::string& b) {
+bool FaultFileSystem::swap_names(const std::string& a, const std::string& b) {
   const std::lock_guard lock(mutex_);
   enter("exchange", b);
   if (!can_exchange_) return false;
-  if (!posix_files().exchange(a, b))
+  if (!posix_files().swap_names(a, b))
     throw Error(ExitCode::kBug, "these tests need a file system that exchanges", "-");
   const auto [first, first_name] = parent_of(a);
   const auto [second, second_name] = parent_of(b);

@@ -61,7 +61,7 @@ class FaultFileSystem : public FileSystem {
   std::unique_ptr<WritableFile> create(const std::string& path) override;
   void make_folder(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
-  bool exchange(const std::string& a, const std::string& b) override;
+  bool swap_names(const std::string& a, const std::string& b) override;
   void remove_all(const std::string& path) override;
   void sync_folder(const std::string& path) override;
   std::vector<std::string> list(const std::string& folder) override;

@@ -126,7 +126,7 @@ TEST_CASE("fp8 codes are multiplied by their block's scale, even if the edge cut
   folder.read_bf16("a.weight", 2, 4, halves);
   CHECK(halves == std::vector<uint16_t>{bf16_from_f32(-15), bf16_from_f32(4480)});
   folder.release("a.weight", 0, 15);
-  CHECK_NOTHROW(folder.require_weight_dtype("a.weight"));
+  CHECK_NOTHROW(folder.check_weight_dtype("a.weight"));
 }
 
 TEST_CASE("an fp8 matrix may have one scale, and numbers are rounded to bf16") {
@@ -242,7 +242,7 @@ TEST_CASE("codes without a quantization_config are refused as weights") {
   const ModelFolder folder = made.open();
   CHECK(folder.quantized_tensors() == 0);
   CHECK(bad_input([&] {
-          folder.require_weight_dtype("a.weight");
+          folder.check_weight_dtype("a.weight");
         }).find("holds F8_E4M3, but weights must be F32, BF16 or F16") != std::string::npos);
 }
 

@@ -367,7 +367,7 @@ TEST_CASE(
     REQUIRE(RendezvousFile::read(path)->port == 4000);
     REQUIRE(RendezvousFile::read(path)->job == "job");
     REQUIRE(RendezvousFile::read(path)->address == "127.0.0.1");
-    REQUIRE_NOTHROW(file.require_ours());
+    REQUIRE_NOTHROW(file.check_ours());
     ::chmod(path.c_str(), 0644);
     REQUIRE_THROWS_WITH(
         RendezvousFile::read(path),
@@ -505,7 +505,7 @@ TEST_CASE(
             ": another job is connecting its ranks through this file (job \"job 7\", at 127.0.0.1:",
             served.port,
             ")\n  remedy: wait until it has begun, end it, or choose another output_dir"));
-    REQUIRE_NOTHROW(live.require_ours());
+    REQUIRE_NOTHROW(live.check_ours());
   }
   std::string heard;
   std::thread rank([&] {

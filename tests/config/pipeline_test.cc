@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/capability.h"
 #include "config/ranks.h"
+#include "config/unsupported.h"
 #include "config/write.h"
 #include "helpers.h"
 
@@ -168,17 +168,17 @@ TEST_CASE("pipeline.partition says how a model is cut") {
 }
 
 TEST_CASE("one stage runs no schedule, which is reported if one is written") {
-  REQUIRE(
-      pipeline_problem("parallel: {schedule: zbv}\n", 2) ==
-      "c.yaml:3:22: notice: parallel.schedule zbv: has effect with parallel.pipeline above 1 only");
+  REQUIRE(pipeline_problem("parallel: {schedule: zbv}\n", 2) ==
+          "c.yaml:3:22: notice: parallel.schedule zbv: only has an effect if parallel.pipeline is "
+          "above 1");
   REQUIRE(resolved_pipeline("parallel: {schedule: zbv}\n", 2).config.parallel.virtual_stages == 1);
   REQUIRE(pipeline_problem("parallel: {virtual_stages: 2}\n", 2) ==
-          "c.yaml:3:28: notice: parallel.virtual_stages 2: has effect with parallel.pipeline above "
-          "1 only");
+          "c.yaml:3:28: notice: parallel.virtual_stages 2: only has an effect if "
+          "parallel.pipeline is above 1");
   REQUIRE(
       pipeline_problem("parallel: {pipeline_layers: [3, 4]}\n", 2) ==
-      "c.yaml:3:29: notice: parallel.pipeline_layers: has effect with parallel.pipeline above 1 "
-      "only");
+      "c.yaml:3:29: notice: parallel.pipeline_layers: only has an effect if parallel.pipeline is "
+      "above 1");
 }
 
 TEST_CASE("every ZeRO stage may be used with a pipeline, and DeepSpeed's refusal is named") {

@@ -123,9 +123,9 @@ TEST_CASE(
   CHECK(errors(64, SequencePacking::kDocuments) ==
         std::vector<std::string>{
             chats +
-            ": its longest conversation has 66 tokens, a sequence of data.sequence_length 64 holds "
-            "65: "
-            "the rest would be trained on without what comes before it\n  remedy: set "
+            ": its longest conversation has 66 tokens, more than the 65 that a sequence of "
+            "data.sequence_length 64 needs (64 inputs and the last label): the rest would be "
+            "trained on without what comes before it\n  remedy: set "
             "data.sequence_length to 65 or more, or prepare the data again with "
             "scripts/prepare_data.py --sequence-length 64 --too-long truncate, drop or split"});
   REQUIRE(errors(64, SequencePacking::kNone).size() == 1);

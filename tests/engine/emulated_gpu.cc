@@ -480,7 +480,8 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops,
 }
 
 int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {
-  return (count + kNormGroup - 1) / kNormGroup * static_cast<int64_t>(sizeof(double));
+  return (count + kGradientNormGroup - 1) / kGradientNormGroup *
+         static_cast<int64_t>(sizeof(double));
 }
 
 void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate,

@@ -111,7 +111,7 @@ bool is_possible(const AxisValues& row) {
   if (row[kTier] > 0 && row[kStage] == 0) return false;
   // A step is recorded only if all its work is on the device.
   if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
-  // The config refuses the following combinations (capability.cc, resolve_checks.cc).
+  // The config refuses the following combinations (unsupported.cc, resolve_checks.cc).
   if (adapter_of(row) == testing::kLoraOnNf4 && row[kStage] == 3 &&
       kTiers[row[kTier]] == OffloadDevice::kNvme)
     return false;

@@ -60,7 +60,7 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
 
 const std::vector<std::string>& lattice_axes() {
   static const std::vector<std::string> axes{
-      "tensor", "pipeline",   "dp_shard", "dp_replicate",        "ZeRO", "schedule", "recompute",
+      "tensor", "pipeline",   "dp_shard", "dp_replicate",          "ZeRO", "schedule", "recompute",
       "family", "embeddings", "state",    "micro-batches per rank"};
   return axes;
 }
@@ -180,13 +180,14 @@ LatticeFigures Lattice::measure(const LatticeCell& cell) {
   figures.differences = differences(found, of.one_process);
   figures.norm_error = *std::max_element(errors.begin(), errors.end());
   figures.one_process_norm_error = *std::max_element(own.begin(), own.end());
-  bool norm = figures.differences.norm < kNormBound;
+  bool norm = figures.differences.norm < kGradientNormBound;
   if (!norm) {
     if (!of.fresh) of.fresh = std::make_unique<FreshSteps>(one, model, micro_batches, steps_);
     figures.fresh_norm_error = of.fresh->largest_norm_error(cell.config(), cell.mesh);
     figures.one_process_fresh_norm_error =
         of.fresh->largest_norm_error(one, {.micro_batches = micro_batches});
-    norm = is_no_worse(errors, own, kTimesOwnError) && figures.fresh_norm_error < kFreshNormBound;
+    norm = is_no_worse(errors, own, kTimesOwnError) &&
+           figures.fresh_norm_error < kFreshGradientNormBound;
   }
   figures.is_within_bounds = is_within(figures.differences, norm);
   return figures;

@@ -56,16 +56,16 @@ struct LatticeFigures {
   double norm_error = 0;
   double one_process_norm_error = 0;
   /// Errors of the norm if each step begins with the weights of the fp64 training. They are
-  /// measured only for a cell whose norm differs by more than kNormBound.
+  /// measured only for a cell whose norm differs by more than kGradientNormBound.
   double fresh_norm_error = 0;
   double one_process_fresh_norm_error = 0;
   bool is_within_bounds = false;
 };
-/// A cell whose norm differs by more than kNormBound may have an error of kTimesOwnError times that
-/// of one process. The norm of a step that begins with the weights of fp64 may have an error of
-/// kFreshNormBound.
+/// A cell whose norm differs by more than kGradientNormBound may have an error of kTimesOwnError
+/// times that of one process. The norm of a step that begins with the weights of fp64 may have an
+/// error of kFreshGradientNormBound.
 inline constexpr double kTimesOwnError = 3;
-inline constexpr double kFreshNormBound = 1e-5;
+inline constexpr double kFreshGradientNormBound = 1e-5;
 
 /// Returns whether loss and weights, and the norm if `norm` is set, are within their bounds.
 bool is_within(const Differences& found, bool norm);
@@ -85,7 +85,7 @@ class Lattice {
     TrainingOutcome one_process;
     /// The exact norms; empty until measure() needs them.
     std::vector<double> exact_norms;
-    /// The fresh steps; null until a cell's norm differs by more than kNormBound.
+    /// The fresh steps; null until a cell's norm differs by more than kGradientNormBound.
     std::unique_ptr<FreshSteps> fresh;
   };
   Reference& reference(const LatticeCell& cell);

@@ -55,7 +55,7 @@ TEST_CASE(
     const Differences found = lattice.run(cell);
     INFO("loss " << found.loss << ", norm " << found.norm << ", " << worst(found, true).second
                  << " " << worst(found, true).first);
-    CHECK(testing::is_within(found, found.norm < testing::kNormBound));
+    CHECK(testing::is_within(found, found.norm < testing::kGradientNormBound));
     CHECK(found.weights.size() > 70);
     schedules.insert(cell.values()[5]);
   }
@@ -97,7 +97,7 @@ TEST_CASE(
   const LatticeCell cell{
       .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
   const testing::FreshSteps fresh(testing::config_of_stage(0), cell.model(), 2, 20);
-  CHECK(fresh.largest_norm_error(cell.config(), cell.mesh) < testing::kFreshNormBound);
+  CHECK(fresh.largest_norm_error(cell.config(), cell.mesh) < testing::kFreshGradientNormBound);
   testing::TrainingMesh other = cell.mesh;
   other.micro_batches = 4;
   CHECK(fresh.largest_norm_error(cell.config(), other) > 1e-2);

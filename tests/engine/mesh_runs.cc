@@ -191,7 +191,7 @@ void require_identical(const TrainingOutcome& found, const TrainingOutcome& expe
 void require_within_bounds(const TrainingOutcome& found, const TrainingOutcome& expected) {
   const Differences all = differences(found, expected);
   REQUIRE(all.loss < kLossBound);
-  REQUIRE(all.norm < kNormBound);
+  REQUIRE(all.norm < kGradientNormBound);
   for (const auto& [tensor, difference] : all.weights) {
     INFO(tensor);
     REQUIRE(difference < weight_bound(tensor));

@@ -56,7 +56,7 @@ Differences differences(const TrainingOutcome& found, const TrainingOutcome& exp
 /// Biases of keys have a larger one: such a bias changes all scores of a query equally, except for
 /// rotation, so its gradient is nearly zero and AdamW turns its rounding errors into full steps.
 inline constexpr double kLossBound = 1e-5;
-inline constexpr double kNormBound = 5e-5;
+inline constexpr double kGradientNormBound = 5e-5;
 double weight_bound(const std::string& parameter);
 
 /// Returns the config for a mesh, with the same global batch.

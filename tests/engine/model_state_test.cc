@@ -473,7 +473,7 @@ struct SplitRank {
     for (TensorInfo& tensor : plan.train.model.tensors) split_tensor(tensor, split.degree, index);
     plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
     StateOptions& options = plan.options.state;
-    options.stage = static_cast<int>(l.stage);
+    options.zero_stage = static_cast<int>(l.stage);
     options.dp_shard = {l.shards, shard};
     options.optimizer_states = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}};
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
@@ -574,7 +574,7 @@ TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tens
       save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
     }
     Checkpoint checkpoint(scratch.path + "/step-00000000");
-    checkpoint.require_complete();
+    checkpoint.check_complete();
     for (const SplitLayout& reader : kSplits) {
       INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
                          << reader.degree << ", " << name_of_layout(reader.layout));

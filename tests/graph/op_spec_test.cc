@@ -164,37 +164,37 @@ TEST_CASE("gradients of a gradient are refused") {
 
 TEST_CASE("results and gradients that lack the dimension which ranks divide are terms of a sum") {
   // If ranks divide the rows of w, each computes some columns of y, and a term of dx.
-  CHECK_FALSE(result_is_term(OpKind::kLinear, 0, 'O'));
-  CHECK(gradient_is_term(OpKind::kLinear, 0, 'O'));
-  CHECK_FALSE(gradient_is_term(OpKind::kLinear, 1, 'O'));
-  CHECK_FALSE(gradient_is_term(OpKind::kLinear, 2, 'O'));
+  CHECK_FALSE(result_is_partial(OpKind::kLinear, 0, 'O'));
+  CHECK(gradient_is_partial(OpKind::kLinear, 0, 'O'));
+  CHECK_FALSE(gradient_is_partial(OpKind::kLinear, 1, 'O'));
+  CHECK_FALSE(gradient_is_partial(OpKind::kLinear, 2, 'O'));
   // If ranks divide the columns of w, each computes a term of y, and all have the whole dy and db.
-  CHECK(result_is_term(OpKind::kLinear, 0, 'I'));
+  CHECK(result_is_partial(OpKind::kLinear, 0, 'I'));
   for (const size_t operand : {0, 1, 2})
-    CHECK_FALSE(gradient_is_term(OpKind::kLinear, operand, 'I'));
+    CHECK_FALSE(gradient_is_partial(OpKind::kLinear, operand, 'I'));
   // The gradients of the operation have the same properties.
-  CHECK(result_is_term(OpKind::kLinearDgrad, 0, 'O'));
-  CHECK_FALSE(result_is_term(OpKind::kLinearDgrad, 0, 'I'));
-  CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'O'));
-  CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'I'));
+  CHECK(result_is_partial(OpKind::kLinearDgrad, 0, 'O'));
+  CHECK_FALSE(result_is_partial(OpKind::kLinearDgrad, 0, 'I'));
+  CHECK_FALSE(result_is_partial(OpKind::kLinearWgrad, 0, 'O'));
+  CHECK_FALSE(result_is_partial(OpKind::kLinearWgrad, 0, 'I'));
   // For lengths of rows, a rank has those of its rows of w, or a term of each from its columns.
-  CHECK_FALSE(result_is_term(OpKind::kDoraSquaredLengths, 0, 'O'));
-  CHECK(result_is_term(OpKind::kDoraSquaredLengths, 0, 'I'));
-  CHECK_FALSE(gradient_is_term(OpKind::kDoraScale, 2, 'O'));
+  CHECK_FALSE(result_is_partial(OpKind::kDoraSquaredLengths, 0, 'O'));
+  CHECK(result_is_partial(OpKind::kDoraSquaredLengths, 0, 'I'));
+  CHECK_FALSE(gradient_is_partial(OpKind::kDoraScale, 2, 'O'));
   // The dimensions are rows of the vocabulary, tokens, and heads.
-  CHECK(result_is_term(OpKind::kEmbed, 0, 'V'));
-  CHECK_FALSE(result_is_term(OpKind::kRmsNorm, 0, 'N'));
-  CHECK(gradient_is_term(OpKind::kRmsNorm, 1, 'N'));
-  CHECK(result_is_term(OpKind::kRmsNormWgrad, 0, 'N'));
-  CHECK(gradient_is_term(OpKind::kAddRmsNorm, 2, 'N'));
-  CHECK_FALSE(result_is_term(OpKind::kLayerNorm, 1, 'N'));
-  for (const size_t operand : {1, 2}) CHECK(gradient_is_term(OpKind::kLayerNorm, operand, 'N'));
-  for (const size_t result : {0, 1}) CHECK(result_is_term(OpKind::kLayerNormWgrad, result, 'N'));
-  CHECK(gradient_is_term(OpKind::kQkNorm, 2, 'H'));
-  CHECK_FALSE(result_is_term(OpKind::kAttention, 0, 'H'));
-  CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));
-  CHECK_FALSE(gradient_is_term(OpKind::kGatedActivation, 0, 'F'));
-  CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) ==
+  CHECK(result_is_partial(OpKind::kEmbed, 0, 'V'));
+  CHECK_FALSE(result_is_partial(OpKind::kRmsNorm, 0, 'N'));
+  CHECK(gradient_is_partial(OpKind::kRmsNorm, 1, 'N'));
+  CHECK(result_is_partial(OpKind::kRmsNormWgrad, 0, 'N'));
+  CHECK(gradient_is_partial(OpKind::kAddRmsNorm, 2, 'N'));
+  CHECK_FALSE(result_is_partial(OpKind::kLayerNorm, 1, 'N'));
+  for (const size_t operand : {1, 2}) CHECK(gradient_is_partial(OpKind::kLayerNorm, operand, 'N'));
+  for (const size_t result : {0, 1}) CHECK(result_is_partial(OpKind::kLayerNormWgrad, result, 'N'));
+  CHECK(gradient_is_partial(OpKind::kQkNorm, 2, 'H'));
+  CHECK_FALSE(result_is_partial(OpKind::kAttention, 0, 'H'));
+  CHECK_FALSE(result_is_partial(OpKind::kAttention, 1, 'H'));
+  CHECK_FALSE(gradient_is_partial(OpKind::kGatedActivation, 0, 'F'));
+  CHECK(bug_text([] { result_is_partial(OpKind::kLinear, 0, 'N'); }) ==
         "tensor-parallel ranks cannot divide linear along N");
 }
 

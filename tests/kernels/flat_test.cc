@@ -151,8 +151,8 @@ TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
 TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbers have in fp32") {
   run_once_per_entry([] {
     for (const DType dtype : kFlatNarrow)
-      for (const int64_t count :
-           {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kNormGroup + 77, 100 * kNormGroup}) {
+      for (const int64_t count : {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kGradientNormGroup + 77,
+                                  100 * kGradientNormGroup}) {
         Range narrow(dtype, random_array({count}, 5).data),
             wide(DType::kF32, static_cast<size_t>(count));
         convert(narrow.data(), dtype, wide.data(), DType::kF32, count);

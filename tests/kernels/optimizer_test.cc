@@ -171,7 +171,7 @@ TEST_CASE("Lion does not change a parameter without gradient and moment") {
 TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   run_once_per_entry([] {
     for (const int64_t count :
-         {int64_t{0}, int64_t{1}, int64_t{31}, kNormGroup, 3 * kNormGroup + 77}) {
+         {int64_t{0}, int64_t{1}, int64_t{31}, kGradientNormGroup, 3 * kGradientNormGroup + 77}) {
       const std::vector<float> g = random_floats(count, 7);
       double expected = 0.0;
       for (const float x : g) expected += static_cast<double>(x) * static_cast<double>(x);
@@ -180,24 +180,25 @@ TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   });
 }
 
-/// Returns the sum in the order that norm_blocks.h defines.
+/// Returns the sum in the order that gradient_norm_blocks.h defines.
 double sum_of_blocks(const std::vector<float>& g) {
   const auto count = static_cast<int64_t>(g.size());
   const auto sum_of_block = [&](int64_t begin) {
-    double sums[kNormSums] = {};
-    for (int64_t i = begin; i < std::min(begin + kNormBlock, count); ++i) {
+    double sums[kGradientNormSums] = {};
+    for (int64_t i = begin; i < std::min(begin + kGradientNormBlock, count); ++i) {
       const double x = static_cast<double>(g[static_cast<size_t>(i)]);
-      sums[i % kNormSums] += x * x;
+      sums[i % kGradientNormSums] += x * x;
     }
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
            ((sums[1] + sums[5]) + (sums[3] + sums[7]));
   };
   double total = 0.0;
-  for (int64_t group = 0; group < count; group += kNormGroup) {
-    double quarters[kNormQuarters] = {};
-    for (int q = 0; q < kNormQuarters; ++q)
-      for (int64_t at = 0; at < kNormGroup / kNormQuarters; at += kNormBlock)
-        quarters[q] += sum_of_block(group + q * (kNormGroup / kNormQuarters) + at);
+  for (int64_t group = 0; group < count; group += kGradientNormGroup) {
+    double quarters[kGradientNormQuarters] = {};
+    for (int q = 0; q < kGradientNormQuarters; ++q)
+      for (int64_t at = 0; at < kGradientNormGroup / kGradientNormQuarters;
+           at += kGradientNormBlock)
+        quarters[q] += sum_of_block(group + q * (kGradientNormGroup / kGradientNormQuarters) + at);
     total += (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
   }
   return total;
@@ -205,8 +206,9 @@ double sum_of_blocks(const std::vector<float>& g) {
 
 TEST_CASE("the sum of squares adds within blocks first, then quarters and groups of blocks") {
   run_once_per_entry([] {
-    for (const int64_t count : {int64_t{1}, int64_t{7}, kNormBlock, kNormBlock + 3, kNormGroup - 1,
-                                kNormGroup, 3 * kNormGroup + 1500}) {
+    for (const int64_t count :
+         {int64_t{1}, int64_t{7}, kGradientNormBlock, kGradientNormBlock + 3,
+          kGradientNormGroup - 1, kGradientNormGroup, 3 * kGradientNormGroup + 1500}) {
       CAPTURE(count);
       const std::vector<float> g = random_floats(count, 19);
       const double sum = sum_of_squares(g.data(), DType::kF32, count);
@@ -217,7 +219,7 @@ TEST_CASE("the sum of squares adds within blocks first, then quarters and groups
 }
 
 TEST_CASE("the sum of squares has the same bits on every CPU and for any number of threads") {
-  const std::vector<float> g = random_floats(300 * kNormGroup + 5, 11);
+  const std::vector<float> g = random_floats(300 * kGradientNormGroup + 5, 11);
   std::vector<double> sums;
   run_once_per_entry([&] {
     for (const int threads : {1, 2, 3}) {

@@ -119,7 +119,7 @@ void require_near(const NamedNumbers& actual, const NamedNumbers& expected, doub
 }
 
 bool divides(const ModelConfig& config, const BatchShape& batch, int degree) {
-  return check_tensor_split(config, degree).empty() && batch.tokens() % degree == 0;
+  return tensor_split_problems(config, degree).empty() && batch.tokens() % degree == 0;
 }
 
 constexpr double kTolerance = 1e-12;

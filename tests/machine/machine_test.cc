@@ -292,29 +292,30 @@ TEST_CASE(
 
 TEST_CASE("a collective's time is the measured one, else that of a ring algorithm") {
   const Machine machine = parse_machine("m.yaml", kFile);
-  CHECK(exchange_seconds(machine, "all_reduce", 64e3, 2, 2) == Approx(100e-6));
-  CHECK(exchange_seconds(machine, "all_reduce", 128e6, 2, 2) == Approx(40e-3));
+  CHECK(collective_seconds(machine, "all_reduce", 64e3, 2, 2) == Approx(100e-6));
+  CHECK(collective_seconds(machine, "all_reduce", 128e6, 2, 2) == Approx(40e-3));
   // The ring takes three steps, each with the latency, and moves three quarters of the bytes (twice
   // for an all_reduce).
   const double ring = 3 * 20e-6 + 1e6 * 0.75 / 5e9;
-  CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 4) == Approx(ring));
-  CHECK(exchange_seconds(machine, "reduce_scatter", 1e6, 4, 4) == Approx(ring));
-  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, 4) == Approx(2 * ring));
-  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, 1) ==
+  CHECK(collective_seconds(machine, "all_gather", 1e6, 4, 4) == Approx(ring));
+  CHECK(collective_seconds(machine, "reduce_scatter", 1e6, 4, 4) == Approx(ring));
+  CHECK(collective_seconds(machine, "all_reduce", 1e6, 4, 4) == Approx(2 * ring));
+  CHECK(collective_seconds(machine, "all_reduce", 1e6, 4, 1) ==
         Approx(2 * (3 * 50e-6 + 1e6 * 0.75 / 1e9)));
   // For two ranks on each of two nodes, the ring has one hop between nodes, over the links of both.
-  CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 2) ==
+  CHECK(collective_seconds(machine, "all_gather", 1e6, 4, 2) ==
         Approx(50e-6 + 2 * 20e-6 + 1e6 * 0.75 / 2e9));
   // Here a node's link is slower than eight links of the cluster together.
   CHECK(link_between_nodes(machine, 8).bandwidth == 5e9);
   CHECK(link_between_nodes(machine, 1).bandwidth == 1e9);
-  CHECK(exchange_seconds(machine, "send", 1e6, 2, 1) == Approx(50e-6 + 1e6 / 1e9));
-  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 1, 1) == 0);
+  CHECK(collective_seconds(machine, "send", 1e6, 2, 1) == Approx(50e-6 + 1e6 / 1e9));
+  CHECK(collective_seconds(machine, "all_reduce", 1e6, 1, 1) == 0);
   Machine alone = machine;
   alone.node_link = alone.cluster_link = {};
-  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 1),
+  CHECK_THROWS_WITH(collective_seconds(alone, "send", 8, 2, 1),
                     Catch::Contains("has no links.cluster"));
-  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 2), Catch::Contains("has no links.node"));
+  CHECK_THROWS_WITH(collective_seconds(alone, "send", 8, 2, 2),
+                    Catch::Contains("has no links.node"));
 }
 
 TEST_CASE(

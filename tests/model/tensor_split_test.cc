@@ -311,7 +311,7 @@ TEST_CASE("the ranks' parts cover each tensor as often as it has copies") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"})
     for (const int degree : {1, 2, 3, 4, 8}) {
       const ModelConfig c = small(name);
-      if (!check_tensor_split(c, degree).empty()) continue;
+      if (!tensor_split_problems(c, degree).empty()) continue;
       std::vector<ModelDescription> ranks;
       for (int rank = 0; rank < degree; ++rank)
         ranks.push_back(split_model(c, {degree, rank, false}));
@@ -368,14 +368,14 @@ TEST_CASE("a degree that does not divide is refused with arithmetic and the degr
   odd.kv_heads = 6;
   odd.feed_forward = 1537;
   odd.vocab_rows = 50257;
-  CHECK(check_tensor_split(odd, 8) ==
+  CHECK(tensor_split_problems(odd, 8) ==
         std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
                                  "other: 8 = 1 x 6 + 2; degrees that work: 1, 2, 3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
                                  "= 192 x 8 + 1; degrees that work: 1"});
   CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});
   odd.vocab_rows = 9;
-  CHECK(check_tensor_split(odd, 8).back() ==
+  CHECK(tensor_split_problems(odd, 8).back() ==
         "a vocabulary of 9 rows, 2 per rank, leaves none for the last of 8 ranks; degrees that "
         "work: 1, 2, 3, 5, 9");
 }
@@ -529,21 +529,21 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
 /// Requires that a term is read only by a sum over the ranks, either itself or as part of a linear
 /// layer's result to which an adapter adds. Requires that a value which is not a term is never
 /// summed.
-void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
+void check_summed(const LayerGraph& graph, ValueId id, bool is_partial) {
   for (const Op& reader : graph.forward) {
     if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
-    if (is_term && keeps_term(graph, reader, id)) {
+    if (is_partial && keeps_term(graph, reader, id)) {
       check_summed(graph, reader.out[0], true);
       continue;
     }
     const bool sums = reader.kind == OpKind::kAllReduce || reader.kind == OpKind::kReduceScatter;
-    CHECK(sums == is_term);
+    CHECK(sums == is_partial);
   }
 }
 
 void check_sums(const LayerGraph& graph, const Op& op, char letter) {
   for (size_t i = 0; i < op.out.size(); ++i)
-    check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
+    check_summed(graph, op.out[i], result_is_partial(op.kind, i, letter));
 }
 
 /// Requires that the tensor table marks the same gradients of parameters as partial. (Lengths of
@@ -555,7 +555,7 @@ void check_partial_gradients(const ModelDescription& model, const Layer& layer, 
     for (size_t i = 0; i < op.in.size(); ++i)
       if (op.in[i] == param.value)
         CHECK(model.tensor(param.tensors[0]).partial_gradient ==
-              gradient_is_term(op.kind, i, letter));
+              gradient_is_partial(op.kind, i, letter));
 }
 
 using KindsAndLetters = std::set<std::pair<OpKind, char>>;

@@ -113,7 +113,7 @@ TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separ
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};
-    instr.detail = Exchange{.group = 0};
+    instr.detail = Communication{.group = 0};
     instr.unit = 0;
     instr.reads = instr.writes = {{0, offset, 1024}};
     filler.add(static_cast<size_t>(offset == 0 ? 3 : 7), instr);
@@ -131,7 +131,7 @@ TEST_CASE("small units do not break the buckets of large ones, and have their ow
   PartitionedModel built = build(small_config(6, false));
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options{.micro_batches = 2};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   const Program program = built.step(options);
   INFO(program_text(program));
   // Each micro-batch has one reduction of large and one of small units; loss and norm are summed
@@ -147,7 +147,7 @@ TEST_CASE("small units do not break the buckets of large ones, and have their ow
 TEST_CASE("accumulations move with the bucket of their reduction") {
   PartitionedModel built = build(small_config(4, false));
   StepOptions options{.micro_batches = 2, .bucket_elements = 4 * kUnitBlock};
-  options.state.stage = 2;
+  options.state.zero_stage = 2;
   const Program program = built.step(options);
   INFO(program_text(program));
   for (const size_t i : all_of(program, InstrKind::kAccumulate)) {
@@ -163,7 +163,7 @@ TEST_CASE("gathers of updated parameters are joined to buckets") {
   const PartitionedModel built = build(small_config(6, false));
   const auto gathers = [&](int64_t elements) {
     StepOptions options{.gather_bucket_elements = elements};
-    options.state.stage = 1;
+    options.state.zero_stage = 1;
     const Program program = built.step(options);
     std::vector<size_t> sizes;
     for (const size_t i : all_of(program, InstrKind::kAllGather))
@@ -181,7 +181,7 @@ TEST_CASE("a closed bucket accepts nothing more; buckets are sorted by their las
   Program program;
   program.buffers = {{.name = "gradients", .bytes = 4096, .format = {.dtype = DType::kF32}}};
   const auto sum = [](InstrKind kind, int64_t offset) {
-    Instr instr{.kind = kind, .detail = Exchange()};
+    Instr instr{.kind = kind, .detail = Communication()};
     instr.reads = instr.writes = {{0, offset, 256}};
     return instr;
   };

@@ -25,9 +25,9 @@ std::vector<std::vector<size_t>> instrs_by_buffer(const Program& program) {
   return out;
 }
 
-/// Checks the result of plan_memory by order alone, without positions in the list: two buffers may
-/// share bytes only if all users of one are done before any user of the other starts. Returns the
-/// names of a pair that violates this, or "".
+/// Checks the result of place_buffers by order alone, without positions in the list: two buffers
+/// may share bytes only if all users of one are done before any user of the other starts. Returns
+/// the names of a pair that violates this, or "".
 std::string shared_too_early(const Program& program) {
   const auto before = happens_before(program);
   const auto used = instrs_by_buffer(program);
@@ -109,7 +109,7 @@ TEST_CASE("gradients of a step of one micro-batch reuse the memory of activation
       const auto step = [&](int32_t micro_batches) {
         StepOptions options{
             .micro_batches = micro_batches, .state = states(2), .bucket_elements = 1};
-        options.state.stage = ranks > 1 ? stage : 0;
+        options.state.zero_stage = ranks > 1 ? stage : 0;
         return built.step(options, ranks);
       };
       const Program one = step(1), two = step(2);
@@ -150,7 +150,7 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
   const auto shares = [](std::vector<InstrId> communication_waits,
                          std::vector<InstrId> compute_waits, size_t other) {
     const Program program =
-        plan_memory(two_lanes(std::move(communication_waits), std::move(compute_waits)));
+        place_buffers(two_lanes(std::move(communication_waits), std::move(compute_waits)));
     CHECK(shared_too_early(program).empty());
     CHECK(program.arena(Arena::kDevice) >= 128);
     return program.buffers[1].arena_offset == program.buffers[other].arena_offset;
@@ -169,7 +169,7 @@ TEST_CASE("no buffer overlaps a result, which is read after the program has ende
         program_of_touches({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
     program.buffers[0].is_result = is_result;
     CHECK(buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
-    program = plan_memory(std::move(program));
+    program = place_buffers(std::move(program));
     CHECK((program.buffers[0].arena_offset == program.buffers[1].arena_offset) == !is_result);
     CHECK((program.buffers[0].arena_offset == program.buffers[2].arena_offset) == !is_result);
     CHECK(find_result(program) == (is_result ? 0 : -1));
@@ -182,7 +182,7 @@ TEST_CASE("lifetimes are computed even with waits that the checker would refuse"
 
 TEST_CASE("planning again gives the same offsets") {
   const Program program = build(small_config(2, true)).step({.micro_batches = 2});
-  CHECK(program_text(plan_memory(program)) == program_text(program));
+  CHECK(program_text(place_buffers(program)) == program_text(program));
 }
 
 /// Returns a step at stage 3 on two ranks, where the buckets of gradients are in use when few
@@ -191,7 +191,7 @@ Program sharded_step() {
   ModelConfig config = small_config(8, true);
   config.vocab_rows = 2048;
   StepOptions options{.state = states(2), .bucket_elements = 4096};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
 }
 
@@ -217,14 +217,14 @@ TEST_CASE("private buffers use gaps between those that peers read if that makes 
   CHECK(std::any_of(program.buffers.begin(), program.buffers.end(),
                     [](const Buffer& b) { return b.in_gap; }));
   CHECK(shared_too_early(program).empty());
-  CHECK(program_text(plan_memory(program)) == program_text(program));
+  CHECK(program_text(place_buffers(program)) == program_text(program));
 }
 
 TEST_CASE("however deep the model, two arenas are nearly as small as one") {
   const PartitionedModel built = model_of_large_activations(200, true, 128);
   for (const int stage : {0, 2}) {
     StepOptions options{.state = states(2), .bucket_elements = 1};
-    options.state.stage = stage;
+    options.state.zero_stage = stage;
     const Program two = built.step(options, 2);
     const int64_t one = packed_alone(two, [](const Buffer&) { return true; });
     CAPTURE(stage, one, two.arena(Arena::kDevice), two.arena(Arena::kShared));
@@ -238,10 +238,10 @@ TEST_CASE("a program uses the present size of one arena before it enlarges the o
     return std::count_if(p.buffers.begin(), p.buffers.end(),
                          [](const Buffer& b) { return b.in_gap; });
   };
-  const Program enough = plan_memory(program, {int64_t{1} << 40, 0, 0});
+  const Program enough = place_buffers(program, {int64_t{1} << 40, 0, 0});
   CHECK(gaps(enough) == 0);
   CHECK(enough.arena(Arena::kShared) == program.arena(Arena::kShared));
-  const Program room = plan_memory(program, {0, 2 * program.arena(Arena::kShared), 0});
+  const Program room = place_buffers(program, {0, 2 * program.arena(Arena::kShared), 0});
   CHECK(room.arena(Arena::kDevice) < program.arena(Arena::kDevice));
   CHECK(room.arena(Arena::kShared) <= 2 * program.arena(Arena::kShared));
   CHECK(shared_too_early(room).empty());
@@ -288,7 +288,7 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
                               .lane = lane_of(group),
                               .reads = {whole},
                               .writes = {whole},
-                              .detail = Exchange{.group = group}});
+                              .detail = Communication{.group = group}});
   }
   return program;
 }

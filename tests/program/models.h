@@ -176,7 +176,7 @@ inline Program with_instruction_moved(Program program, size_t from, size_t to,
   else
     std::rotate(at(to), at(from), at(from) + 1);
   for (Instr& instr : program.instrs) instr.waits.clear();
-  return plan_memory(order_communication(std::move(program), overlap));
+  return place_buffers(add_waits(std::move(program), overlap));
 }
 
 /// Touch describes an instruction that touches one of the buffers temp0, temp1, ... of 64 bytes
@@ -217,7 +217,7 @@ inline Program exchanges(MemberIndex place, int by, int64_t row_elements = 8) {
                       .format = {.dtype = DType::kF32}},
                      {.name = "counts",
                       .bytes = 4 * place.count,
-                      .persistent = Persistent::kNorm,
+                      .persistent = Persistent::kGradientNorm,
                       .format = {.dtype = DType::kI32}},
                      {.name = "come",
                       .bytes = 4 * place.count,

@@ -85,7 +85,7 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
 /// parameters.
 Program offloaded(Tier tier, bool overlap) {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .overlap = overlap};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.parameter_tier = options.state.optimizer_tier = tier;
   options.state.update_elements = 4096;
   options.offload_activations = true;
@@ -145,7 +145,7 @@ int conflicts_between_lanes(const Program& program) {
 /// Returns the number of removed waits that the checker does not notice.
 int missing_waits(const Program& program) {
   int count = 0;
-  for (const std::string& fault : check(plan_memory(program)))
+  for (const std::string& fault : check(place_buffers(program)))
     if (fault.find(" does not wait for ") != std::string::npos) ++count;
   return count;
 }
@@ -158,11 +158,11 @@ TEST_CASE(
     const auto waits = [&](const Touch& earlier, const Touch& later) {
       Program program = program_of_touches({{Lane::kCompute, 0}, earlier, later});
       program.buffers[0].persistent = Persistent::kParameters;
-      program = plan_memory(order_communication(std::move(program), true));
+      program = place_buffers(add_waits(std::move(program), true));
       REQUIRE(unordered_conflicts(program, conflicts(program)).empty());
       for (Instr& instr : program.instrs) instr.waits.clear();
       REQUIRE(missing_waits(program) == conflicts_between_lanes(program));
-      program = order_communication(std::move(program), true);
+      program = add_waits(std::move(program), true);
       return program.instrs[2].waits == std::vector<InstrId>{1};
     };
     CHECK(waits({first, 1}, {second, 1, true, false}));
@@ -175,14 +175,14 @@ TEST_CASE(
 TEST_CASE("two lanes may read the same bytes at the same time") {
   Program program = program_of_touches(
       {{Lane::kCompute, 0}, {Lane::kCompute, 0, true, false}, {lane_of(0), 0, true, false}});
-  program = order_communication(std::move(program), true);
+  program = add_waits(std::move(program), true);
   CHECK(program.instrs[2].waits == std::vector<InstrId>{0});
 }
 
 TEST_CASE("ordering again gives the same waits") {
   const Program program =
       build(small_config(2, true)).step({.micro_batches = 2, .bucket_elements = 1});
-  CHECK(program_text(order_communication(program, true)) == program_text(program));
+  CHECK(program_text(add_waits(program, true)) == program_text(program));
 }
 
 // Programs with several groups.
@@ -194,7 +194,7 @@ StepCase two_axes(int stage, int64_t layers = 3) {
                      {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
                      {.shards = 2, .tensor = 2},
                      config};
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   return step_case;
 }
 

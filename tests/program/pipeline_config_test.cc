@@ -28,7 +28,7 @@ Config pipeline_config(int64_t stages, PipelineSchedule schedule = PipelineSched
 
 std::string refusal(const Config& config, int64_t blocks) {
   try {
-    require_pipeline(config, blocks);
+    check_pipeline(config, blocks);
   } catch (const Error& error) {
     return cat(static_cast<int>(error.code()), ": ", error.what());
   }

@@ -133,7 +133,7 @@ TEST_CASE("settings on which ranks must agree change the hash") {
   add(built.step({}));
   add(built.step({}, 1));
   add(built.step({}, 3));
-  for (sharded.state.stage = 1; sharded.state.stage < 4; ++sharded.state.stage)
+  for (sharded.state.zero_stage = 1; sharded.state.zero_stage < 4; ++sharded.state.zero_stage)
     add(built.step(sharded));
   add(built.step({.micro_batches = 2}));
   add(built.step({.bucket_elements = 1}));
@@ -149,12 +149,12 @@ TEST_CASE("the ranks of a run have one hash, although their programs differ") {
     const PartitionedModel built =
         build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     StepOptions options{.micro_batches = 1 + round % 3};
-    options.state.stage = round % 4;
+    options.state.zero_stage = round % 4;
     const int ranks = 2 + round % 3;
     for (int rank = 1; rank < ranks; ++rank)
       REQUIRE(program_hash(built.step(options, ranks, rank)) ==
               program_hash(built.step(options, ranks, 0)));
-    if (options.state.stage > 0)
+    if (options.state.zero_stage > 0)
       REQUIRE(program_text(built.step(options, ranks, 1)) !=
               program_text(built.step(options, ranks, 0)));
   }
@@ -178,10 +178,10 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
       {"group",
        [](Program& p) {
          p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
-         p.instrs[15].exchange().group = 1;
+         p.instrs[15].communication().group = 1;
        }},
       {"no group", [](Program& p) { p.instrs[15].detail = {}; }},
-      {"dtype", [](Program& p) { p.instrs[15].exchange().dtype = DType::kBF16; }},
+      {"dtype", [](Program& p) { p.instrs[15].communication().dtype = DType::kBF16; }},
       {"order", [](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }},
   };
   for (const auto& [what, change] : changes) {

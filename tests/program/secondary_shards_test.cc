@@ -27,7 +27,7 @@ StepCase secondary_step_case(int neighbors, int32_t micro_batches = 1, bool tied
                      {.micro_batches = micro_batches, .bucket_elements = 1},
                      {4, 1, neighbors},
                      config};
-  step_case.options.state.stage = 3;
+  step_case.options.state.zero_stage = 3;
   step_case.options.state.secondary_shards = neighbors;
   return step_case;
 }
@@ -109,7 +109,7 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
   REQUIRE_FALSE(has(secondary_step_case(1).step(0).program));
   for (int stage = 0; stage < 3; ++stage) {
     StepCase step_case = secondary_step_case(2);
-    step_case.options.state.stage = stage;
+    step_case.options.state.zero_stage = stage;
     REQUIRE_FALSE(has(step_case.step(0).program));
   }
   StepCase step_case = secondary_step_case(2, 2, true);  // tied: forward reads the matrix twice
@@ -161,7 +161,7 @@ TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper stat
   const PartitionedModel built = build(config);
   for (const int neighbors : {2, 4}) {
     StepOptions options;
-    options.state.stage = 3;
+    options.state.zero_stage = 3;
     options.state.secondary_shards = neighbors;
     const Program program = built.step(options, 4);
     options.state.dp_shard = {4, 0};
@@ -187,7 +187,7 @@ TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper stat
 TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   const PartitionedModel built = build(small_config(1, true));
   StepOptions options{.micro_batches = 2};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.secondary_shards = 2;
   const Program program = built.step(options, 4);
   options.state.dp_shard = {4, 0};
@@ -267,7 +267,7 @@ TEST_CASE(
   CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");
   CHECK(changed([](Instr& instr) {
           instr.kind = InstrKind::kGradientNorm;  // of no ranges: does nothing
-          instr.detail = NormSlots{};
+          instr.detail = GradientNormSlots{};
           instr.reads.clear();
           instr.writes.clear();
         }) != "");

@@ -98,7 +98,7 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
 bool is_cut(const Unit& unit, const StepCase& step_case) {
   const int shards = step_case.mesh.shards;
   const bool pays =
-      step_case.options.state.stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
+      step_case.options.state.zero_stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
   return !unit.small || pays;
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : step_case.built.partition.units) {
-      const bool cut = state.stage > 0 && step_case.mesh.shards > 1 && is_cut(unit, step_case);
+      const bool cut = state.zero_stage > 0 && step_case.mesh.shards > 1 && is_cut(unit, step_case);
       for (int32_t s = 0; s < std::ssize(state.optimizer_states); ++s)
         REQUIRE(held[{s, unit.id}] == unit.padded * step_case.mesh.tensor *
                                           (cut ? step_case.mesh.replicas : step_case.mesh.data()));
@@ -145,14 +145,14 @@ TEST_CASE(
           const int64_t begin = instr.update().first_element - index.at(instr.unit);
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
-          const bool shared = state.stage > 0 && step_case.mesh.shards > 1 &&
+          const bool shared = state.zero_stage > 0 && step_case.mesh.shards > 1 &&
                               is_cut(partition.unit(instr.unit), step_case);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(step_case.built.model.tensor(slice.tensor)) ==
                     instr.update().decay);
         }
-        if (state.stage == 0) REQUIRE(own.all(1));
+        if (state.zero_stage == 0) REQUIRE(own.all(1));
       }
       REQUIRE(cut.all(1));
     }
@@ -216,7 +216,7 @@ TEST_CASE("ranks that share rows divide the state like ranks that read different
                              Mesh{.shards = 4, .secondary_shards = 2}}) {
       StepCase apart = small_step_case(small_config(2, true), mesh);
       StateOptions& state = apart.options.state;
-      state.stage = stage;
+      state.zero_stage = stage;
       state.snapshots = true;
       state.secondary_shards = stage == 3 ? mesh.secondary_shards : 1;
       if (stage == 2) apart = with_codes(apart, random);
@@ -254,14 +254,15 @@ TEST_CASE(
   const PartitionedModel built = build(small_config(12, true));
   const auto units = static_cast<int64_t>(built.partition.units.size());
   StepOptions options;
-  options.state.stage = 1;
+  options.state.zero_stage = 1;
   const auto slots_of = [&](int ranks) {
     const Program program = built.step(options, ranks, ranks - 1);
-    return program.at(find_persistent(program, Persistent::kNorm)).bytes / dtype_bytes(DType::kF64);
+    return program.at(find_persistent(program, Persistent::kGradientNorm)).bytes /
+           dtype_bytes(DType::kF64);
   };
   for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
   CHECK(slots_of(16'384) == units);
-  options.state.most_norm_slots = units * 2;
+  options.state.most_gradient_norm_slots = units * 2;
   CHECK(slots_of(2) == units * 2);
   CHECK(slots_of(3) == units);
 }
@@ -292,7 +293,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       gathered.insert(instr.unit);
     }
     for (const Unit& unit : step_case.built.partition.units)
-      if (!unit.trainable && !unit.small && step_case.options.state.stage == 3 &&
+      if (!unit.trainable && !unit.small && step_case.options.state.zero_stage == 3 &&
           step_case.mesh.shards > 1)
         REQUIRE(gathered.contains(unit.id));
   }
@@ -414,7 +415,7 @@ std::vector<GatheredBuffer> gathered_of(const Program& program) {
 StepCase sharded_step_case(std::mt19937_64& random) {
   for (;;) {
     StepCase step_case = random_step_case(random);
-    step_case.options.state.stage = 3;
+    step_case.options.state.zero_stage = 3;
     if (step_case.mesh.shards > 1) return step_case;
   }
 }
@@ -475,7 +476,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
 TEST_CASE(
     "a gather runs at the same time as the layer before its reader, even if it exceeds the limit") {
   StepOptions options{.prefetch_elements = 1};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   const Program program = build(small_config(4, false)).step(options);
   const LaneClocks known = known_done(program);
   size_t beside = 0;
@@ -528,7 +529,7 @@ TEST_CASE("tuning keys do not change the order of computation or of sums") {
     options.overlap = knobs.overlap;
     options.offload_activations = knobs.offload_activations;
     options.state.parameter_tier = knobs.state.parameter_tier;
-    if (step_case.options.state.stage < 3) options.state.parameter_tier = Tier::kDevice;
+    if (step_case.options.state.zero_stage < 3) options.state.parameter_tier = Tier::kDevice;
     const std::vector<StepProgram> a = step_case.steps();
     const std::vector<StepProgram> b = other.steps();
     for (size_t r = 0; r < a.size(); ++r)
@@ -543,7 +544,7 @@ int64_t device_peak(const Program& program, Category category) {
 TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at a time") {
   const auto buckets = [](int64_t layers, int64_t bucket) {
     StepOptions options{.micro_batches = 2, .bucket_elements = bucket};
-    options.state.stage = 2;
+    options.state.zero_stage = 2;
     return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
   };
   constexpr int64_t kUnit = 2 * kUnitBlock * 4;  // the bytes of a whole unit on two ranks
@@ -555,7 +556,7 @@ TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at 
 TEST_CASE("gradients that are sent in another dtype are copied two buckets at a time") {
   const auto buckets = [](int64_t layers, int stage) {
     StepOptions options{.bucket_elements = 1};
-    options.state.stage = stage;
+    options.state.zero_stage = stage;
     options.state.communication = DType::kBF16;
     return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
   };
@@ -568,7 +569,7 @@ TEST_CASE("gradients that are sent in another dtype are copied two buckets at a 
 TEST_CASE("ZeRO-3 keeps a few layers' parameters and gradients, however many there are") {
   const auto buckets = [](int64_t layers) {
     StepOptions options{.bucket_elements = 1, .prefetch_elements = 2 * kUnitBlock};
-    options.state.stage = 3;
+    options.state.zero_stage = 3;
     return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
   };
   constexpr int64_t kUnit = 2 * kUnitBlock * 4;
@@ -585,7 +586,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
                                   {DType::kBF16, DType::kBF16});
         built.partition = build_units(built.model);
         StepOptions options;
-        options.state.stage = stage;
+        options.state.zero_stage = stage;
         options.state.optimizer_tier = tier;
         options.state.communication = DType::kBF16;
         options.state.update_elements = kUnitBlock;
@@ -643,7 +644,7 @@ TEST_CASE("while an interval is updated the next is fetched, even with small uni
   // The norms of blocks and head stay on the device; they are between the intervals of the blocks.
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options;
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.parameter_tier = options.state.optimizer_tier = Tier::kNvme;
   options.state.update_elements = kUnitBlock;
   for (const bool overlap : {true, false}) {
@@ -684,7 +685,7 @@ TEST_CASE("while an interval is updated the next is fetched, even with small uni
 TEST_CASE("a unit that consecutive lists of one direction read is gathered once for them") {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     StepOptions options{.micro_batches = 3};
-    options.state.stage = 3;
+    options.state.zero_stage = 3;
     options.state.parameter_tier = options.state.optimizer_tier = tier;
     const PartitionedModel built =
         build(small_config(4, false), Mode::kTrain, UnitGranularity::kModel);
@@ -703,7 +704,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
   // Parameters are gathered again for lists that are not consecutive; here this is the tied matrix,
   // for the embedding and for the head.
   StepOptions options;
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   std::map<UnitId, int> gathers;
   const Program program = build(small_config(2, true)).step(options);
   for (const size_t i : all_of(program, InstrKind::kAllGather)) ++gathers[program.instrs[i].unit];
@@ -718,7 +719,7 @@ TEST_CASE("the optimizer's tier does not change how micro-batches are added, eve
         for (const int32_t micro_batches : {1, 2, 3}) {
           const auto sums = [&](Tier tier) {
             StepOptions options{.micro_batches = micro_batches};
-            options.state.stage = stage;
+            options.state.zero_stage = stage;
             options.state.replicas = replicas;
             options.state.optimizer_tier = tier;
             int in_lists = 0;

@@ -89,7 +89,7 @@ struct StepCase {
   std::string text() const {
     const StateOptions& s = options.state;
     return cat(
-        "stage ", s.stage, ", ", mesh.shards, " shards (", mesh.context, " a row) x ",
+        "stage ", s.zero_stage, ", ", mesh.shards, " shards (", mesh.context, " a row) x ",
         mesh.replicas, " replicas x ", mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ",
         s.pipeline.chunks(), " chunks", built.model.split.sequence ? " (by tokens)" : "",
         ", nodes of ", s.secondary_shards, ", ", options.micro_batches,
@@ -150,9 +150,9 @@ inline PartitionedModel random_partitioned_model(std::mt19937_64& random, const 
 
 inline void draw_tiers(std::mt19937_64& random, StateOptions& state) {
   const auto tier = [&] { return pick(random, {Tier::kDevice, Tier::kHost, Tier::kNvme}); };
-  if (state.stage > 0) state.optimizer_tier = tier();
-  if (state.stage == 3) state.parameter_tier = tier();
-  if (state.stage == 3) state.optimizer_ratio = pick(random, {1.0, 1.0, 0.5, 0.01});
+  if (state.zero_stage > 0) state.optimizer_tier = tier();
+  if (state.zero_stage == 3) state.parameter_tier = tier();
+  if (state.zero_stage == 3) state.optimizer_ratio = pick(random, {1.0, 1.0, 0.5, 0.01});
   state.update_elements = kUnitBlock * static_cast<int64_t>(1 + random() % 3);
 }
 
@@ -163,7 +163,7 @@ inline StepOptions random_options(std::mt19937_64& random, const PartitionedMode
   options.schedule = pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B,
                                    PipelineSchedule::k1F1B, PipelineSchedule::kZbH1});
   StateOptions& state = options.state;
-  state.stage =
+  state.zero_stage =
       mesh.replicas > 1 ? static_cast<int>(1 + random() % 3) : static_cast<int>(random() % 4);
   state.reduce_scatter = random() % 3 != 0;
   const ModelDtypes& dtypes = built.model.dtypes;

@@ -183,7 +183,7 @@ TEST_CASE("the keys of the config become options of the step") {
   CHECK(plan.train.model.dtypes == ModelDtypes{DType::kBF16, DType::kF32});
   CHECK(plan.evaluate.model.dtypes == plan.train.model.dtypes);
   const StateOptions& state = plan.options.state;
-  CHECK(state.stage == 3);
+  CHECK(state.zero_stage == 3);
   CHECK(state.communication == DType::kBF16);
   CHECK(state.master == DType::kF32);
   for (const KeptState& kept : state.optimizer_states) CHECK(kept.dtype == DType::kBF16);

@@ -33,14 +33,14 @@ int64_t expected_bytes(const Program& program, Mesh mesh) {
     const int64_t n = ranks_along(axes_in(program, instr.group()), mesh);
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       if (instr.kind == InstrKind::kAllReduce) {
-        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype);
-        bytes += 2 * count * dtype_bytes(instr.exchange().dtype) * (n - 1) / n;
+        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.communication().dtype);
+        bytes += 2 * count * dtype_bytes(instr.communication().dtype) * (n - 1) / n;
       } else if (instr.kind == InstrKind::kReduceScatter) {
-        bytes += instr.writes[i].bytes / dtype_bytes(instr.exchange().dtype) *
-                 dtype_bytes(instr.exchange().dtype) * (n - 1);
+        bytes += instr.writes[i].bytes / dtype_bytes(instr.communication().dtype) *
+                 dtype_bytes(instr.communication().dtype) * (n - 1);
       } else {
-        bytes += instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype) *
-                 dtype_bytes(instr.exchange().dtype) * (n - 1);
+        bytes += instr.reads[i].bytes / dtype_bytes(instr.communication().dtype) *
+                 dtype_bytes(instr.communication().dtype) * (n - 1);
       }
     }
   }
@@ -125,7 +125,7 @@ TEST_CASE("units whose gradients lie next to each other without padding are all 
         for (const int32_t micro_batches : {1, 2}) {
           const PartitionedModel built = model_without_padding(granularity);
           StepOptions options{.micro_batches = micro_batches, .bucket_elements = 1};
-          options.state.stage = stage;
+          options.state.zero_stage = stage;
           const Program program = built.step(options, ranks);
           INFO(program_text(program));
           REQUIRE(check(program) == std::vector<std::string>{});
@@ -163,7 +163,7 @@ TEST_CASE(
   });
   built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
   StepOptions options;
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.dp_shard = {2, 0};
   const Program program = built.step(options, 2);
   const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
@@ -187,7 +187,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
   for (const int ranks : {2, 4}) {
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
-      options.state.stage = stage;
+      options.state.zero_stage = stage;
       options.state.dp_shard = {ranks, 0};
       const Program program = built.step(options, ranks);
       const Traffic traffic = program_traffic(program);
@@ -234,7 +234,7 @@ TEST_CASE(
   for (const int ranks : {1, 2, 4}) {
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
-      options.state.stage = stage;
+      options.state.zero_stage = stage;
       options.state.dp_shard = {ranks, 0};
       const Program program = built.step(options, ranks);
       const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
@@ -255,7 +255,7 @@ TEST_CASE(
 TEST_CASE("parameters kept for their next use are not sent again") {
   const PartitionedModel built = build(small_config(2, false));
   StepOptions options;
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.dp_shard = {4, 0};
   const auto kept = [&](int64_t distance) {
     options.reuse_distance = distance;
@@ -271,7 +271,7 @@ TEST_CASE("parameters kept for their next use are not sent again") {
 TEST_CASE("the table of a small ZeRO-3 step") {
   const PartitionedModel built = build(small_config(1, true));
   StepOptions options{.micro_batches = 2};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   options.state.dp_shard = {2, 0};
   const Program program = built.step(options);
   CHECK(traffic_text(program_traffic(program),

@@ -43,7 +43,7 @@ TEST_CASE("a layer's collective becomes an instruction of that kind, over the gr
     CHECK(found.size() + all_of(program, InstrKind::kAllReduce).size() == sums);
     for (const size_t i : found) {
       CHECK(axes_in(program, program.instrs[i].group()) == "tp");
-      CHECK(program.instrs[i].exchange().shift == over.by);
+      CHECK(program.instrs[i].communication().shift == over.by);
     }
   };
   check_kind(OpKind::kShift, {MeshAxis::kTensor, 2, 1}, InstrKind::kShift);
@@ -72,7 +72,7 @@ TEST_CASE("the step of a one-block model on two micro-batches equals the stored 
 
 TEST_CASE("ZeRO-3 gathers each layer's parameters twice and reduces each gradient into a shard") {
   StepOptions options{.state = states(1), .bucket_elements = 1};
-  options.state.stage = 3;
+  options.state.zero_stage = 3;
   PartitionedModel built = build(small_config(1, true));
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   check_golden(built.step(options, 2, 1), "zero3_step.golden");
@@ -80,7 +80,7 @@ TEST_CASE("ZeRO-3 gathers each layer's parameters twice and reduces each gradien
 
 TEST_CASE("ZeRO-2 with the optimizer on the host moves gradients there and parameters back") {
   StepOptions options{.micro_batches = 2, .state = states(2), .bucket_elements = 1};
-  options.state.stage = 2;
+  options.state.zero_stage = 2;
   options.state.optimizer_tier = Tier::kHost;
   options.state.update_elements = 4096;
   check_golden(build(small_config(1, false)).step(options), "zero2_offload_step.golden");
@@ -184,7 +184,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
       std::map<int64_t, int64_t> covered;  // the number of gradient elements, by offset
       for (int rank = 0; rank < ranks; ++rank) {
         const Program program = c.built.step(c.options, ranks, rank);
-        const BufferId norm = buffer_named(program, buffer_names::kNorm);
+        const BufferId norm = buffer_named(program, buffer_names::kGradientNorm);
         const size_t at = all_of(program, InstrKind::kGradientNorm).at(0);
         const Instr& sum = program.instrs[at];
         REQUIRE(sum.reads.size() == sum.writes.size());
@@ -262,7 +262,7 @@ TEST_CASE("the loss is reduced once, after the last forward and before the decis
       if (program.instrs[i].writes[0].buffer == loss) reduced.push_back(i);
     REQUIRE(reduced.size() == 1);
     const Instr& instr = program.instrs[reduced[0]];
-    REQUIRE(instr.exchange().dtype == DType::kF64);
+    REQUIRE(instr.communication().dtype == DType::kF64);
     REQUIRE(instr.writes[0] == Range{loss, 0, kLossSlots * 8});
     REQUIRE(reduced[0] > all_of(program, InstrKind::kForward).back());
     REQUIRE(reduced[0] < all_of(program, InstrKind::kDecide).front());

@@ -101,12 +101,12 @@ TEST_CASE("doubles are read back with every bit") {
 TEST_CASE("values that are not finite are written as words and read back") {
   StepMetrics m = example_step(1);
   m.loss = kNan;
-  m.grad_norm = kInfinity;
+  m.gradient_norm = kInfinity;
   const std::string line = metrics_line(m);
   REQUIRE(line.find(R"("loss":"NaN","grad_norm":"Infinity")") != std::string::npos);
   const auto back = parse_metrics_line(line);
   REQUIRE(std::isnan(back->loss));
-  REQUIRE(back->grad_norm == kInfinity);
+  REQUIRE(back->gradient_norm == kInfinity);
 }
 
 TEST_CASE("lines that are not step objects are not read") {

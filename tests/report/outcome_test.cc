@@ -77,7 +77,7 @@ class RefusingFiles : public FileSystem {
   std::unique_ptr<WritableFile> create(const std::string& path) override { refuse(path); }
   void make_folder(const std::string& path) override { refuse(path); }
   void rename(const std::string& from, const std::string&) override { refuse(from); }
-  bool exchange(const std::string&, const std::string&) override { return false; }
+  bool swap_names(const std::string&, const std::string&) override { return false; }
   void remove_all(const std::string&) override {}
   void sync_folder(const std::string&) override {}
   std::vector<std::string> list(const std::string& folder) override {

@@ -109,7 +109,7 @@ TEST_CASE("a plain line has all values") {
           "4m 05s left");
   state.metrics.loss_scale = 32768;
   state.metrics.skipped = true;
-  state.metrics.grad_norm = kNoValue;
+  state.metrics.gradient_norm = kNoValue;
   state.metrics.evaluations = {{.set = "validation", .loss = 2.5}};
   REQUIRE(plain_progress_text(state) ==
           "step 12/60  loss 1.7500  grad_norm nan  lr 1e-05  loss_scale 32768  SKIPPED  "

@@ -53,7 +53,7 @@ inline StepMetrics example_step(int64_t step) {
   m.step = step;
   m.samples = step * 4;
   m.loss = 3.25 - 0.125 * static_cast<double>(step);
-  m.grad_norm = 1.25;
+  m.gradient_norm = 1.25;
   m.learning_rate = 1e-5;
   m.tokens = 2048;
   m.tokens_per_second = 1024;

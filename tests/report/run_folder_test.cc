@@ -310,9 +310,9 @@ TEST_CASE("a folder that another run has created again no longer belongs to this
   const RunFolder second(root, RunStart::kFresh);
   CHECK(first.belongs_to_another_run());
   CHECK_FALSE(second.belongs_to_another_run());
-  second.require_still_owned();
+  second.check_still_owned();
   CHECK_THROWS_WITH(
-      first.require_still_owned(),
+      first.check_still_owned(),
       Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 

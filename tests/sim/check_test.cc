@@ -112,7 +112,7 @@ TEST_CASE(
   // The last unit of rank 1 has no elements to update, so its gather waits for the decision
   // directly.
   StepOptions options{.gather_bucket_elements = 1};
-  options.state.stage = 1;
+  options.state.zero_stage = 1;
   const PartitionedModel built = build(small_config(1, false));
   Program program = built.step(options, 2, 1);
   const size_t decide = all_of(program, InstrKind::kDecide).at(0);
@@ -224,7 +224,7 @@ TEST_CASE("persistent buffers that a step must rewrite are not read before that"
 /// micro-batch 0, and 43 gathers the updated parameters (see zero2_offload_step.golden).
 Program sharded_program() {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .gather_bucket_elements = 1};
-  options.state.stage = 2;
+  options.state.zero_stage = 2;
   options.state.optimizer_tier = Tier::kHost;
   return build(small_config(1, false)).step(options, 2, 1);
 }
@@ -271,11 +271,11 @@ TEST_CASE("exchanges move whole blocks between different buffers of one size") {
   CHECK(faults([](Program& p) { p.instrs[1].writes[0].bytes = 2048; }) ==
         Faults{"instruction 1 (shift) moves 4096 bytes of in to 2048 of out"});
   for (const int by : {0, 4, -1})
-    CHECK(faults([&](Program& p) { p.instrs[1].exchange().shift = by; }) ==
+    CHECK(faults([&](Program& p) { p.instrs[1].communication().shift = by; }) ==
           Faults{cat("instruction 1 (shift) shifts by ", by, " among 4 ranks")});
   CHECK(faults([](Program& p) { p.instrs[1].writes[0] = p.instrs[1].reads[0]; }) ==
         Faults{"instruction 1 (shift) moves in to where it lies"});
-  CHECK(faults([](Program& p) { p.instrs[0].exchange().dtype = DType::kI64; }) ==
+  CHECK(faults([](Program& p) { p.instrs[0].communication().dtype = DType::kI64; }) ==
         Faults{"instruction 0 (all_to_all) uses in as I64, but its dtype is F32",
                "instruction 0 (all_to_all) uses out as I64, but its dtype is F32"});
   CHECK(faults([](Program& p) { p.instrs[0].lane = Lane::kCompute; }).at(0) ==
@@ -283,7 +283,7 @@ TEST_CASE("exchanges move whole blocks between different buffers of one size") {
         "its kind does not allow");
   // With counted rows, the receiving buffer may have room for fewer or more rows than are sent.
   CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
-  CHECK(faults([](Program& p) { p.instrs[2].exchange().row_elements = 3; }).at(0) ==
+  CHECK(faults([](Program& p) { p.instrs[2].communication().row_elements = 3; }).at(0) ==
         "instruction 2 (counted_all_to_all) moves 4096 bytes of in, but not in blocks of 12");
   CHECK(faults([](Program& p) { p.instrs[2].reads[1].bytes = 12; }) ==
         Faults{"instruction 2 (counted_all_to_all) moves 12 bytes of counts, but counts are 16"});
@@ -314,10 +314,10 @@ TEST_CASE("a rank whose exchange differs from the others' is named") {
   CHECK(fault([](Program&) {}) == "");
   names(0, "all_to_all", [](Program& p) {
     p.instrs[0].kind = InstrKind::kShift;
-    p.instrs[0].exchange().shift = 1;
+    p.instrs[0].communication().shift = 1;
   });
-  names(1, "shift", [](Program& p) { p.instrs[1].exchange().shift = 3; });
-  names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].exchange().row_elements = 4; });
+  names(1, "shift", [](Program& p) { p.instrs[1].communication().shift = 3; });
+  names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].communication().row_elements = 4; });
   names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].writes[0].bytes = 2048; });
   CHECK_THAT(fault([](Program& p) { p.instrs.pop_back(); }),
              Catch::Contains("waits for rank 2, which has no further collective"));
@@ -423,7 +423,7 @@ TEST_CASE("ranks that enter a collective with another size or dtype are named") 
   CHECK(faults_with_rank1(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
                                              ", rank 1 enters " + reduce_of(1, "F32", 64)});
   const Program half =
-      changed_program([](Program& p) { p.instrs[21].exchange().dtype = DType::kBF16; });
+      changed_program([](Program& p) { p.instrs[21].communication().dtype = DType::kBF16; });
   CHECK(faults_with_rank1(half) == Faults{"rank 1: instruction 21 (all_reduce unit 0) uses "
                                           "gradients.2 as BF16, but its dtype is F32",
                                           "collective 3: rank 0 enters " + reduce_of(0) +
@@ -555,13 +555,13 @@ TEST_CASE("an instruction runs over a group that exists, on that group's lane") 
   const Program program = steps_of_two_axes()[1].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, 0);
-  CHECK(faults_with_changed_rank1([&](Program& p) { p.instrs[loss].exchange().group = 7; }) ==
+  CHECK(faults_with_changed_rank1([&](Program& p) { p.instrs[loss].communication().group = 7; }) ==
         Faults{"rank 1: instruction 29 (all_reduce) runs over group 7, but there are 3"});
   CHECK(faults_with_changed_rank1([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
         "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
         "range and writes 1, a form that its kind does not allow");
   CHECK(faults_with_changed_rank1([&](Program& p) {
-          p.instrs[share].exchange().group = group_along(p, "dp_shard");
+          p.instrs[share].communication().group = group_along(p, "dp_shard");
           p.instrs[share].lane = lane_of(p.instrs[share].group());
         }).back() ==
         "rank 0 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of hidden.0.0 as "

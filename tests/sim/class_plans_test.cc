@@ -155,7 +155,8 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   const int odd = 7777;
   StepPlan other = plan_steps(resolved.config, model, odd);
   Program& program = other.train.program;
-  program.instrs[all_of(program, InstrKind::kReduceScatter).back()].exchange().dtype = DType::kF16;
+  program.instrs[all_of(program, InstrKind::kReduceScatter).back()].communication().dtype =
+      DType::kF16;
   const Faults faults = ClassPlans(resolved.config, model, odd, other).check();
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
@@ -164,15 +165,15 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
 
 /// Returns the number of steps that a simulation of all ranks takes.
 int64_t walked_steps(const ClassPlans& all) {
-  std::vector<int64_t> steps;  // of one rank of each class
+  std::vector<int64_t> entries;  // of one rank of each class
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     const LaneSchedule schedule = join_collectives(collective_schedule(all.plan(c).train.program));
-    steps.push_back(0);
-    for (const auto& lane : schedule.lanes) steps.back() += static_cast<int64_t>(lane.size());
+    entries.push_back(0);
+    for (const auto& lane : schedule.lanes) entries.back() += static_cast<int64_t>(lane.size());
   }
   int64_t sum = 0;
   for (const int32_t rank_class : all.classes().of_rank)
-    sum += steps[static_cast<size_t>(rank_class)];
+    sum += entries[static_cast<size_t>(rank_class)];
   return sum;
 }
 

@@ -25,7 +25,7 @@ bool equal_details(const LayerOps& a, const LayerOps& b) {
          std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(),
                     [](const Binding& x, const Binding& y) { return equal(x, y); });
 }
-bool equal_details(const Exchange& a, const Exchange& b) {
+bool equal_details(const Communication& a, const Communication& b) {
   return a.group == b.group && a.dtype == b.dtype && a.is_max == b.is_max && a.shift == b.shift &&
          a.row_elements == b.row_elements;
 }
@@ -35,7 +35,7 @@ bool equal_details(const UpdateRange& a, const UpdateRange& b) {
          a.blocks.has_value() == b.blocks.has_value();
 }
 /// Compares slots of the norm; which slots are a rank's own may differ.
-bool equal_details(const NormSlots& a, const NormSlots& b) {
+bool equal_details(const GradientNormSlots& a, const GradientNormSlots& b) {
   return a.ranks == b.ranks;
 }
 bool equal_details(const DiskRequest& a, const DiskRequest& b) {
@@ -68,7 +68,7 @@ bool touches_parts(const Instr& instr) {
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
     case InstrKind::kGradientNorm:
-    case InstrKind::kMeasure:
+    case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
       return true;
     default:

@@ -96,8 +96,8 @@ bool reach_end(const World& world, const std::vector<LaneSchedule>& schedules) {
   return walk.fault().empty();
 }
 
-/// Damages the schedule of a class in one of four ways: a step is missing, two steps are swapped, a
-/// step announces something else, or a wait needs more steps.
+/// Damages the schedule of a class in one of four ways: an entry is missing, two are swapped, an
+/// entry announces something else, or a wait needs more entries.
 void break_schedule(LaneSchedule& schedule, std::mt19937_64& random) {
   auto& lane =
       schedule
@@ -112,7 +112,7 @@ void break_schedule(LaneSchedule& schedule, std::mt19937_64& random) {
   } else if (kind == 2) {
     lane[at].announced += 1 + random() % 3;
   } else if (!schedule.waits.empty()) {
-    schedule.waits[random() % schedule.waits.size()].steps +=
+    schedule.waits[random() % schedule.waits.size()].entries +=
         1 + static_cast<int32_t>(random() % 3);
   }
 }

@@ -63,7 +63,7 @@ TEST_CASE("each token of ranks that share rows counts once in the weights") {
     for (const Mesh& mesh : {Mesh{.shards = 4, .context = 2},
                              Mesh{.shards = 2, .replicas = 2, .tensor = 2, .context = 2}}) {
       StepCase step_case = small_step_case(small_config(1, true), mesh);
-      step_case.options.state.stage = stage;
+      step_case.options.state.zero_stage = stage;
       INFO(step_case.text());
       run_as_plain(step_case, random);
     }
@@ -87,10 +87,10 @@ TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of 
     INFO("round " << round << ": " << step_case.text());
     const std::vector<StepProgram> steps = run_as_plain(step_case, random);
     for (const Instr& instr : steps.front().program.instrs) {
-      if (instr.communicates() && instr.exchange().is_max) ++exchanged;
-      if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
+      if (instr.communicates() && instr.communication().is_max) ++exchanged;
+      if (instr.kind != InstrKind::kComputeScales && instr.kind != InstrKind::kUpdate) continue;
       const bool on_host = steps.front().program.at(instr.writes[0].buffer).tier == Tier::kHost;
-      if (instr.kind == InstrKind::kMeasure && on_host) ++from_host;
+      if (instr.kind == InstrKind::kComputeScales && on_host) ++from_host;
       if (instr.kind == InstrKind::kUpdate && !instr.update().blocks) ++aligned;
     }
   }
@@ -109,7 +109,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
                                         : with_frozen(random_step_case(random), random,
                                                       pick<uint64_t>(random, {10, 50, 90, 100}));
     const StepCase oracle = plain(step_case);
-    step_case.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    step_case.options.state.most_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << step_case.text());
     const std::vector<StepProgram> steps = step_case.steps();
     INFO(program_text(steps.back().program));
@@ -126,7 +126,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
       }
     for (const Instr& instr : steps[0].program.instrs)
       if (instr.kind == InstrKind::kGradientNorm && step_case.mesh.ranks() > 1)
-        shared += std::get<NormSlots>(instr.detail).ranks == 1 ? 1 : 0;
+        shared += std::get<GradientNormSlots>(instr.detail).ranks == 1 ? 1 : 0;
   }
   REQUIRE(frozen > 100);
   REQUIRE(shared > 10);
@@ -165,7 +165,7 @@ StepCase small_step_case(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
       build_units(step_case.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   step_case.options.micro_batches = 2;
   step_case.options.bucket_elements = 1;
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   return step_case;
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is le
   const auto back = [](Instr& instr) { instr.writes[0].offset = 0; };
   const auto nothing = [](Instr& instr) {
     instr.kind = InstrKind::kGradientNorm;
-    instr.detail = NormSlots{};
+    instr.detail = GradientNormSlots{};
     instr.reads.clear();
     instr.writes.clear();
   };
@@ -236,7 +236,7 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
       wait += wait >= static_cast<InstrId>(at) ? static_cast<InstrId>(made.size()) : 0;
   program.instrs.insert(program.instrs.begin() + static_cast<std::ptrdiff_t>(at), made.begin(),
                         made.end());
-  program = plan_memory(order_communication(std::move(program), true));
+  program = place_buffers(add_waits(std::move(program), true));
   return step;
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         {"twice", [&](Program& p) { p = with_instruction_twice(p, first); }},
         {"by another place",
          [&](Program& p) {
-           p.instrs[first].exchange().shift = p.instrs[first].exchange().shift % 3 + 1;
+           p.instrs[first].communication().shift = p.instrs[first].communication().shift % 3 + 1;
          }},
         {"as an all-to-all", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllToAll; }},
         {"as a gather", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllGather; }},
@@ -306,7 +306,8 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         {"from where it goes",
          [&](Program& p) { std::swap(p.instrs[first].reads, p.instrs[first].writes); }},
         {"on the compute lane", [&](Program& p) { p.instrs[first].lane = Lane::kCompute; }},
-        {"as other elements", [&](Program& p) { p.instrs[first].exchange().dtype = DType::kBF16; }},
+        {"as other elements",
+         [&](Program& p) { p.instrs[first].communication().dtype = DType::kBF16; }},
         {"without its wait", [&](Program& p) { p.instrs[first].waits.clear(); }},
     };
     for (const auto& [what, change] : changes)

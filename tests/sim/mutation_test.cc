@@ -68,7 +68,7 @@ std::vector<MutatedCase> special_cases() {
     for (const bool overlap : {true, false}) {
       all.push_back(
           {cat(name, ", stage ", stage, overlap ? ", overlap" : ""), base_step_case(mesh)});
-      all.back().step_case.options.state.stage = stage;
+      all.back().step_case.options.state.zero_stage = stage;
       all.back().step_case.options.overlap = overlap;
       all.back().step_case.options.state.secondary_shards = mesh.secondary_shards;
       change(all.back().step_case);
@@ -99,7 +99,7 @@ std::vector<MutatedCase> special_cases() {
     with("bf16, gradients in fp32 sent in bf16", {2, 1}, stage, [](StepCase& c) {
       rebuild(c, {DType::kBF16, DType::kF32}, {});
       c.options.state.communication = DType::kBF16;
-      if (c.options.state.stage > 0) c.options.state.optimizer_tier = Tier::kHost;
+      if (c.options.state.zero_stage > 0) c.options.state.optimizer_tier = Tier::kHost;
     });
   with("full recompute, inputs on the host", {2, 1}, 1, [](StepCase& c) {
     RecomputeOptions recompute;
@@ -131,7 +131,7 @@ const std::vector<MutatedCase>& cases() {
                               ", optimizer on ", tier_name(optimizer), overlap ? ", overlap" : ""),
                           base_step_case()};
           one.step_case.options.overlap = overlap;
-          one.step_case.options.state.stage = stage;
+          one.step_case.options.state.zero_stage = stage;
           one.step_case.options.state.parameter_tier = parameters;
           one.step_case.options.state.optimizer_tier = optimizer;
           made.push_back(std::move(one));
@@ -466,9 +466,9 @@ void add_kinds(const Program& program, const Instr& instr, std::vector<Change>& 
                        if (group == kNoGroup)
                          i.detail = {};
                        else if (i.is_collective())
-                         i.exchange().group = group;
+                         i.communication().group = group;
                        else
-                         i.detail = Exchange{group, DType::kF32};
+                         i.detail = Communication{group, DType::kF32};
                        return true;
                      }});
   for (int lane = 0; lane < lane_count(program); ++lane)
@@ -490,7 +490,7 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
   if (instr.runs_ops()) flag("accumulate", [](Instr& i) -> bool& { return i.ops().accumulate; });
   if (instr.is_collective())
     all.push_back({"other dtype", [](const Program&, Instr& i) {
-                     DType& dtype = i.exchange().dtype;
+                     DType& dtype = i.communication().dtype;
                      dtype = dtype == DType::kBF16 ? DType::kF32 : DType::kBF16;
                      return true;
                    }});
@@ -763,7 +763,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
 /// Returns whether a range of the parameters lies past its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.step_case.options.state;
-  if (state.stage == 3) return is_padding_of_gathered(m, part);
+  if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
   state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
   const Sharding cut = cut_states(m.step_case.built.partition, state);
@@ -792,9 +792,9 @@ bool receives_other_padding(const Mutation& m) {
   return true;
 }
 
-/// Returns the unit whose sum of squares is written to a slot of the norm. A unit has one run of
-/// slots for each sequence of slices that equally many tensor ranks hold, with a slot for each rank
-/// of a copy of the model.
+/// Returns the unit whose sum of squares is written to a slot of the norm. Each gradient
+/// norm range of a unit (slices that equally many tensor ranks hold) has a slot for each rank of a
+/// copy of the model.
 UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   std::vector<UnitId> units;
   for (const Unit& unit : m.step_case.built.partition.units)

@@ -32,7 +32,7 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   step_case.options.overlap = overlap;
   step_case.options.bucket_elements = 1;
   step_case.options.gather_bucket_elements = 10'000;
-  step_case.options.state.stage = zero;
+  step_case.options.state.zero_stage = zero;
   step_case.options.state.decays = decays_matrices;
   step_case.options.state.optimizer_states.resize(1);
   while (!accepts_micro_batches(kind, mesh.stages, step_case.options.micro_batches))
@@ -180,10 +180,10 @@ std::vector<Break> breaks(const StepCase& step_case) {
       {"of half the bytes",
        on_instr([](Program&, Instr& i) { return moved_range(i).bytes /= 2, true; })},
       {"of another dtype",
-       on_instr([](Program&, Instr& i) { return i.exchange().dtype = DType::kBF16, true; })},
+       on_instr([](Program&, Instr& i) { return i.communication().dtype = DType::kBF16, true; })},
       {"over another group", on_instr([](Program& p, Instr& i) {
          const GroupId other = (i.group() + 1) % static_cast<GroupId>(p.groups.size());
-         i.exchange().group = other;
+         i.communication().group = other;
          i.lane = lane_of(other);
          return true;
        })},
@@ -391,7 +391,7 @@ Program with_blocking_transfers(const Program& program) {
   }
   out.instrs = std::move(order);
   for (Instr& instr : out.instrs) instr.waits.clear();
-  out = plan_memory(order_communication(std::move(out), true));
+  out = place_buffers(add_waits(std::move(out), true));
   InstrId last = -1;
   for (size_t i = 0; i < out.instrs.size(); ++i) {
     Instr& instr = out.instrs[i];

@@ -24,7 +24,7 @@ StepCase step_case_of(Mesh mesh, int stage) {
   config.feed_forward = 48 * mesh.tensor;
   config.vocab_rows = 160 * mesh.tensor;
   StepCase step_case = small_step_case(config, mesh);
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   std::mt19937_64 random(5);
   if (mesh.stages > 1) add_pipeline(random, step_case, PipelineSchedule::k1F1B, mesh.stages, 1);
   return step_case;
@@ -92,9 +92,9 @@ TEST_CASE("the checker notices a rank that counts another rank's part of the nor
         std::vector<StepProgram> steps = world.good();
         Instr& own =
             steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
-        const bool same =
-            own.reads == theirs.reads && own.writes == theirs.writes &&
-            std::get<NormSlots>(own.detail).place == std::get<NormSlots>(theirs.detail).place;
+        const bool same = own.reads == theirs.reads && own.writes == theirs.writes &&
+                          std::get<GradientNormSlots>(own.detail).place ==
+                              std::get<GradientNormSlots>(theirs.detail).place;
         if (same) continue;
         own.reads = theirs.reads;
         own.writes = theirs.writes;

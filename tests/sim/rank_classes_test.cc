@@ -150,7 +150,7 @@ TEST_CASE(
   for (int round = 0; round < rounds; ++round) {
     StepCase step_case = random() % 2 == 0 ? with_frozen_below(random_step_case(random), random)
                                            : with_frozen(random_step_case(random), random, 40);
-    step_case.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    step_case.options.state.most_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << step_case.text());
     split += classes_that_hold(step_case) - 1;
   }
@@ -184,7 +184,7 @@ StepCase wide_step_case(int stage, Mesh mesh, Tier optimizer, int64_t small = 0)
       config};
   step_case.built.partition =
       build_units(step_case.built.model, UnitGranularity::kLayer, {small, INT64_MAX});
-  step_case.options.state.stage = stage;
+  step_case.options.state.zero_stage = stage;
   step_case.options.state.optimizer_tier = optimizer;
   step_case.options.state.update_elements = kUnitBlock;
   step_case.options.state.secondary_shards = mesh.secondary_shards;
@@ -267,7 +267,8 @@ TEST_CASE("a class whose program has other collectives is named by its first ran
   const int rank = classes.first[1];
   Program& program = steps[static_cast<size_t>(rank)].program;
   Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
-  loss.exchange().dtype = loss.exchange().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
+  loss.communication().dtype =
+      loss.communication().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
   const Faults faults =
       check_world(world_of_classes(classes, steps, step_case.options_of_rank(0).state));
   REQUIRE_FALSE(faults.empty());

@@ -89,13 +89,13 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
 TEST_CASE("collectives use the node's link, or the cluster's if their ranks are on several nodes") {
   PricedProgram priced;
   Instr sum{.kind = InstrKind::kAllReduce};
-  sum.detail = Exchange{.group = 0};
+  sum.detail = Communication{.group = 0};
   sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
   // Each of the two calls takes 6 latencies and 1.5 times its bytes.
   CHECK(priced.time_of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
   CHECK(priced.time_of(sum, 1) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
   Instr gather{.kind = InstrKind::kAllGather};
-  gather.detail = Exchange{.group = 0};
+  gather.detail = Communication{.group = 0};
   gather.reads = {bytes(0, 250)};
   gather.writes = {bytes(0, 1000)};
   CHECK(priced.time_of(gather) == (3 * 10 + 75) * kMicrosecond / 10);  // 3 latencies, 750 bytes

@@ -31,7 +31,7 @@ Program sums(int rank, const std::vector<Sum>& list) {
     const auto at = std::find_if(
         program.groups.begin(), program.groups.end(),
         [&](const ProgramGroup& group) { return group.ranks.ranks == sum.group.ranks; });
-    instr.detail = Exchange{.group = static_cast<GroupId>(at - program.groups.begin())};
+    instr.detail = Communication{.group = static_cast<GroupId>(at - program.groups.begin())};
     instr.lane = lane_of(instr.group());
     instr.reads = instr.writes = {{0, 0, sum.bytes}};
     program.instrs.push_back(std::move(instr));

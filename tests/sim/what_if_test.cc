@@ -166,9 +166,9 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
   }
   CHECK_THROWS_WITH(parse_slow_ranks({"rank=1:2", "rank=1:3"}),
                     Catch::Contains("rank 1 is given twice"));
-  CHECK_THROWS_WITH(require_slow_ranks_exist({{4, 2}}, 4),
+  CHECK_THROWS_WITH(check_slow_ranks_exist({{4, 2}}, 4),
                     Catch::Contains("--slow rank=4:2: the run has 4 ranks, counted from 0"));
-  CHECK_NOTHROW(require_slow_ranks_exist({{3, 2}}, 4));
+  CHECK_NOTHROW(check_slow_ranks_exist({{3, 2}}, 4));
 
   Machine machine = gpus(2);
   set_network("200Gb/s", 2, machine);

@@ -30,7 +30,7 @@ class FakeModel : public CheckpointedState {
     ++bases_read;
     return base;
   }
-  void require_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
+  void check_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
     const auto record = saved.extra.find(kBaseRecord);
     if (record != saved.extra.end() && record->second != base)
       throw Error(ExitCode::kBadInput, cat(folder, ": another base"), "give the first one");

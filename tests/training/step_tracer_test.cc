@@ -40,7 +40,7 @@ Program traced_program() {
     program.instrs.emplace_back().lane = lane;
     program.instrs.back().kind = kind;
   }
-  program.instrs[1].detail = Exchange{.group = 0};
+  program.instrs[1].detail = Communication{.group = 0};
   return program;
 }
 

@@ -132,7 +132,7 @@ void check_unit(ResolveState& r) {
 void report_unused_keys(ResolveState& r) {
   const ParallelConfig& p = r.config.parallel;
   const auto unused = [&](const std::string& path, const std::string& value) {
-    r.notice(path, cat(path, value, ": has effect with parallel.pipeline above 1 only"));
+    r.notice(path, cat(path, value, ": only has an effect if parallel.pipeline is above 1"));
   };
   if (p.schedule != ParallelConfig{}.schedule)
     unused("parallel.schedule", cat(" ", name_of(p.schedule)));

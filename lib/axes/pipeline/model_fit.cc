@@ -6,7 +6,7 @@ namespace {
 
 std::optional<ModelMisfit> pipeline_misfit(const Config& config, const ModelConfig& model) {
   try {
-    require_pipeline(config, model.layers);
+    check_pipeline(config, model.layers);
   } catch (const Error& error) {
     return ModelMisfit{
         config.parallel.pipeline_layers.empty() ? "parallel.pipeline" : "parallel.pipeline_layers",

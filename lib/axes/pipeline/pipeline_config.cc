@@ -26,7 +26,7 @@ PipelinePartition balance_by(const Config& config) {
   return *partition;
 }
 
-void require_sum(const ParallelConfig& mesh, int64_t blocks) {
+void check_sum(const ParallelConfig& mesh, int64_t blocks) {
   double sum = 0;
   std::vector<std::string> numbers;
   for (const int64_t count : mesh.pipeline_layers) {
@@ -54,10 +54,10 @@ PipelineSchedule pipeline_schedule(const Config& config) {
   return pipeline_stages(config) == 1 ? kDefaultSchedule : config.parallel.schedule;
 }
 
-void require_pipeline(const Config& config, int64_t blocks) {
+void check_pipeline(const Config& config, int64_t blocks) {
   const ParallelConfig& mesh = config.parallel;
   if (mesh.pipeline == 1) return;
-  if (!mesh.pipeline_layers.empty()) return require_sum(mesh, blocks);
+  if (!mesh.pipeline_layers.empty()) return check_sum(mesh, blocks);
   if (pipeline_parts(mesh) <= static_cast<double>(blocks)) return;
   const int64_t max_stages = blocks / mesh.virtual_stages;
   throw Error(
@@ -70,7 +70,7 @@ void require_pipeline(const Config& config, int64_t blocks) {
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   if (stages == 1) return {};
-  require_pipeline(config, model.block_count);
+  check_pipeline(config, model.block_count);
   const ChunkPlacement placement = traits_of(pipeline_schedule(config)).placement;
   if (!config.parallel.pipeline_layers.empty())
     return layout_of_blocks(stages, chunks, placement, config.parallel.pipeline_layers);

@@ -21,10 +21,10 @@ PipelineSchedule pipeline_schedule(const Config& config);
 
 /// Throws Error(kUsage) with the arithmetic for a model of `blocks` blocks (decoder layers) that
 /// cannot be divided as the config says.
-void require_pipeline(const Config& config, int64_t blocks);
+void check_pipeline(const Config& config, int64_t blocks);
 
 /// Computes which layers each stage has: those of parallel.pipeline_layers, or a balanced division
-/// by pipeline.partition. `model` is built for training. Throws the errors of require_pipeline().
+/// by pipeline.partition. `model` is built for training. Throws the errors of check_pipeline().
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model);
 
 /// Returns a notice of the share of a step in which a stage is idle if parts take equally long.

@@ -10,7 +10,7 @@ std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig
   // A number of ranks that is too large is reported by another check.
   if (model_ranks(config.parallel) == 0) return std::nullopt;
   try {
-    require_tensor_split(model, tensor_split(config));
+    check_tensor_split(model, tensor_split(config));
   } catch (const Error& error) {
     return ModelMisfit{"parallel.tensor", error};
   }

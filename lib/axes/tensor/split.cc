@@ -71,7 +71,7 @@ std::string problem_text(const ModelConfig& config, const DividedQuantity& share
 
 }  // namespace
 
-std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree) {
+std::vector<std::string> tensor_split_problems(const ModelConfig& config, int64_t degree) {
   std::vector<std::string> problems;
   for (const DividedQuantity& shared : divided_quantities(config))
     if (!shared.fits(degree)) problems.push_back(problem_text(config, shared, degree));
@@ -80,7 +80,7 @@ std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t d
 
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config) {
   return degrees(config,
-                 [&](int64_t degree) { return check_tensor_split(config, degree).empty(); });
+                 [&](int64_t degree) { return tensor_split_problems(config, degree).empty(); });
 }
 
 BatchShape pad_rows(BatchShape batch, const TensorSplit& split) {
@@ -96,10 +96,10 @@ int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
   return split.sequence ? batch.tokens() / split.degree : batch.tokens();
 }
 
-void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
+void check_tensor_split(const ModelConfig& config, const TensorSplit& split) {
   require(split.degree > 0 && split.index >= 0 && split.index < split.degree,
           "the rank belongs to the tensor-parallel group");
-  const std::vector<std::string> problems = check_tensor_split(config, split.degree);
+  const std::vector<std::string> problems = tensor_split_problems(config, split.degree);
   if (problems.empty()) return;
   throw Error(ExitCode::kUsage,
               cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
@@ -141,10 +141,10 @@ TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split)
 }
 
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool gradient_is_term) {
+                      bool gradient_is_partial) {
   TensorInfo tensor(std::move(name), std::move(shape));
   tensor.copies = split.degree;
-  tensor.partial_gradient = gradient_is_term && split.degree > 1;
+  tensor.partial_gradient = gradient_is_partial && split.degree > 1;
   return tensor;
 }
 

@@ -19,10 +19,10 @@ namespace ftrun {
 
 /// Lists every reason why a model cannot be split over `degree` ranks, one per line, with the
 /// arithmetic and the degrees that divide; nothing for degree 1.
-std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree);
+std::vector<std::string> tensor_split_problems(const ModelConfig& config, int64_t degree);
 
-/// Throws one Error(kUsage) that lists all reasons of check_tensor_split(), if there are any.
-void require_tensor_split(const ModelConfig& config, const TensorSplit& split);
+/// Throws one Error(kUsage) that lists all reasons of tensor_split_problems(), if there are any.
+void check_tensor_split(const ModelConfig& config, const TensorSplit& split);
 
 /// Lists the degrees that a model can be split by, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
@@ -44,12 +44,12 @@ int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
 /// Describes the part of a tensor of this name and shape that a rank has. split_rows(): its share
 /// of the rows; with `copies` above 1, that many neighboring ranks have the same rows.
-/// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_term`
-/// says that the gradient that a rank computes is a term of a sum over the ranks.
+/// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_partial`
+/// says that a rank computes a partial gradient, which is summed over the ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
-                      bool gradient_is_term);
+                      bool gradient_is_partial);
 
 /// Returns the box TensorInfo::local of tensor-parallel rank `index`; `tensor` may be that of any
 /// rank.

@@ -21,14 +21,14 @@ class TensorExchange {
   /// Completes result `x` of an operation that the ranks divide along `letter`: if each rank
   /// computed a term of it, sums the terms. The sum is split by tokens if hidden states are.
   ValueId complete(OpKind kind, char letter, ValueId x) {
-    return by_tokens() && is_term(kind, letter)
+    return by_tokens() && is_partial(kind, letter)
                ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
                : complete_on_each_rank(kind, letter, x);
   }
 
   /// Completes `x` as complete() does, but leaves the whole sum on each rank.
   ValueId complete_on_each_rank(OpKind kind, char letter, ValueId x) {
-    return is_term(kind, letter) ? ops::all_reduce(g_, x, along_tensor(split_.degree)) : x;
+    return is_partial(kind, letter) ? ops::all_reduce(g_, x, along_tensor(split_.degree)) : x;
   }
 
   /// Joins the ranks' blocks of rows into the whole matrix.
@@ -38,8 +38,8 @@ class TensorExchange {
 
  private:
   bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
-  bool is_term(OpKind kind, char letter) const {
-    return split_.degree > 1 && result_is_term(kind, 0, letter);
+  bool is_partial(OpKind kind, char letter) const {
+    return split_.degree > 1 && result_is_partial(kind, 0, letter);
   }
 
   GraphBuilder& g_;

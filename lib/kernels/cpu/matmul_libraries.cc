@@ -334,7 +334,7 @@ std::string describe_matmul_library(MatmulLibrary library) {
 MatmulLibrariesInUse choose_matmul_library(std::optional<MatmulLibrary> pinned,
                                            bool attention_on_matrix_units) {
   if (pinned) {
-    require_matmul_library(*pinned);
+    check_matmul_library(*pinned);
     if (!has_matmul_library(*pinned))
       throw matmul_library_error(*pinned, "it lacks the functions that multiply matrices");
   }

@@ -119,14 +119,14 @@ void run_coded(const FlatUpdate& u, const OptimizerConfig& config, const StepSca
 double sum_of_squares(const void* g, DType dtype, int64_t count) {
   // The memory is kept from call to call, so that steps do not allocate.
   thread_local std::vector<double> sums;
-  const int64_t groups = (count + kNormGroup - 1) / kNormGroup;
+  const int64_t groups = (count + kGradientNormGroup - 1) / kGradientNormGroup;
   sums.resize(static_cast<size_t>(groups));
   double* const sum = sums.data();
   const auto kernel = flat_kernels().sum_of_squares[flat_index(dtype, "gradients")];
-  parallel_ranges(groups, kFlatGrain / kNormGroup, [&](int64_t begin, int64_t end) {
+  parallel_ranges(groups, kFlatGrain / kGradientNormGroup, [&](int64_t begin, int64_t end) {
     for (int64_t group = begin; group < end; ++group) {
-      const int64_t first = group * kNormGroup;
-      sum[group] = kernel(advanced(g, first, dtype), std::min(kNormGroup, count - first));
+      const int64_t first = group * kGradientNormGroup;
+      sum[group] = kernel(advanced(g, first, dtype), std::min(kGradientNormGroup, count - first));
     }
   });
   double total = 0.0;

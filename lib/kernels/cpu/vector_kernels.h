@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/norm_blocks.h"
+#include "kernels/gradient_norm_blocks.h"
 #include "kernels/step_scalars.h"
 #include "ops/activation/activations.h"
 #include "ops/attention/workspace.h"
@@ -102,7 +102,7 @@ struct CodedUpdateKernels {
 
 /// FlatKernels holds the vector code on flat ranges, indexed by the types that it reads and writes.
 struct FlatKernels {
-  /// Sums the squares of at most kNormGroup elements.
+  /// Sums the squares of at most kGradientNormGroup elements.
   double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
   /// Converts `from` to `to`, indexed [from][to]; `streams` writes around the caches.
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);

@@ -254,7 +254,8 @@ class CudaKernels final : public DeviceKernels {
   }
 
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override {
-    return (count + kNormGroup - 1) / kNormGroup * static_cast<int64_t>(sizeof(double));
+    return (count + kGradientNormGroup - 1) / kGradientNormGroup *
+           static_cast<int64_t>(sizeof(double));
   }
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
                       void* scratch, DeviceStream stream) override {

@@ -13,31 +13,31 @@ constexpr int kUpdateWarps = kUpdateThreads / 32;
 constexpr int64_t kMaxBlocks = 2048;
 
 // Sums the squares of each group of blocks with one warp, each quarter of it with 8 lanes, in the
-// order of norm_blocks.h. The results have the same bits as on the CPU.
+// order of gradient_norm_blocks.h. The results have the same bits as on the CPU.
 template <class G>
 __global__ void group_squares(const G* g, int64_t count, double* sums) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kUpdateWarps + threadIdx.x / 32;
-  const int64_t first = group * kNormGroup;
+  const int64_t first = group * kGradientNormGroup;
   if (first >= count) return;
-  constexpr int64_t kQuarter = kNormGroup / kNormQuarters;
+  constexpr int64_t kQuarter = kGradientNormGroup / kGradientNormQuarters;
   const int lane = threadIdx.x % 32;
-  const int64_t begin = first + lane / kNormSums * kQuarter + lane % kNormSums;
+  const int64_t begin = first + lane / kGradientNormSums * kQuarter + lane % kGradientNormSums;
   double quarter = 0.0;
-  for (int64_t at = 0; at < kQuarter; at += kNormBlock) {
+  for (int64_t at = 0; at < kQuarter; at += kGradientNormBlock) {
     double sum = 0.0;
 #pragma unroll 8
-    for (int64_t i = at; i < at + kNormBlock; i += kNormSums) {
+    for (int64_t i = at; i < at + kGradientNormBlock; i += kGradientNormSums) {
       const double v = begin + i < count ? static_cast<double>(to_float(g[begin + i])) : 0.0;
       sum += v * v;
     }
 #pragma unroll
-    for (int width = kNormSums / 2; width > 0; width /= 2)
+    for (int width = kGradientNormSums / 2; width > 0; width /= 2)
       sum += __shfl_down_sync(0xffffffffU, sum, width);
     quarter += sum;
   }
   // Only the first lane of each quarter has a correct sum now, and only these lanes are read.
-  quarter += __shfl_down_sync(0xffffffffU, quarter, 2 * kNormSums);
-  quarter += __shfl_down_sync(0xffffffffU, quarter, kNormSums);
+  quarter += __shfl_down_sync(0xffffffffU, quarter, 2 * kGradientNormSums);
+  quarter += __shfl_down_sync(0xffffffffU, quarter, kGradientNormSums);
   if (lane == 0) sums[group] = quarter;
 }
 
@@ -376,7 +376,7 @@ void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepS
 
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum,
                     double* group_sums, cudaStream_t stream) {
-  const int64_t groups = divide_up(count, kNormGroup);
+  const int64_t groups = divide_up(count, kGradientNormGroup);
   with_type(dtype, [&](auto type) {
     using G = decltype(type);
     launch({blocks(divide_up(groups, kUpdateWarps)), kUpdateThreads, 0, stream}, group_squares<G>,

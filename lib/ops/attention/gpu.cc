@@ -11,7 +11,7 @@ namespace {
 /// The largest size of a head that the kernels keep in shared memory, in elements.
 constexpr int64_t kMaxHeadSize = 256;
 
-void require_head_size(int64_t head_size) {
+void check_head_size(int64_t head_size) {
   if (head_size > kMaxHeadSize)
     throw Error(
         ExitCode::kUnsupported,
@@ -22,10 +22,10 @@ void require_head_size(int64_t head_size) {
 /// Requires that the GPU has enough shared memory for our kernels. Of the GPUs for which they are
 /// compiled, those of compute capability 8.6, 8.9 and 12.0 have too little for fp32 heads of more
 /// than 128 elements.
-void require_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backward,
-                             const DeviceInfo& gpu) {
+void check_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backward,
+                           const DeviceInfo& gpu) {
   const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
-  require_head_size(head_size);
+  check_head_size(head_size);
   const DType dtype = graph.at(op.out[0]).dtype;
   const bool narrow = dtype != DType::kF32;
   const SharedMemory needed = narrow ? attention_shared_narrow(head_size, backward)
@@ -47,7 +47,7 @@ void require_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backwar
 Attention attention_of(const Operation& op, bool backward) {
   const auto& attrs = op.attrs<AttentionAttrs>();
   const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
-  require_head_size(attrs.head_size);
+  check_head_size(attrs.head_size);
   require(attrs.query_heads % attrs.kv_heads == 0,
           "the heads fill q, k and v, and groups of query heads share a key/value head");
   const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
@@ -122,7 +122,7 @@ void prepare(const LayerGraph& graph, const Op& op, bool backward, const Librari
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
   const bool computes_all =
       computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);
-  if (!computes_all) require_own_kernels_fit(graph, op, backward, libraries.gpu);
+  if (!computes_all) check_own_kernels_fit(graph, op, backward, libraries.gpu);
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ class GraphBuilder;
 /// not depend on other ranks have NoAttrs.
 struct LinearAttrs {
   /// The number of ranks that divide the rows of w (column parallelism of the transposed
-  /// multiplication): the gradient with respect to x that each rank computes is a term of a sum
-  /// over these ranks. 1: it is the whole gradient.
+  /// multiplication): each rank computes a partial gradient with respect to x, which is summed over
+  /// these ranks. 1: it is the whole gradient.
   int64_t gradient_ranks = 1;
   /// This rank adds b. False: b is given and gets its gradient, but another rank adds it, because
   /// the results are summed.

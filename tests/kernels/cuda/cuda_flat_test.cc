@@ -442,14 +442,15 @@ double device_sum(const Array& g, DType dtype) {
 TEST_CASE(
     "cuda: the sum of squares has the CPU's bits in a block, and agrees to fp64 rounding over any "
     "length") {
-  for (const int64_t count : {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{1000}, kNormGroup,
-                              3 * kNormGroup + 77, 300 * kNormGroup + 5})
+  for (const int64_t count :
+       {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{1000}, kGradientNormGroup,
+        3 * kGradientNormGroup + 77, 300 * kGradientNormGroup + 5})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CAPTURE(count, dtype_name(dtype));
       const Array g = rounded(random_floats(count, 7), dtype);
       const double expected = sum_of_squares(as_floats(g).data(), DType::kF32, count),
                    actual = device_sum(g, dtype);
-      if (count <= kNormGroup)
+      if (count <= kGradientNormGroup)
         REQUIRE(std::memcmp(&actual, &expected, sizeof actual) == 0);
       else
         REQUIRE(actual == Approx(expected).epsilon(1e-13));

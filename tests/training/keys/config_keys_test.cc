@@ -14,11 +14,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/capability.h"
 #include "config/effective_json.h"
 #include "config/load.h"
 #include "config/resolve.h"
 #include "config/schema.h"
+#include "config/unsupported.h"
 #include "config/write.h"
 #include "inputs/sequence_options.h"
 #include "optimizers/optimizers.h"

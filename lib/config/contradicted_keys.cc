@@ -1,4 +1,4 @@
-#include "config/alternatives.h"
+#include "config/contradicted_keys.h"
 
 #include <iterator>
 #include <string>
@@ -25,8 +25,8 @@ struct KeyPair {
 };
 
 /// Pairs of keys that contradict each other. A key in a later source replaces the other key of its
-/// pair in an earlier source; within one source resolve() refuses the pair. replace_alternatives()
-/// adds the pairs of two names for an axis's degree.
+/// pair in an earlier source; within one source resolve() refuses the pair.
+/// remove_contradicted_keys() adds the pairs of two names for an axis's degree.
 constexpr KeyPair kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusion::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusion::kUnlessEqual},
@@ -69,7 +69,7 @@ void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const 
 
 }  // namespace
 
-void replace_alternatives(ConfigNode& base, const ConfigNode& over, Problems& problems) {
+void remove_contradicted_keys(ConfigNode& base, const ConfigNode& over, Problems& problems) {
   std::vector<KeyPair> pairs(std::begin(kAlternatives), std::end(kAlternatives));
   for (const AxisKeys* axis : kAxes)
     if (axis->deepspeed_key.value != nullptr)

@@ -1,4 +1,4 @@
-#include "config/capability.h"
+#include "config/unsupported.h"
 
 #include <algorithm>
 #include <filesystem>

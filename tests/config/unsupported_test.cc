@@ -1,4 +1,4 @@
-#include "config/capability.h"
+#include "config/unsupported.h"
 
 #include "config/schema_docs.h"
 #include "helpers.h"

@@ -10,10 +10,10 @@ namespace ftrun {
 /// Crossing says which groups of a kind span several nodes: none, some, or all.
 enum class Crossing : uint8_t { kNone, kSome, kAll };
 
-/// Computes a lower bound on the seconds of a collective (exchange_seconds()), even if it is
+/// Computes a lower bound on the seconds of a collective (collective_seconds()), even if it is
 /// divided into several: its bytes at the best measured rate, or at the link's rate, without
 /// latencies. Returns 0 where no rate is known.
-double exchange_seconds_lower_bound(const Machine& machine, std::string_view kind, double bytes,
-                                    int ranks, Crossing crossing);
+double collective_seconds_lower_bound(const Machine& machine, std::string_view kind, double bytes,
+                                      int ranks, Crossing crossing);
 
 }  // namespace ftrun

@@ -1,14 +1,14 @@
-#include "axes/tensor/shares.h"
+#include "axes/tensor/gradient_parts.h"
 
 #include "axes/tensor/split.h"
 #include "base/error.h"
 
 namespace ftrun {
 
-std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
-                                                        const ModelDescription& model,
-                                                        const StateOptions& options,
-                                                        const StateGroups& groups) {
+std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& unit,
+                                                                   const ModelDescription& model,
+                                                                   const StateOptions& options,
+                                                                   const StateGroups& groups) {
   std::map<GroupId, std::vector<UnitRange>> parts;
   for (const Slice& slice : unit.slices) {
     const TensorInfo& tensor = model.tensor(slice.tensor);
@@ -20,18 +20,19 @@ std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
   return parts;
 }
 
-std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model) {
+std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
+                                                    const ModelDescription& model) {
   if (!unit.trainable) return {};
-  std::vector<NormRange> runs;
+  std::vector<GradientNormRange> ranges;
   for (const Slice& slice : unit.slices) {
     const int copies = model.tensor(slice.tensor).copies;
-    if (!runs.empty() && runs.back().copies == copies) continue;
-    const int64_t begin = runs.empty() ? 0 : slice.position_in_unit;
-    if (!runs.empty()) runs.back().part.end = begin;
-    runs.push_back({{begin, unit.padded}, copies});
+    if (!ranges.empty() && ranges.back().copies == copies) continue;
+    const int64_t begin = ranges.empty() ? 0 : slice.position_in_unit;
+    if (!ranges.empty()) ranges.back().part.end = begin;
+    ranges.push_back({{begin, unit.padded}, copies});
   }
-  require(!runs.empty(), "a unit holds tensors");
-  return runs;
+  require(!ranges.empty(), "a unit holds tensors");
+  return ranges;
 }
 
 BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank) {

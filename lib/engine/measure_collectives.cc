@@ -1,4 +1,4 @@
-#include "engine/measure_exchanges.h"
+#include "engine/measure_collectives.h"
 
 #include <algorithm>
 #include <chrono>
@@ -91,10 +91,10 @@ double cpu_seconds_of_thread() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// ExchangeTimer times collectives of one group.
-class ExchangeTimer {
+/// CollectiveTimer times collectives of one group.
+class CollectiveTimer {
  public:
-  ExchangeTimer(Communicator& group, const ExchangeRequest& request)
+  CollectiveTimer(Communicator& group, const CollectiveRequest& request)
       : group_(group), request_(request) {}
 
   /// Returns the larger of two times of a collective: after some computation (without the time of
@@ -137,13 +137,13 @@ class ExchangeTimer {
   }
 
   Communicator& group_;
-  const ExchangeRequest& request_;
+  const CollectiveRequest& request_;
   CollectiveThread thread_;
 };
 
 }  // namespace
 
-std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request) {
+std::map<std::string, Curve> measure_collectives(const CollectiveRequest& request) {
   set_kernel_threads(request.threads);
   const auto rendezvous = Rendezvous::connect({.rank = request.rank,
                                                .world_size = request.ranks,
@@ -155,7 +155,7 @@ std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request) {
   const auto group = open_communicator(*rendezvous, "bench", members, {});
   std::map<std::string, std::vector<std::pair<double, double>>> points;
   {
-    ExchangeTimer timer(*group, request);
+    CollectiveTimer timer(*group, request);
     for (const int64_t bytes : kMeasuredBytes) {
       const int64_t part = bytes / 4 / request.ranks, full = part * request.ranks;
       const CommBuffer whole = group->allocate(full * 4), own = group->allocate(part * 4);

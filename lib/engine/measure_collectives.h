@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// ExchangeRequest describes one of the ranks that measure the seconds of collectives.
-struct ExchangeRequest {
+/// CollectiveRequest describes one of the ranks that measure the seconds of collectives.
+struct CollectiveRequest {
   int rank = 0;
   int ranks = 1;
   /// The address of rank 0's store on this machine, and its socket (rank 0; -1 on the others).
@@ -23,12 +23,12 @@ struct ExchangeRequest {
   std::function<void()> compute;
 };
 
-/// Measures the seconds of collectives by bytes (Machine::exchanges). As in a step, each rank
+/// Measures the seconds of collectives by bytes (Machine::collectives). As in a step, each rank
 /// computes before it exchanges, and a separate thread runs the collective: a time includes the
 /// waits for ranks that are late and the time in which threads wake up. It does not include the
 /// work itself: the elapsed time of the work is subtracted, or its scaled CPU time if there are
 /// more threads than cores. Collective: each of `ranks` processes calls it; the result of rank 0
 /// counts. Throws Error(kPeerLost) if another rank fails.
-std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request);
+std::map<std::string, Curve> measure_collectives(const CollectiveRequest& request);
 
 }  // namespace ftrun

@@ -1,4 +1,4 @@
-#include "machine/exchange_lower_bound.h"
+#include "machine/collective_lower_bound.h"
 
 #include <algorithm>
 
@@ -6,14 +6,14 @@
 
 namespace ftrun {
 
-double exchange_seconds_lower_bound(const Machine& machine, std::string_view kind, double bytes,
-                                    int ranks, Crossing crossing) {
+double collective_seconds_lower_bound(const Machine& machine, std::string_view kind, double bytes,
+                                      int ranks, Crossing crossing) {
   if (ranks < 2 || bytes <= 0) return 0;
   const auto seconds_over = [&](const Link& link) {
     if (link.bandwidth == 0) return 0.0;
     Machine bare;
     bare.node_link = {0, link.bandwidth};
-    return exchange_seconds(bare, kind, bytes, ranks, ranks);
+    return collective_seconds(bare, kind, bytes, ranks, ranks);
   };
   // A ring enters a node through the links of one rank up to those of all devices of the node. The
   // smaller of the two times is the lower bound.
@@ -21,8 +21,8 @@ double exchange_seconds_lower_bound(const Machine& machine, std::string_view kin
                                  seconds_over(link_between_nodes(machine, machine.devices)));
   if (crossing == Crossing::kAll) return across;
   double seconds = seconds_over(machine.node_link);
-  if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
-      found != machine.exchanges.end()) {
+  if (const auto found = machine.collectives.find(cat(kind, " ", ranks));
+      found != machine.collectives.end()) {
     double best = 0;
     for (const auto& [x, y] : found->second.points()) best = std::max(best, x / y);
     seconds = bytes / best;

@@ -217,10 +217,10 @@ class SendsInFlight {
   LaneClock older_;
 };
 
-/// Orderer adds the waits to the instructions of a program, one after another in program order.
-class Orderer {
+/// WaitAdder adds the waits to the instructions of a program, one after another in program order.
+class WaitAdder {
  public:
-  Orderer(Program& program, bool overlap)
+  WaitAdder(Program& program, bool overlap)
       : program_(program),
         overlap_(overlap),
         known_(program),
@@ -316,9 +316,9 @@ class Orderer {
 
 }  // namespace
 
-Program order_communication(Program program, bool overlap) {
-  Orderer orderer(program, overlap);
-  for (size_t i = 0; i < program.instrs.size(); ++i) orderer.add(static_cast<InstrId>(i));
+Program add_waits(Program program, bool overlap) {
+  WaitAdder adder(program, overlap);
+  for (size_t i = 0; i < program.instrs.size(); ++i) adder.add(static_cast<InstrId>(i));
   return program;
 }
 
