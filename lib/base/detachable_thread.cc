@@ -4,7 +4,8 @@
 
 namespace ftrun {
 
-DetachableThread::DetachableThread(std::function<void()> work) {
+DetachableThread::DetachableThread(std::function<void()> work, std::chrono::milliseconds patience)
+    : patience_(patience) {
   std::packaged_task<void()> task(std::move(work));
   end_ = task.get_future();
   thread_ = std::thread(std::move(task));
@@ -14,9 +15,9 @@ void DetachableThread::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool DetachableThread::join_within(std::chrono::milliseconds limit) {
+bool DetachableThread::end() {
   if (!thread_.joinable()) return true;
-  if (end_.wait_for(limit) == std::future_status::ready) {
+  if (end_.wait_for(patience_) == std::future_status::ready) {
     thread_.join();
     return true;
   }

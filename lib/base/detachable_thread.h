@@ -12,24 +12,24 @@ namespace ftrun {
 /// until the process ends, so `work` must own what it uses, or use what is never freed.
 class DetachableThread {
  public:
-  /// The time in which a thread that was told to stop must end; one that still waits then is left
-  /// behind.
-  static constexpr std::chrono::seconds kPatience{5};
+  /// The usual time in which a thread that was told to stop must end.
+  static constexpr std::chrono::milliseconds kPatience{5000};
 
-  DetachableThread() = default;
-  explicit DetachableThread(std::function<void()> work);
-  /// Leaves the thread behind if it does not end within kPatience.
-  ~DetachableThread() { join_within(kPatience); }
+  /// Starts the thread, which end() leaves behind after `patience`.
+  explicit DetachableThread(std::function<void()> work,
+                            std::chrono::milliseconds patience = kPatience);
+  ~DetachableThread() { end(); }
   DetachableThread(DetachableThread&&) = delete;
   DetachableThread& operator=(DetachableThread&&) = delete;
 
   /// Waits for the end of the work; does nothing after the first call.
   void join();
-  /// Waits for the end of the work, but at most `limit`, after which the thread is left behind.
-  /// Returns false if it was. After the first call, does nothing and returns true.
-  bool join_within(std::chrono::milliseconds limit);
+  /// Waits for the end of the work, which was told to stop, but leaves the thread behind after the
+  /// time of its patience. Returns false if it was left now; does nothing after the first call.
+  bool end();
 
  private:
+  const std::chrono::milliseconds patience_;
   std::future<void> end_;
   std::thread thread_;
 };

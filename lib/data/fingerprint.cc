@@ -215,11 +215,12 @@ struct FingerprintJob::Work {
   std::exception_ptr error;
 };
 
-FingerprintJob::FingerprintJob(const TokenDataset& data, std::string cache_file)
+FingerprintJob::FingerprintJob(const TokenDataset& data, std::string cache_file,
+                               std::chrono::milliseconds patience)
     : work_(std::make_shared<Work>(data, std::move(cache_file))) {
   work_->result = recorded_fingerprint(data);
   if (!work_->result) work_->result = cached_fingerprint(data, work_->cache_file);
-  if (!work_->result) thread_.emplace([work = work_] { work->run(); });
+  if (!work_->result) thread_.emplace([work = work_] { work->run(); }, patience);
 }
 
 FingerprintJob::~FingerprintJob() {

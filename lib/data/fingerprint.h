@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -46,11 +47,12 @@ void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
 class FingerprintJob {
  public:
   /// Starts the job. `data` must outlive it, and a thread that it leaves behind. `cache_file` (""
-  /// for none) keeps a computed result for the next run.
-  FingerprintJob(const TokenDataset& data, std::string cache_file);
+  /// for none) keeps a computed result for the next run. `patience` is the longest wait for the end
+  /// of the thread.
+  FingerprintJob(const TokenDataset& data, std::string cache_file,
+                 std::chrono::milliseconds patience = DetachableThread::kPatience);
   /// Abandons unfinished work; returns once the current chunk is hashed. If the data do not answer,
-  /// the thread is left behind after DetachableThread::kPatience, and uses `data` until the process
-  /// ends.
+  /// the thread is left behind after `patience`, and uses `data` until the process ends.
   ~FingerprintJob();
   FingerprintJob(const FingerprintJob&) = delete;
   FingerprintJob& operator=(const FingerprintJob&) = delete;

@@ -48,7 +48,7 @@ struct Loader::Work {
 Loader::Loader(const SequenceSet& sequences, const LoaderOptions& options)
     : options_(options),
       work_(std::make_shared<Work>(sequences, options)),
-      thread_([work = work_] { work->run(); }) {}
+      thread_([work = work_] { work->run(); }, options.patience) {}
 
 Loader::~Loader() {
   shutdown();
@@ -61,7 +61,7 @@ void Loader::shutdown() {
   }
   work_->space.notify_all();
   work_->ready.notify_all();
-  thread_.join_within(DetachableThread::kPatience);
+  thread_.end();
 }
 
 bool Loader::Work::wait_for_space(int64_t filled) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -31,6 +32,8 @@ struct LoaderOptions {
   int depth = 4;
   /// The longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
+  /// The longest wait for the end of the thread.
+  std::chrono::milliseconds patience = DetachableThread::kPatience;
   /// Options of the notice of a wait for data.
   WaitNoticeOptions notices;
 };
@@ -59,8 +62,8 @@ class Loader {
   /// these.
   int64_t ready_steps();
   /// Stops the thread, which first finishes the step that it is filling. If the data of that step
-  /// do not arrive, the thread is left behind after DetachableThread::kPatience, and uses
-  /// `sequences` until the process ends. May be called again; next() afterwards is a bug.
+  /// do not arrive, the thread is left behind after LoaderOptions::patience, and uses `sequences`
+  /// until the process ends. May be called again; next() afterwards is a bug.
   void shutdown();
 
  private:

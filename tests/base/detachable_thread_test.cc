@@ -13,10 +13,10 @@ namespace {
 
 TEST_CASE("a thread that ends in time is joined, once") {
   bool has_run = false;
-  DetachableThread thread([&] { has_run = true; });
-  CHECK(thread.join_within(std::chrono::minutes(2)));
+  DetachableThread thread([&] { has_run = true; }, std::chrono::minutes(2));
+  CHECK(thread.end());
   CHECK(has_run);
-  CHECK(thread.join_within(std::chrono::milliseconds(0)));
+  CHECK(thread.end());
   thread.join();
 }
 
@@ -24,11 +24,13 @@ TEST_CASE("a thread that does not end in time is left behind with what it owns")
   const auto released = std::make_shared<std::promise<void>>();
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   {
-    DetachableThread thread([released, ended] {
-      released->get_future().wait();
-      *ended = true;
-    });
-    CHECK_FALSE(thread.join_within(std::chrono::milliseconds(1)));
+    DetachableThread thread(
+        [released, ended] {
+          released->get_future().wait();
+          *ended = true;
+        },
+        std::chrono::milliseconds(1));
+    CHECK_FALSE(thread.end());
   }
   CHECK_FALSE(*ended);
   released->set_value();

@@ -246,7 +246,7 @@ TEST_CASE("a fingerprint whose data do not answer is left behind", "[fingerprint
   static const auto* const data = new TokenDataset({write_pair(folder)}, {});
   // The thread cannot allocate memory, as if its file did not answer.
   auto held = std::make_unique<HeldAllocations>();
-  { FingerprintJob job(*data, ""); }
+  { FingerprintJob job(*data, "", std::chrono::milliseconds(1)); }
   held.reset();
   // The thread gets time to end, so that no other test counts its allocations.
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -219,6 +219,7 @@ TEST_CASE("a loader whose data do not arrive ends without its thread", "[loader]
       new SequenceSet({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
   LoaderOptions options = options_for();
   options.timeout_seconds = 0.001;
+  options.patience = std::chrono::milliseconds(1);
   // The thread cannot allocate memory for the first step, as if its data did not answer.
   auto held = std::make_unique<HeldAllocations>();
   {
