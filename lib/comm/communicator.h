@@ -224,8 +224,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Reports to peers, if the back end can, that this rank aborts the group, so that they fail
-  /// immediately. Any thread, any time.
+  /// Releases the threads of this rank that wait in the group, and reports to peers, if the back
+  /// end can, that this rank aborts the group, so that they fail immediately. Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <iterator>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -135,6 +139,9 @@ class GlooCommunicator final : public Communicator {
   GroupPtr connect();
   void await(const WorkPtr& work);
   void await_message(const WorkPtr& work);
+  bool wait_for_message(const WorkPtr& work);
+  void watch_messages(const std::stop_token& stop);
+  [[noreturn]] void throw_given_up();
   CollectiveFailure failure_of(const std::exception& error, Clock::time_point start);
 
   void compare_signatures(const CollectiveRecord& record);
@@ -175,9 +182,17 @@ class GlooCommunicator final : public Communicator {
   int64_t next_handle_ = 1;
   bool failed_ = false;
   std::atomic<bool> aborted_ = false;
+  std::mutex message_mutex_;
+  /// The message for which a thread of this rank waits, and the number of waits so far.
+  WorkPtr message_;
+  int64_t message_waits_ = 0;
   /// The connections that were opened for this group.
   std::set<OpenSocket> sockets_;
   int64_t received_before_ = 0;
+  std::condition_variable_any watch_wake_;
+  /// The thread that checks the peers during waits for messages, started with the first of them. It
+  /// is declared last, so that it stops before the members it uses are destroyed.
+  std::jthread watch_;
 };
 
 /// Connects the group in another thread, while this thread checks whether a member is lost: if a
@@ -224,10 +239,21 @@ CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
 }
 
 /// Aborts the group. Gloo has no call for this: a thread of this rank that is inside a collective
-/// leaves it because of aborted_, and the peers find a note in the store, because only the ranks
-/// that wait for this one would notice that its process ended.
+/// leaves it because of aborted_, a wait for a message is ended here, and the peers find a note in
+/// the store, because only the ranks that wait for this one would notice that its process ended.
 void GlooCommunicator::abort(const std::string& reason) noexcept {
-  if (!aborted_.exchange(true)) rendezvous_.give_up(name(), reason);
+  if (aborted_.exchange(true)) return;
+  {
+    const std::lock_guard lock(message_mutex_);
+    if (message_) message_->abort();
+  }
+  rendezvous_.give_up(name(), reason);
+}
+
+void GlooCommunicator::throw_given_up() {
+  failed_ = true;
+  throw Error(ExitCode::kPeerLost, cat("rank ", members()[static_cast<size_t>(rank())],
+                                       " gave up group ", name(), " because of another failure"));
 }
 
 /// Waits for a collective in slices, because nothing can interrupt c10d's own wait. Between slices
@@ -245,12 +271,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
     } catch (const std::exception& error) {
       if (over) throw failure_of(error, start);
     }
-    if (aborted_) {
-      failed_ = true;
-      throw Error(ExitCode::kPeerLost,
-                  cat("rank ", members()[static_cast<size_t>(rank())], " gave up group ", name(),
-                      " because of another failure"));
-    }
+    if (aborted_) throw_given_up();
     if (Clock::now() < next_check) continue;
     next_check = Clock::now() + kPeerSlice;
     failed_ = !work->isCompleted() && rendezvous_.is_any_lost(members(), name());
@@ -258,13 +279,57 @@ void GlooCommunicator::await(const WorkPtr& work) {
   }
 }
 
-/// Waits for a message without slices: Gloo closes the connection when a wait ends early.
+/// Waits for a message without slices: Gloo closes the connection when a wait reaches its timeout.
+/// Another thread ends the wait if this rank aborts the group (abort()) or a peer is lost.
 void GlooCommunicator::await_message(const WorkPtr& work) {
+  if (!watch_.joinable())
+    watch_ = std::jthread([this](const std::stop_token& stop) { watch_messages(stop); });
   const auto start = Clock::now();
+  bool completed = false;
   try {
-    work->wait(setup().timeout);
+    completed = wait_for_message(work);
   } catch (const std::exception& error) {
     throw failure_of(error, start);
+  }
+  if (completed) return;
+  if (aborted_) throw_given_up();
+  failed_ = true;
+  throw CollectiveFailure{"lost a peer in", ""};
+}
+
+/// Waits for a message, as other threads see in message_. Returns false if one of them ended the
+/// wait, or has aborted the group before.
+bool GlooCommunicator::wait_for_message(const WorkPtr& work) {
+  {
+    const std::lock_guard lock(message_mutex_);
+    if (aborted_) return false;
+    message_ = work;
+    ++message_waits_;
+  }
+  struct EndOfWait {
+    GlooCommunicator& self;
+    ~EndOfWait() {
+      const std::lock_guard lock(self.message_mutex_);
+      self.message_ = nullptr;
+    }
+  } const end_of_wait{*this};
+  return work->wait(setup().timeout);
+}
+
+/// Checks whether a peer is lost while a message is awaited, and then ends the wait. A wait that is
+/// new since the last check is left alone, so that short ones cost nothing.
+void GlooCommunicator::watch_messages(const std::stop_token& stop) {
+  int64_t known_wait = 0;
+  std::unique_lock lock(message_mutex_);
+  while (!stop.stop_requested()) {
+    watch_wake_.wait_for(lock, stop, kPeerSlice, [] { return false; });
+    const bool is_long = message_ && known_wait == message_waits_;
+    known_wait = message_waits_;
+    if (!is_long || stop.stop_requested()) continue;
+    lock.unlock();
+    const bool lost = rendezvous_.is_any_lost(members(), name());
+    lock.lock();
+    if (lost && message_ && known_wait == message_waits_) message_->abort();
   }
 }
 
@@ -429,6 +494,7 @@ void GlooCommunicator::start_send(Collective& work) {
       send.data_work = group_->send(data, work.record.peer, tag + 1);
     }
   } catch (const std::exception& error) {
+    failed_ = true;
     rethrow_out_of_memory(error);
     // The connection is lost; finish_send() throws the failure with the peer's name.
   }

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
+#include <mutex>
 #include <utility>
 
 #include "base/checksum.h"
@@ -199,41 +201,55 @@ void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
   }
 }
 
-FingerprintJob::FingerprintJob(const TokenDataset& data, std::string cache_file)
-    : data_(data), cache_file_(std::move(cache_file)) {
-  result_ = recorded_fingerprint(data_);
-  if (!result_) result_ = cached_fingerprint(data_, cache_file_);
-  if (!result_) thread_ = std::thread([this] { run(); });
+/// Work computes a fingerprint. The job and its thread share it.
+struct FingerprintJob::Work {
+  Work(const TokenDataset& of, std::string cache) : data(of), cache_file(std::move(cache)) {}
+
+  void run();
+
+  const TokenDataset& data;
+  const std::string cache_file;
+  std::atomic<bool> stop = false;
+  std::mutex mutex;
+  std::optional<DataFingerprint> result;
+  std::exception_ptr error;
+};
+
+FingerprintJob::FingerprintJob(const TokenDataset& data, std::string cache_file,
+                               std::chrono::milliseconds patience)
+    : work_(std::make_shared<Work>(data, std::move(cache_file))) {
+  work_->result = recorded_fingerprint(data);
+  if (!work_->result) work_->result = cached_fingerprint(data, work_->cache_file);
+  if (!work_->result) thread_.emplace([work = work_] { work->run(); }, patience);
 }
 
 FingerprintJob::~FingerprintJob() {
-  stop_ = true;
-  if (thread_.joinable()) thread_.join();
+  work_->stop = true;
 }
 
-void FingerprintJob::run() {
+void FingerprintJob::Work::run() {
   // On Linux each thread has its own priority: this thread leaves the cores to the training step.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
-    auto found = compute_fingerprint(data_, stop_);
+    auto found = compute_fingerprint(data, stop);
     if (!found) return;
-    write_cache(cache_file_, *found);
-    const std::lock_guard lock(mutex_);
-    result_ = std::move(found);
+    write_cache(cache_file, *found);
+    const std::lock_guard lock(mutex);
+    result = std::move(found);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    error_ = std::current_exception();
+    const std::lock_guard lock(mutex);
+    error = std::current_exception();
   }
 }
 
 std::optional<DataFingerprint> FingerprintJob::result() {
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
-  return result_;
+  const std::lock_guard lock(work_->mutex);
+  if (work_->error) std::rethrow_exception(work_->error);
+  return work_->result;
 }
 
 DataFingerprint FingerprintJob::wait() {
-  if (thread_.joinable()) thread_.join();
+  if (thread_) thread_->join();
   const auto found = result();
   require(found.has_value(), "a fingerprint job has a result");
   return *found;

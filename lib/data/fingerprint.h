@@ -1,14 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
-#include <exception>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "base/detachable_thread.h"
 #include "data/sidecar.h"
 #include "data/token_dataset.h"
 
@@ -46,10 +46,13 @@ void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
 /// the data of a sidecar whose files have other modification times.
 class FingerprintJob {
  public:
-  /// Starts the job. `data` must outlive it. `cache_file` ("" for none) keeps a computed result for
-  /// the next run.
-  FingerprintJob(const TokenDataset& data, std::string cache_file);
-  /// Abandons unfinished work; returns once the current chunk is hashed.
+  /// Starts the job. `data` must outlive it, and a thread that it leaves behind. `cache_file` (""
+  /// for none) keeps a computed result for the next run. `patience` is the longest wait for the end
+  /// of the thread.
+  FingerprintJob(const TokenDataset& data, std::string cache_file,
+                 std::chrono::milliseconds patience = DetachableThread::kPatience);
+  /// Abandons unfinished work; returns once the current chunk is hashed. If the data do not answer,
+  /// the thread is left behind after `patience`, and uses `data` until the process ends.
   ~FingerprintJob();
   FingerprintJob(const FingerprintJob&) = delete;
   FingerprintJob& operator=(const FingerprintJob&) = delete;
@@ -60,14 +63,11 @@ class FingerprintJob {
   DataFingerprint wait();
 
  private:
-  void run();
-  const TokenDataset& data_;
-  const std::string cache_file_;
-  std::atomic<bool> stop_ = false;
-  std::mutex mutex_;
-  std::optional<DataFingerprint> result_;
-  std::exception_ptr error_;
-  std::thread thread_;
+  struct Work;
+
+  /// The objects that the thread uses; a thread that is left behind keeps them.
+  const std::shared_ptr<Work> work_;
+  std::optional<DetachableThread> thread_;
 };
 
 }  // namespace ftrun

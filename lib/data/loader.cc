@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "data/step_reader.h"
 
 namespace ftrun {
 namespace {
@@ -18,13 +23,32 @@ MixedOrder order_for(const SequenceSet& sequences, const LoaderOptions& options)
 
 }  // namespace
 
+/// Work prepares the steps. The loader and its thread share it.
+struct Loader::Work {
+  Work(const SequenceSet& sequences, const LoaderOptions& with)
+      : options(with),
+        reader(sequences, with.layout, with.rank, order_for(sequences, with), with.vocab_rows),
+        buffers(static_cast<size_t>(std::max(with.depth, 1)) + 1) {}
+
+  void run();
+  bool wait_for_space(int64_t filled);
+  bool is_past_end(int64_t step) const { return options.end_step >= 0 && step >= options.end_step; }
+
+  const LoaderOptions options;
+  StepReader reader;               // used only by the thread
+  std::vector<StepBatch> buffers;  // a ring: step first_step + i lies in buffer i % size
+  std::mutex mutex;
+  std::condition_variable space, ready;
+  int64_t filled_steps = 0;    // steps that the thread has finished
+  int64_t released_steps = 0;  // steps whose buffers may be filled again
+  bool stop = false;
+  std::exception_ptr error;
+};
+
 Loader::Loader(const SequenceSet& sequences, const LoaderOptions& options)
     : options_(options),
-      reader_(sequences, options.layout, options.rank, order_for(sequences, options),
-              options.vocab_rows),
-      buffers_(static_cast<size_t>(std::max(options.depth, 1)) + 1) {
-  thread_ = std::thread([this] { run(); });
-}
+      work_(std::make_shared<Work>(sequences, options)),
+      thread_([work = work_] { work->run(); }, options.patience) {}
 
 Loader::~Loader() {
   shutdown();
@@ -32,52 +56,52 @@ Loader::~Loader() {
 
 void Loader::shutdown() {
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const std::lock_guard lock(work_->mutex);
+    work_->stop = true;
   }
-  space_.notify_all();
-  ready_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  work_->space.notify_all();
+  work_->ready.notify_all();
+  thread_.end();
 }
 
-bool Loader::wait_for_space(int64_t filled) {
-  std::unique_lock lock(mutex_);
-  const auto size = static_cast<int64_t>(buffers_.size());
-  space_.wait(lock, [&] { return stop_ || filled - released_steps_ < size; });
-  return !stop_;
+bool Loader::Work::wait_for_space(int64_t filled) {
+  std::unique_lock lock(mutex);
+  const auto size = static_cast<int64_t>(buffers.size());
+  space.wait(lock, [&] { return stop || filled - released_steps < size; });
+  return !stop;
 }
 
-void Loader::run() {
+void Loader::Work::run() {
   try {
-    for (int64_t filled = 0; !is_past_end(options_.first_step + filled); ++filled) {
+    for (int64_t filled = 0; !is_past_end(options.first_step + filled); ++filled) {
       if (!wait_for_space(filled)) return;
-      reader_.read(options_.first_step + filled,
-                   buffers_[static_cast<size_t>(filled) % buffers_.size()]);
-      const std::lock_guard lock(mutex_);
-      filled_steps_ = filled + 1;
-      ready_.notify_all();
+      reader.read(options.first_step + filled,
+                  buffers[static_cast<size_t>(filled) % buffers.size()]);
+      const std::lock_guard lock(mutex);
+      filled_steps = filled + 1;
+      ready.notify_all();
     }
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    error_ = std::current_exception();
-    ready_.notify_all();
+    const std::lock_guard lock(mutex);
+    error = std::current_exception();
+    ready.notify_all();
   }
 }
 
 Loader::Fetched Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
-  std::unique_lock lock(mutex_);
-  require(!stop_, "next() is called before shutdown()");
-  require(!is_past_end(next_step()), "next() is called at most once for each step");
-  released_steps_ = taken_steps_;
-  space_.notify_all();
+  std::unique_lock lock(work_->mutex);
+  require(!work_->stop, "next() is called before shutdown()");
+  require(!work_->is_past_end(next_step()), "next() is called at most once for each step");
+  work_->released_steps = taken_steps_;
+  work_->space.notify_all();
   WaitNotice notice(options_.notices, begin);
   const auto end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                std::chrono::duration<double>(options_.timeout_seconds));
   const auto has_result = [&] {
-    return filled_steps_ > taken_steps_ || error_ != nullptr || stop_;
+    return work_->filled_steps > taken_steps_ || work_->error != nullptr || work_->stop;
   };
-  while (!ready_.wait_until(
+  while (!work_->ready.wait_until(
       lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first), has_result)) {
     if (std::chrono::steady_clock::now() >= end) refuse_wait();
     notice.poll([&](const std::string& waited) {
@@ -85,18 +109,19 @@ Loader::Fetched Loader::next() {
                  " for its data: their file system does not answer, or is slow");
     });
   }
-  if (filled_steps_ <= taken_steps_) {
-    require(error_ != nullptr, "shutdown() while next() waits");
-    std::rethrow_exception(error_);
+  if (work_->filled_steps <= taken_steps_) {
+    require(work_->error != nullptr, "shutdown() while next() waits");
+    std::rethrow_exception(work_->error);
   }
-  const StepBatch& batch = buffers_[static_cast<size_t>(taken_steps_) % buffers_.size()];
+  const StepBatch& batch =
+      work_->buffers[static_cast<size_t>(taken_steps_) % work_->buffers.size()];
   ++taken_steps_;
   return {batch, seconds_since(begin)};
 }
 
 int64_t Loader::ready_steps() {
-  const std::lock_guard lock(mutex_);
-  return filled_steps_ - taken_steps_;
+  const std::lock_guard lock(work_->mutex);
+  return work_->filled_steps - taken_steps_;
 }
 
 void Loader::refuse_wait() const {

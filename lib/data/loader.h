@@ -1,17 +1,14 @@
 #pragma once
 
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
-#include <exception>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <vector>
+#include <memory>
 
+#include "base/detachable_thread.h"
 #include "base/wait_notice.h"
+#include "data/batch.h"
 #include "data/batch_layout.h"
 #include "data/sequence_set.h"
-#include "data/step_reader.h"
 
 namespace ftrun {
 
@@ -35,6 +32,8 @@ struct LoaderOptions {
   int depth = 4;
   /// The longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
+  /// The longest wait for the end of the thread.
+  std::chrono::milliseconds patience = DetachableThread::kPatience;
   /// Options of the notice of a wait for data.
   WaitNoticeOptions notices;
 };
@@ -43,9 +42,9 @@ struct LoaderOptions {
 /// computed. It allocates nothing after the first depth + 1 steps.
 class Loader {
  public:
-  /// Starts the thread. `sequences` must outlive this loader.
+  /// Starts the thread. `sequences` must outlive this loader, and a thread that it leaves behind.
   Loader(const SequenceSet& sequences, const LoaderOptions& options);
-  /// Stops the thread, which first finishes the step that it is filling.
+  /// Stops the thread as shutdown() does.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -62,28 +61,21 @@ class Loader {
   /// Returns the number of steps that are ready and were not returned yet: next() does not wait for
   /// these.
   int64_t ready_steps();
-  /// Stops the thread. May be called again; next() afterwards is a bug.
+  /// Stops the thread, which first finishes the step that it is filling. If the data of that step
+  /// do not arrive, the thread is left behind after LoaderOptions::patience, and uses `sequences`
+  /// until the process ends. May be called again; next() afterwards is a bug.
   void shutdown();
 
  private:
-  void run();
-  bool wait_for_space(int64_t filled);
-  bool is_past_end(int64_t step) const {
-    return options_.end_step >= 0 && step >= options_.end_step;
-  }
+  struct Work;
+
   [[noreturn]] void refuse_wait() const;
 
   const LoaderOptions options_;
-  StepReader reader_;               // used only by the thread
-  std::vector<StepBatch> buffers_;  // a ring: step first_step + i lies in buffer i % size
-  std::mutex mutex_;
-  std::condition_variable space_, ready_;
-  int64_t filled_steps_ = 0;    // steps that the thread has finished
-  int64_t taken_steps_ = 0;     // steps handed out; the last of them may still be in use
-  int64_t released_steps_ = 0;  // steps whose buffers may be filled again
-  bool stop_ = false;
-  std::exception_ptr error_;
-  std::thread thread_;
+  /// The objects that the thread uses; a thread that is left behind keeps them.
+  const std::shared_ptr<Work> work_;
+  int64_t taken_steps_ = 0;  // steps handed out; the last of them may still be in use
+  DetachableThread thread_;
 };
 
 }  // namespace ftrun

@@ -474,12 +474,26 @@ std::vector<int64_t> GpuDevice::counts(Lane lane, const TypedSpan& numbers) {
   return {begin, begin + numbers.count};
 }
 
+/// Copies F64 numbers to the host in parts, and returns whether all are finite: the sum of their
+/// squares may overflow.
+bool GpuDevice::doubles_are_finite(Lane lane, const TypedSpan& numbers) {
+  const DeviceStream stream = gpu_.stream(lane);
+  for (int64_t first = 0; first < numbers.count; first += fetched_doubles_) {
+    TypedSpan part = numbers.part(first, std::min(fetched_doubles_, numbers.count - first));
+    kernels().copy(fetched_.data(), part.data, part.bytes(), stream);
+    wait_for(stream);
+    part.data = fetched_.data();
+    if (!host_.is_finite(lane, part)) return false;
+  }
+  return true;
+}
+
 bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   if (numbers.tier != Tier::kDevice) {
     wait_for(gpu_.stream(lane));
     return host_.is_finite(lane, numbers);
   }
-  if (numbers.dtype == DType::kF64) return std::isfinite(number_at(lane, numbers.data));
+  if (numbers.dtype == DType::kF64) return doubles_are_finite(lane, numbers);
   for (int64_t first = 0; first < numbers.count; first += summed_elements_) {
     const TypedSpan part = numbers.part(first, std::min(summed_elements_, numbers.count - first));
     kernels().sum_of_squares(part.data, part.dtype, part.count, false, probe_.as<double>(),

@@ -78,6 +78,7 @@ class GpuDevice final : public LaneDevice {
   void apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to, HostAction action);
   void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
   double number_at(Lane lane, const void* address);
+  bool doubles_are_finite(Lane lane, const TypedSpan& numbers);
   void send_scalars(DeviceStream stream);
 
   const Program& program_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 namespace ftrun {
 
@@ -61,8 +62,11 @@ std::vector<int64_t> HostDevice::counts(Lane, const TypedSpan& numbers) {
 }
 
 bool HostDevice::is_finite(Lane, const TypedSpan& numbers) {
+  // The sum of squares of F64 numbers may overflow.
   if (numbers.dtype == DType::kF64)
-    return std::isfinite(*reinterpret_cast<const double*>(numbers.data));
+    return std::ranges::all_of(std::span(reinterpret_cast<const double*>(numbers.data),
+                                         static_cast<size_t>(numbers.count)),
+                               [](double number) { return std::isfinite(number); });
   return std::isfinite(sum_of_squares(numbers.data, numbers.dtype, numbers.count));
 }
 

@@ -135,7 +135,7 @@ class LaneDevice {
   virtual std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) = 0;
   /// Records that the scalars given to begin_run() have changed.
   virtual void scalars_changed(Lane lane) = 0;
-  /// Waits, and returns whether all numbers are finite. An F64 span must have exactly one number.
+  /// Waits, and returns whether all numbers are finite: F64, F32, BF16 or F16.
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };
 

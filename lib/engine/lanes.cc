@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/start_threads.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
@@ -23,17 +24,22 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
   plan(program);
   for (size_t lane = 0; lane < lanes_; ++lane)
     if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
+  std::vector<size_t> workers;
   for (size_t worker = 1; worker < lanes_; ++worker)
-    if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
+    if (!steps_[worker].empty()) workers.push_back(worker);
+  threads_ = start_threads(
+      workers.size(), [this, workers](size_t i) { serve(workers[i]); }, [this] { stop(); });
 }
 
 Lanes::~Lanes() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    wake_finished();
-  }
+  stop();
   for (std::thread& thread : threads_) thread.join();
+}
+
+void Lanes::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  wake_finished();
 }
 
 size_t Lanes::thread_of(Lane lane) const {

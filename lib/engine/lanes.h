@@ -22,9 +22,11 @@ class Lanes {
   using Runner = std::function<void(const Instr&)>;
 
   /// Calls `run` for each instruction, from the thread of its lane. When a lane has failed, calls
-  /// `on_abort` once, to release other lanes that wait inside `run`.
+  /// `on_abort` once, to release other lanes that wait inside `run`. Throws Error(kEnvironment) if
+  /// the system does not start all threads.
   Lanes(const Program& program, Runner run, std::function<void()> on_abort,
         bool one_launcher = false);
+  /// Stops the threads. Must not be called while run_once() runs.
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -62,6 +64,7 @@ class Lanes {
   size_t thread_of(Lane lane) const;
   bool done_before(const LaneInstr& step, Lane first_lane = Lane::kCompute) const;
   bool stages_done_before(const LaneInstr& step) const;
+  void stop();
   void serve(size_t worker);
   void run_steps(size_t worker);
   void wait_for(const LaneInstr& step);

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/start_threads.h"
 
 namespace ftrun {
 namespace {
@@ -26,16 +27,21 @@ int ThreadQueue::threads_for(int depth) {
 
 ThreadQueue::ThreadQueue(int fd, int depth) : fd_(fd), pending_(static_cast<size_t>(depth)) {
   results_.reserve(static_cast<size_t>(depth));
-  for (int i = 0; i < threads_for(depth); ++i) threads_.emplace_back([this] { serve(); });
+  threads_ = start_threads(
+      static_cast<size_t>(threads_for(depth)), [this](size_t) { serve(); }, [this] { stop(); });
 }
 
 ThreadQueue::~ThreadQueue() {
+  stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadQueue::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   work_ready_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
 }
 
 void ThreadQueue::submit(std::span<const IoBlock> blocks) {

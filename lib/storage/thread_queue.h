@@ -15,6 +15,7 @@ namespace ftrun {
 /// Each block is one system call, so results are like those of io_uring.
 class ThreadQueue : public BlockQueue {
  public:
+  /// Starts the threads. Throws Error(kEnvironment) if the system does not start all of them.
   ThreadQueue(int fd, int depth);
   ~ThreadQueue() override;
   ThreadQueue(const ThreadQueue&) = delete;
@@ -28,6 +29,7 @@ class ThreadQueue : public BlockQueue {
   static int threads_for(int depth);
 
  private:
+  void stop();
   void serve();
 
   const int fd_;

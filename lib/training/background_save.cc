@@ -18,8 +18,15 @@ BackgroundSave::BackgroundSave(int64_t step, std::function<SaveResult()> write) 
       outcome_.failure = as_error(exception).message();
     }
     outcome_.seconds = seconds_since(start);
+    const std::lock_guard lock(mutex_);
     ended_ = true;
+    end_.notify_all();
   });
+}
+
+bool BackgroundSave::ends_within(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  return end_.wait_for(lock, limit, [this] { return ended_.load(); });
 }
 
 const BackgroundSave::Outcome& BackgroundSave::finish() {

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "base/error.h"
@@ -25,6 +28,8 @@ class BackgroundSave {
   int64_t step() const { return step_; }
   /// Returns whether finish() would return at once.
   bool has_ended() const { return ended_; }
+  /// Waits for the save to end, but at most `limit`. Returns whether it has ended.
+  bool ends_within(std::chrono::milliseconds limit);
 
   struct Outcome {
     SaveResult result;
@@ -41,6 +46,8 @@ class BackgroundSave {
   const int64_t step_;
   Outcome outcome_;
   std::atomic<bool> ended_ = false;
+  std::mutex mutex_;
+  std::condition_variable end_;
   std::jthread thread_;  // last member, because the thread uses the others
 };
 

@@ -1,6 +1,7 @@
 #include "training/checkpointer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/wait_notice.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
@@ -305,11 +307,35 @@ void Checkpointer::add_counters(RunManifest& manifest) const {
   manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * total_pause_seconds_);
 }
 
+/// Waits for the background save of a run that fails with `error`; returns whether it has ended.
+/// The error is shown only after this wait, so a notice of a long wait contains it, and a disk that
+/// does not answer must not hide it.
+bool Checkpointer::await_save_of_failed_run(const Error& error) {
+  constexpr std::chrono::milliseconds kSlice{1000};
+  const auto start = std::chrono::steady_clock::now();
+  const std::chrono::milliseconds limit = session_.timeout();
+  WaitNotice notice;
+  while (!save_in_progress_->ends_within(std::min(kSlice, limit))) {
+    if (std::chrono::steady_clock::now() - start >= limit) {
+      log_warning(cat("the checkpoint after step ", save_in_progress_->step(),
+                      " was not written within ",
+                      human_seconds(std::chrono::duration<double>(limit).count()),
+                      ", and is given up: its disk does not answer, or is slow"));
+      return false;
+    }
+    notice.poll([&](const std::string& waited) {
+      return cat("the run has failed (", error.message(), ") and has waited ", waited,
+                 " for the checkpoint after step ", save_in_progress_->step());
+    });
+  }
+  return true;
+}
+
 /// Ends the background save of a run that fails. If a peer is lost, the save is abandoned: no
 /// checkpoint can be completed, and waiting for a stopped peer would take another timeout.
 void Checkpointer::end_background_save(const Error& error) noexcept {
   if (!save_in_progress_) return;
-  if (error.code() != ExitCode::kPeerLost) {
+  if (error.code() != ExitCode::kPeerLost && await_save_of_failed_run(error)) {
     const BackgroundSave::Outcome& outcome = save_in_progress_->finish();
     if (outcome.failure.empty() && session_.is_first())
       log_notice(cat("saved ", outcome.result.folder));

@@ -71,8 +71,8 @@ class Checkpointer : public Saver {
   /// skipped, and how long training paused for them.
   void add_counters(RunManifest& manifest) const;
 
-  /// Ends the background save of a run that fails with `error`: waits for it if the other ranks can
-  /// finish it too, else abandons it.
+  /// Ends the background save of a run that fails with `error`: waits for it, at most for
+  /// Session::timeout(), if the other ranks can finish it too, else abandons it.
   void end_background_save(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop during the
@@ -93,6 +93,7 @@ class Checkpointer : public Saver {
   std::optional<BestCheckpoint> make_best_record(const TrainingProgress& progress) const;
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
   void finish_background_save(TrainingProgress& progress);
+  bool await_save_of_failed_run(const Error& error);
   void record_best(const TrainingProgress& progress);
   void record_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
 

@@ -83,6 +83,11 @@ Trainer::Trainer(const TrainRequest& request)
       lr_schedule_(config_.scheduler),
       progress_(config_) {}
 
+Trainer::~Trainer() {
+  [[maybe_unused]] static RunData* kept = nullptr;
+  kept = new RunData(std::move(data_));
+}
+
 int Trainer::run() {
   try {
     return train();

@@ -32,6 +32,11 @@ namespace ftrun {
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
+  /// Keeps the data mapped until the process ends, because a thread whose data do not answer is
+  /// left behind (base/detachable_thread.h) and still uses them.
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// Runs the training. Returns the exit code. Throws the Error of any step, which it also records
   /// in the run's manifest.

@@ -198,6 +198,59 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
   }
 }
 
+TEST_CASE("a rank that gives up releases a rank that waits for its message") {
+  for (const CommBackend backend : kFailingBackends) {
+    CAPTURE(backend_name(backend));
+    const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, backend, 300s);
+      float data = 0;
+      if (rendezvous.rank() == 1) {
+        group->abort("disk full");
+        rendezvous.exchange_text("noticed", "");
+        return;
+      }
+      try {
+        group->receive(&data, 1, DType::kF32, 1, {"activation"}).wait();
+      } catch (const Error&) {
+        rendezvous.exchange_text("noticed", "");
+        throw;
+      }
+    });
+    REQUIRE_THAT(failures[0],
+                 Catch::StartsWith("rank 0 lost a peer in receive #1 (activation, 1 x F32)"));
+    REQUIRE(failures[1] == "");
+  }
+}
+
+TEST_CASE("a failure in another thread of a rank ends its wait for a message over Gloo") {
+  for (const bool sends : {false, true}) {
+    CAPTURE(sends);
+    const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, CommBackend::kGloo, 300s);
+      if (rendezvous.rank() == 1) {
+        rendezvous.exchange_text("noticed", "");
+        return;
+      }
+      // The kernel's buffers do not take this message while nobody receives it.
+      std::vector<float> data(size_t{16} << 20);
+      const auto count = static_cast<int64_t>(data.size());
+      std::jthread other_lane([&] {
+        std::this_thread::sleep_for(300ms);
+        group->abort("disk full");
+      });
+      try {
+        if (sends) group->send(data.data(), count, DType::kF32, 1, {"activation"}).wait();
+        group->receive(data.data(), count, DType::kF32, 1, {"activation"}).wait();
+      } catch (const Error&) {
+        rendezvous.exchange_text("noticed", "");
+        throw;
+      }
+    });
+    REQUIRE(failures[0] == "rank 0 gave up group world because of another failure");
+    REQUIRE(failures[1] == "");
+  }
+}
+
 TEST_CASE("a broken communicator refuses further calls with the first reason") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);

@@ -7,6 +7,10 @@
 #include "data/check_headers.h"
 #include "data/fingerprint.h"
 
+#include <chrono>
+#include <memory>
+#include <thread>
+
 #include <nlohmann/json.hpp>
 
 #include <catch2/catch.hpp>
@@ -234,6 +238,18 @@ TEST_CASE("canceling a fingerprint does not wait for it", "[fingerprint]") {
   const TokenDataset data({path}, {.dtype = DType::kU16});
   { FingerprintJob job(data, folder.file("cache.json")); }
   REQUIRE_FALSE(std::filesystem::exists(folder.file("cache.json")));
+}
+
+TEST_CASE("a fingerprint whose data do not answer is left behind", "[fingerprint]") {
+  TempFolder folder;
+  // The thread that is left behind uses these data until it ends.
+  static const auto* const data = new TokenDataset({write_pair(folder)}, {});
+  // The thread cannot allocate memory, as if its file did not answer.
+  auto held = std::make_unique<HeldAllocations>();
+  { FingerprintJob job(*data, "", std::chrono::milliseconds(1)); }
+  held.reset();
+  // The thread gets time to end, so that no other test counts its allocations.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
 TEST_CASE("recorded ids outside the model are refused before the first step", "[fingerprint]") {

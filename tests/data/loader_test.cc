@@ -212,6 +212,24 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
       "answers, or copy the data to a local disk");
 }
 
+TEST_CASE("a loader whose data do not arrive ends without its thread", "[loader]") {
+  TempFolder folder;
+  // The thread that is left behind reads these data until it ends.
+  static const auto* const sequences =
+      new SequenceSet({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
+  LoaderOptions options = options_for();
+  options.timeout_seconds = 0.001;
+  options.patience = std::chrono::milliseconds(1);
+  // The thread cannot allocate memory for the first step, as if its data did not answer.
+  auto held = std::make_unique<HeldAllocations>();
+  {
+    Loader loader(*sequences, options);
+    REQUIRE_THROWS_AS(loader.next(), Error);
+  }
+  held.reset();
+  sleep_ms(100);  // gives the thread time to end, so that no other test counts its allocations
+}
+
 TEST_CASE("drop_last skips the sequences that do not fill a batch", "[loader]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(41));

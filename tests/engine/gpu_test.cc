@@ -11,6 +11,8 @@
 #include <numeric>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
@@ -731,6 +733,27 @@ TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, 
   emulated.gpu.upload(block.data(), given.data(), bytes);
   emulated.gpu.download(taken.data(), block.data(), bytes);
   REQUIRE(taken == given);
+}
+
+TEST_CASE("gpu: numbers are finite only if each of them is") {
+  Emulated emulated(11);
+  Program program;
+  program.instrs.emplace_back().kind = InstrKind::kForward;
+  GpuDevice device(program, emulated.gpu, {});
+  std::vector<double> numbers(1000, 1e300);
+  const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(double));
+  const GpuBlock block = GpuBlock::on_device(emulated.gpu, bytes);
+  const TypedSpan span{block.data(), DType::kF64, static_cast<int64_t>(numbers.size())};
+  const auto is_finite = [&] {
+    emulated.gpu.upload(block.data(), numbers.data(), bytes);
+    return device.is_finite(Lane::kCompute, span);
+  };
+  CHECK(is_finite());
+  for (const size_t place : {size_t{0}, size_t{1}, numbers.size() - 1}) {
+    const double finite = std::exchange(numbers[place], std::numeric_limits<double>::infinity());
+    CHECK_FALSE(is_finite());
+    numbers[place] = finite;
+  }
 }
 
 TEST_CASE(

@@ -7,6 +7,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "few_threads.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>
@@ -229,6 +230,21 @@ TEST_CASE("lanes that never ran, ran once or failed can be destroyed") {
         program, [](const Instr&) { throw std::runtime_error("no"); }, [] {});
     REQUIRE_THROWS(failed.run_once());
   });
+}
+
+TEST_CASE("lanes whose threads the system refuses throw an error and end those that run") {
+  if (!testing::kCanRefuseThreads) return;
+  Program program;
+  for (int group = 0; group < 48; ++group) {
+    program.groups.push_back({{"pair", {0, 1}}, {2, 0}});
+    Instr instr;
+    instr.lane = lane_of(group);
+    program.instrs.push_back(instr);
+  }
+  CHECK(testing::error_with_few_threads([&] {
+          const Lanes lanes(
+              program, [](const Instr&) {}, [] {});
+        }) == "the system starts no further thread: Resource temporarily unavailable");
 }
 
 TEST_CASE("an instruction is ready when all that it waits for is done") {

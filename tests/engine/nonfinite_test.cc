@@ -1,8 +1,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "engine/executor.h"
+#include "engine/host_device.h"
 #include "kernels/kernels.h"
 #include "rank_fixture.h"
 
@@ -32,6 +35,18 @@ Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
   Config config = testing::config_of_stage(stage);
   config.bf16.enabled = bf16;
   return config;
+}
+
+TEST_CASE("numbers are finite only if each of them is") {
+  HostDevice device;
+  std::vector<double> numbers = {1, 1e300, -1e300, 0};
+  const TypedSpan span{reinterpret_cast<std::byte*>(numbers.data()), DType::kF64, 4};
+  CHECK(device.is_finite(Lane::kCompute, span));
+  for (double& number : numbers) {
+    const double finite = std::exchange(number, std::numeric_limits<double>::infinity());
+    CHECK_FALSE(device.is_finite(Lane::kCompute, span));
+    number = finite;
+  }
 }
 
 TEST_CASE("a weight that is not a number is reported where its layer first computes with it") {

@@ -765,6 +765,27 @@ TEST_CASE("a failing run waits for its background save, and names the checkpoint
   CHECK(run.steps() == StepNumbers{1});
 }
 
+TEST_CASE("a failing run gives up a background save whose disk does not answer") {
+  const TempFolder folder;
+  Config config = in_background();
+  config.comm.timeout = 1;
+  // The save continues after the checkpointer is destroyed, so its files must exist until this
+  // program ends.
+  static auto* const run = new SavingRun(folder.path(), config);
+  run->disk->open = false;
+  run->step();
+  const std::string log = logged([&] {
+    run->checkpointer->end_background_save(
+        Error(ExitCode::kNumerical, "the loss is nan", "lower it"));
+  });
+  CHECK_THAT(log, Catch::Contains(
+                      "the checkpoint after step 1 was not written within 1.0s, and is given up"));
+  CHECK(run->steps() == StepNumbers{});
+  run->disk->open = true;
+  await_that([] { return fs::exists(run->root + "/latest"); }, "the save that was left",
+             std::chrono::seconds(60));
+}
+
 TEST_CASE("a run that has lost a peer does not wait for its save, which needs the peer") {
   const TempFolder folder;
   // The save continues after the checkpointer is destroyed, so its files must exist until this

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <thread>
+
+namespace ftrun {
+
+/// DetachableThread runs work that may never end, because a file system does not answer: nothing
+/// can interrupt a thread that waits for a page of a mapped file. Such a thread is left behind
+/// until the process ends, so `work` must own what it uses, or use what is never freed.
+class DetachableThread {
+ public:
+  /// The usual time in which a thread that was told to stop must end.
+  static constexpr std::chrono::milliseconds kPatience{5000};
+
+  /// Starts the thread, which end() leaves behind after `patience`.
+  explicit DetachableThread(std::function<void()> work,
+                            std::chrono::milliseconds patience = kPatience);
+  ~DetachableThread() { end(); }
+  DetachableThread(DetachableThread&&) = delete;
+  DetachableThread& operator=(DetachableThread&&) = delete;
+
+  /// Waits for the end of the work; does nothing after the first call.
+  void join();
+  /// Waits for the end of the work, which was told to stop, but leaves the thread behind after the
+  /// time of its patience. Returns false if it was left now; does nothing after the first call.
+  bool end();
+
+ private:
+  const std::chrono::milliseconds patience_;
+  std::future<void> end_;
+  std::thread thread_;
+};
+
+}  // namespace ftrun
