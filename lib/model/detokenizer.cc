@@ -109,10 +109,15 @@ int32_t token_id(const json& value, const std::string& where) {
               kCopyAgain);
 }
 
+/// Parses a tokenizer.json without its merges, which decoding does not need and which would take
+/// most of the memory.
 json parse_tokenizer(std::string_view text, const std::string& where) {
   refuse_wide_encoding(text, where);
   try {
-    return json::parse(text);
+    return json::parse(text, [](int depth, json::parse_event_t event, json& parsed) {
+      constexpr int kKeysOfModel = 2;  // tokens are deeper: one may be "merges"
+      return event != json::parse_event_t::key || depth != kKeysOfModel || parsed != "merges";
+    });
   } catch (const json::parse_error& error) {
     throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON near byte ", error.byte),
                 kCopyAgain);

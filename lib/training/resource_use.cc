@@ -87,8 +87,9 @@ std::string ResourceUse::stage_memory_text() const {
 
 void ResourceUse::sum_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
-  const int64_t around_steps =
-      batch_bytes(config_) + saver_bytes(config_, setup_) + export_working_bytes(config_, setup_);
+  const int64_t around_steps = batch_bytes(config_) + saver_bytes(config_, setup_) +
+                               export_working_bytes(config_, setup_) +
+                               (session.is_first() ? detokenizer_bytes(config_, setup_) : 0);
   memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held_bytes()));
   for (const std::string& text :
        session.exchange_texts("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "axes/mesh.h"
@@ -214,6 +216,17 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
   if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer))
     return std::nullopt;
   return Detokenizer::parse(read_file(tokenizer), tokenizer);
+}
+
+int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup) {
+  const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
+  std::error_code error;
+  const auto file_bytes = std::filesystem::file_size(tokenizer, error);
+  if (config.train.generate.prompt_tokens == 0 || error) return 0;
+  // The text; and of each token a node of the parsed vocabulary and one of the map by ids, with two
+  // copies of a string that has its own block if it is long.
+  constexpr int64_t kOfToken = 240;
+  return static_cast<int64_t>(file_bytes) + kOfToken * setup.model_config().vocab_rows;
 }
 
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,

@@ -48,6 +48,10 @@ int64_t export_working_bytes(const Config& config, TrainingSetup& setup);
 /// tokenizer that cannot be read.
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
+/// Returns an upper bound on the bytes that read_detokenizer() needs while it reads, and keeps; 0
+/// if it would read nothing.
+int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup);
+
 /// Returns the prompts (beginnings of validation documents that the model continues) and prepares
 /// the model. This does everything that may fail on a single rank. If a document begins with tokens
 /// that are not trained on (as in a chat), the prompt consists of all these tokens.

@@ -52,6 +52,13 @@ TEST_CASE("sentencepiece tokens become text, with byte fallback") {
   CHECK(decode(kSentencePiece, {5}) == "<0xZZ>");
 }
 
+TEST_CASE("merges are not needed to decode, and a token may have their name") {
+  CHECK(decode(R"({"model": {"type": "BPE", "merges": [["a", "b"], 7, {"vocab": 1}],
+                             "vocab": {"merges": 0, "Ġab": 1}, "unk_token": null},
+                   "decoder": {"type": "ByteLevel"}})",
+               {0, 1}) == "merges ab");
+}
+
 TEST_CASE("special tokens are left out unless asked for") {
   CHECK(decode(kByteLevel, {0, 6, 7}) == "Hello<tool>");
   CHECK(decode(kByteLevel, {0, 6, 7}, false) == "Hello<|end|><tool>");
