@@ -13,12 +13,12 @@
 
 namespace ftrun::testing {
 
-/// Says whether a limit of address space can refuse threads. Sanitizers map more addresses than any
-/// limit allows.
+// FTRUN_CAN_REFUSE_THREADS is 1 if a limit of address space can refuse threads. Sanitizers map more
+// addresses than any limit allows.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kCanRefuseThreads = false;
+#define FTRUN_CAN_REFUSE_THREADS 0
 #else
-inline constexpr bool kCanRefuseThreads = true;
+#define FTRUN_CAN_REFUSE_THREADS 1
 #endif
 
 /// Runs `body` in a child process in which the system starts some threads, but refuses 32; returns

@@ -267,7 +267,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
           others.front() == options.rank)
         notice.poll([&](const std::string& time) {
           return cat("rank ", options.rank, " has waited ", time, " for the store of rank 0 ",
-                     state_of(0) == ProcessState::kStopped ? "(which is stopped)" : "",
+                     state_of(0) == ProcessState::kStopped ? "(which is stopped) " : "",
                      "to answer");
         });
       if (Clock::now() - answered >= options.timeout || state_of(0) == ProcessState::kGone) throw;

@@ -26,10 +26,11 @@ struct GradientUse {
 /// Reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
   /// Instructions that run after the last operation list that writes the gradient and before the
-  /// collective: they convert the gradient to the dtype in which it is sent.
+  /// collective: they sum partial gradients of tensor-parallel ranks and of pipeline ends, and
+  /// convert the gradient to the dtype in which it is sent.
   std::vector<Instr> before;
-  /// The collective, which may be joined with those of other units in a bucket. It has no value if
-  /// no other rank computes a partial gradient of the unit.
+  /// The collective, which may be joined with those of other units in a bucket. It has no value
+  /// without a shard or replica group.
   std::optional<Instr> collective;
   /// Instructions that run after the collective: they move the result to the buffer that the update
   /// reads.

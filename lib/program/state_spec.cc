@@ -117,14 +117,15 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
 std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
                                                      const OptimizerConfig& optimizer) {
   if (!optimizer_of(optimizer.type).coded) return {};
-  std::set<std::string> numbers;
+  std::set<std::string> fp32_names;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
       for (const TensorId id : param.tensors)
         if (optimizer.fp32_embeddings && layer.kind == LayerKind::kEmbedding)
-          numbers.insert(model.tensor(id).name);
-  return [numbers = std::move(numbers), least = optimizer.min_8bit_size](const TensorInfo& tensor) {
-    return static_cast<double>(tensor.numel()) >= least && !numbers.contains(tensor.name);
+          fp32_names.insert(model.tensor(id).name);
+  return [fp32_names = std::move(fp32_names),
+          least = optimizer.min_8bit_size](const TensorInfo& tensor) {
+    return static_cast<double>(tensor.numel()) >= least && !fp32_names.contains(tensor.name);
   };
 }
 

@@ -313,7 +313,8 @@ void Checkpointer::add_counters(RunManifest& manifest) const {
 bool Checkpointer::await_save_of_failed_run(const Error& error) {
   constexpr std::chrono::milliseconds kSlice{1000};
   const auto start = std::chrono::steady_clock::now();
-  const std::chrono::milliseconds limit = session_.timeout();
+  const std::chrono::milliseconds limit =
+      std::max(session_.timeout(), parts_.patience_after_failure);
   WaitNotice notice;
   while (!save_in_progress_->ends_within(std::min(kSlice, limit))) {
     if (std::chrono::steady_clock::now() - start >= limit) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,6 +35,9 @@ struct CheckpointerParts {
   FileSystem& files;
   /// Returns the seconds since some fixed moment; they never decrease.
   std::function<double()> clock;
+  /// The minimum time for which a failing run waits for its background save: a slow disk needs long
+  /// for a large checkpoint, whatever the time limit of collectives is.
+  std::chrono::milliseconds patience_after_failure = std::chrono::minutes(30);
 };
 
 /// Checkpointer loads the model's state when a run begins, saves it during training, and exports
@@ -72,7 +76,8 @@ class Checkpointer : public Saver {
   void add_counters(RunManifest& manifest) const;
 
   /// Ends the background save of a run that fails with `error`: waits for it, at most for
-  /// Session::timeout(), if the other ranks can finish it too, else abandons it.
+  /// Session::timeout() or CheckpointerParts::patience_after_failure, whichever is longer, if the
+  /// other ranks can finish it too, else abandons it.
   void end_background_save(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop during the

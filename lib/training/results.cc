@@ -223,8 +223,8 @@ int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup) {
   std::error_code error;
   const auto file_bytes = std::filesystem::file_size(tokenizer, error);
   if (config.train.generate.prompt_tokens == 0 || error) return 0;
-  // The text; and of each token a node of the parsed vocabulary and one of the map by ids, with two
-  // copies of a string that has its own block if it is long.
+  // The text; and of each token a node of the parsed vocabulary and one of the map by ids, whose
+  // strings have blocks of their own if they are long. Added tokens need more, but are few.
   constexpr int64_t kOfToken = 240;
   return static_cast<int64_t>(file_bytes) + kOfToken * setup.model_config().vocab_rows;
 }

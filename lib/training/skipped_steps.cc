@@ -45,7 +45,8 @@ SkippedSteps::SkippedSteps(const Config& config)
 void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& scaler,
                            int64_t consecutive) {
   total_ = total;
-  consecutive_ = consecutive;
+  // If the limit was lowered below the count, the next step that is not finite ends the run.
+  consecutive_ = std::min(consecutive, limit_ - 1);
   if (scaler) scaler_.restore(*scaler);
 }
 

@@ -19,7 +19,7 @@ bool ranges_overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
 }
 
 /// Returns whether an instruction must not run at the same time as another one.
-bool first_conflict(const Instr& a, const Instr& b) {
+bool conflict(const Instr& a, const Instr& b) {
   return ranges_overlap(a.writes, b.writes) || ranges_overlap(a.writes, b.reads) ||
          ranges_overlap(a.reads, b.writes);
 }
@@ -35,7 +35,7 @@ TEST_CASE("instructions that touch the same bytes are ordered, with overlap and 
     const auto before = happens_before(program);
     for (size_t j = 0; j < program.instrs.size(); ++j)
       for (size_t i = 0; i < j; ++i)
-        if (first_conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
+        if (conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
   }
 }
 
@@ -137,13 +137,12 @@ int conflicts_between_lanes(const Program& program) {
   int count = 0;
   for (const Instr& later : program.instrs)
     for (const Instr& earlier : program.instrs)
-      if (&earlier < &later && earlier.lane != later.lane && first_conflict(earlier, later))
-        ++count;
+      if (&earlier < &later && earlier.lane != later.lane && conflict(earlier, later)) ++count;
   return count;
 }
 
-/// Returns the number of removed waits that the checker does not notice.
-int missing_waits(const Program& program) {
+/// Returns the number of missing waits that the checker reports.
+int reported_missing_waits(const Program& program) {
   int count = 0;
   for (const std::string& fault : check(place_buffers(program)))
     if (fault.find(" does not wait for ") != std::string::npos) ++count;
@@ -161,7 +160,7 @@ TEST_CASE(
       program = place_buffers(add_waits(std::move(program), true));
       REQUIRE(unordered_conflicts(program, conflicts(program)).empty());
       for (Instr& instr : program.instrs) instr.waits.clear();
-      REQUIRE(missing_waits(program) == conflicts_between_lanes(program));
+      REQUIRE(reported_missing_waits(program) == conflicts_between_lanes(program));
       program = add_waits(std::move(program), true);
       return program.instrs[2].waits == std::vector<InstrId>{1};
     };

@@ -92,7 +92,8 @@ struct SavingRun {
                                            .journal = journal,
                                            .recorder = recorder ? &*recorder : nullptr,
                                            .files = *disk,
-                                           .clock = [this] { return time; }});
+                                           .clock = [this] { return time; },
+                                           .patience_after_failure = {}});
   }
 
   std::optional<ResumedRun> load() {
@@ -473,7 +474,7 @@ TEST_CASE("a best state whose save in the background failed is the best once it 
 
 TEST_CASE("two failed background saves of better states in a row leave the best one saved") {
   const TempFolder folder;
-  SavingRun run(folder.path(), with_best(in_background(saved_every(0))));
+  SavingRun run(folder.path(), with_best(in_background(saved_every(100))));
   const auto evaluate_and_save = [&](double loss) {
     ++run.progress.step;
     run.evaluate(loss);
