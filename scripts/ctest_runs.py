@@ -27,6 +27,9 @@ CRASHED = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|:
                     r"|terminate called|"
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
+# COLLECTIVE_TIMED_OUT matches the error with which ftrun ends a rank whose collective exceeded its
+# time limit; its exit code is one of waiting.
+COLLECTIVE_TIMED_OUT = re.compile(r"^error: rank \d+ waited .* in \w+ #\d+ ", re.M)
 FAILED_LINE = re.compile(r"^\t *\d+ - (\S+) \((.+?)\)")
 OUTPUT_BYTES = 1 << 20  # the maximum output of an entry that CTest keeps
 PR_SET_CHILD_SUBREAPER = 36
@@ -71,6 +74,8 @@ def classify_failure(status, output):
     last_line = output.rstrip().rsplit("\n", 1)[-1]
     if last_line.startswith(TIMED_OUT):
         return "timeout", last_line.removeprefix(TIMED_OUT)
+    if COLLECTIVE_TIMED_OUT.search(output) and not ASSERTED.search(output):
+        return "timeout", "a collective's time limit"
     return "fault", "a failed assertion or check"
 
 

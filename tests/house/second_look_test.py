@@ -142,6 +142,10 @@ def only_the_last_line_says_that_an_entry_timed_out():
     assert classify("Failed", "timed out: 3 s\nmore\n") == ("fault", "a failed assertion or check")
     assert classify("Failed", "not timed out: 3 s\n") == ("fault", "a failed assertion or check")
     assert classify("Failed", "") == ("fault", "a failed assertion or check")
+    late = "error: rank 1 waited 1m 00s in all_gather #4 (b, 8 x F32) of group dp: rank 0 is late\n"
+    assert classify("Failed", late) == ("timeout", "a collective's time limit")
+    assert classify("Failed", late + "a.cc:3: FAILED:\n")[0] == "fault"
+    assert classify("Failed", "rank 1: " + late)[0] == "fault"
     assert classify("Timeout", "") == ("timeout", "CTest's time limit")
     assert classify("Timeout", "Traceback (most recent call last):\n")[0] == "fault"
     for ended in ("SEGFAULT", "Subprocess aborted", "Subprocess killed", "Bus error", "ILLEGAL",
