@@ -34,14 +34,12 @@ void NonfiniteProbe::check(const Instr& instr) {
         (instr.kind == InstrKind::kForward
              ? value.role == ValueRole::kOutput
              : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
-    const bool number =
-        value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
+    const bool can_be_nonfinite = value.dtype == DType::kF64 || value.dtype == DType::kF32 ||
+                                  value.dtype == DType::kBF16 || value.dtype == DType::kF16;
     TypedSpan numbers = span_of(program_, memory_, binding.range);
     numbers.dtype = value.dtype;
     numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
-    const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
-                        device_.is_finite(instr.lane, numbers);
-    if (finite) continue;
+    if (!leaves || !can_be_nonfinite || device_.is_finite(instr.lane, numbers)) continue;
     found_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
     const std::string layer =
         instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/amount_text.h"
 #include "base/error.h"
@@ -90,10 +89,11 @@ void EvaluationRecord::record_best(int64_t step, const std::vector<EvaluationRes
   if (!best_metric_) return;
   const std::optional<double> value = finite_value(*best_metric_, results);
   const bool higher_is_better = keep_best_.mode == BestMode::kMax;
-  if (!value || (best_ && !improves_on(*value, best_->value, higher_is_better))) return;
-  second_previous_best_ = previous_best_;
-  previous_best_ = best_;
-  best_ = BestEvaluation{step, *value};
+  if (!value || (!bests_.empty() && !improves_on(*value, bests_.front().value, higher_is_better)))
+    return;
+  constexpr size_t kKept = 3;
+  bests_.insert(bests_.begin(), {step, *value});
+  if (bests_.size() > kKept) bests_.pop_back();
 }
 
 void EvaluationRecord::record_improvement(int64_t step,
@@ -111,13 +111,12 @@ void EvaluationRecord::record_improvement(int64_t step,
 }
 
 void EvaluationRecord::forget_best(int64_t step) {
-  const auto is_of_step = [step](const auto& best) { return best && best->step == step; };
-  if (is_best(step))
-    best_ = std::exchange(previous_best_, std::exchange(second_previous_best_, std::nullopt));
-  else if (is_of_step(previous_best_))
-    previous_best_ = std::exchange(second_previous_best_, std::nullopt);
-  else if (is_of_step(second_previous_best_))
-    second_previous_best_.reset();
+  std::erase_if(bests_, [step](const BestEvaluation& best) { return best.step == step; });
+}
+
+/// Returns the evaluation that was the best before the `newer` last ones; nothing if there is none.
+std::optional<EvaluationRecord::BestEvaluation> EvaluationRecord::best_before(size_t newer) const {
+  return newer < bests_.size() ? std::optional(bests_[newer]) : std::nullopt;
 }
 
 bool EvaluationRecord::should_stop() const {
@@ -142,8 +141,8 @@ std::string EvaluationRecord::text() const {
   if (best_metric_)
     json["best"] = {{"metric", keep_best_.metric},
                     {"more", keep_best_.mode == BestMode::kMax},
-                    {"now", json_of(best_)},
-                    {"before", json_of(previous_best_)}};
+                    {"now", json_of(best_before(0))},
+                    {"before", json_of(best_before(1))}};
   if (stop_metric_)
     json["stopping"] = {{"metric", early_stopping_.metric},
                         {"improved", json_of(last_improvement_)},
@@ -161,8 +160,12 @@ void EvaluationRecord::restore(const std::string& text) {
   last_loss_is_finite_ = json.value("last_loss_is_finite", true);
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
       json["best"].at("more") == (keep_best_.mode == BestMode::kMax)) {
-    best_ = best_from(json["best"].at("now"));
-    previous_best_ = best_from(json["best"].at("before"));
+    bests_.clear();
+    for (const char* key : {"now", "before"}) {
+      const std::optional<BestEvaluation> best = best_from(json["best"].at(key));
+      if (!best) break;
+      bests_.push_back(*best);
+    }
   }
   if (stop_metric_ && json.contains("stopping") &&
       json["stopping"].at("metric") == early_stopping_.metric) {

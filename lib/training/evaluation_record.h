@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,9 +40,9 @@ class EvaluationRecord {
     double value = 0;
   };
   /// Returns the best evaluation, strictly better than all before it.
-  const std::optional<BestEvaluation>& best() const { return best_; }
+  std::optional<BestEvaluation> best() const { return best_before(0); }
   /// Returns whether the state after this step is the best so far.
-  bool is_best(int64_t step) const { return best_ && best_->step == step; }
+  bool is_best(int64_t step) const { return !bests_.empty() && bests_.front().step == step; }
   /// Forgets the best checkpoint after `step`, because it could not be written or no longer exists;
   /// the previous best becomes the best again. So the best is known even if the saves of the last
   /// two bests fail: the first of them may still be in progress when the second is found.
@@ -74,6 +75,7 @@ class EvaluationRecord {
  private:
   void record_best(int64_t step, const std::vector<EvaluationResult>& results);
   void record_improvement(int64_t step, const std::vector<EvaluationResult>& results);
+  std::optional<BestEvaluation> best_before(size_t newer) const;
 
   KeepBestConfig keep_best_;
   EarlyStoppingConfig early_stopping_;
@@ -83,12 +85,10 @@ class EvaluationRecord {
   std::string nonfinite_set_;
   bool last_loss_is_finite_ = true;
   bool is_of_older_version_ = false;
-  /// The best evaluation, and the evaluation that was the best before it.
-  std::optional<BestEvaluation> best_, previous_best_;
-  /// The evaluation that was the best before previous_best_. It is needed only while the previous
-  /// best is being written. text() leaves it out, because each checkpoint is made after the save
-  /// before it has ended.
-  std::optional<BestEvaluation> second_previous_best_;
+  /// The best evaluation, and up to two that were the best before it, the newest first. The oldest
+  /// is needed only while the previous best is being written. text() leaves it out, because each
+  /// checkpoint is made after the save before it has ended.
+  std::vector<BestEvaluation> bests_;
   /// The last evaluation that improved, and the number of evaluations since then that did not.
   std::optional<BestEvaluation> last_improvement_;
   int64_t evaluations_without_improvement_ = 0;

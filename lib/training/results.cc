@@ -174,6 +174,14 @@ ExportOptions options_of_run(const Config& config, const TrainingSetup& setup) {
   return options;
 }
 
+/// Returns the path of the tokenizer for text samples; "" if the config asks for none, or the model
+/// folder has no tokenizer.json.
+std::string tokenizer_of_samples(const Config& config, const TrainingSetup& setup) {
+  const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
+  const bool is_read = config.train.generate.prompt_tokens > 0 && posix_files().exists(tokenizer);
+  return is_read ? tokenizer : "";
+}
+
 }  // namespace
 
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
@@ -212,17 +220,15 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
 }
 
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup) {
-  const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
-  if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer))
-    return std::nullopt;
+  const std::string tokenizer = tokenizer_of_samples(config, setup);
+  if (tokenizer.empty()) return std::nullopt;
   return Detokenizer::parse(read_file(tokenizer), tokenizer);
 }
 
 int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup) {
-  const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
   std::error_code error;
-  const auto file_bytes = std::filesystem::file_size(tokenizer, error);
-  if (config.train.generate.prompt_tokens == 0 || error) return 0;
+  const auto file_bytes = std::filesystem::file_size(tokenizer_of_samples(config, setup), error);
+  if (error) return 0;
   // The text; and of each token a node of the parsed vocabulary and one of the map by ids, whose
   // strings have blocks of their own if they are long. Added tokens need more, but are few.
   constexpr int64_t kOfToken = 240;
