@@ -18,7 +18,7 @@ KEYS = {"tensor": "`parallel.tensor`", "pipeline": "`parallel.pipeline`",
         "dp_shard": "`parallel.data` / `data_replicate`",
         "dp_replicate": "`parallel.data_replicate`", "ZeRO": "`zero_optimization.stage`",
         "schedule": "`parallel.schedule`", "recompute": "`recompute.policy`"}
-# These equal kTimesOwnError and kFreshGradientNormBound in tests/engine/lattice.h.
+# TIMES and FRESH_BOUND equal kTimesOwnError and kFreshGradientNormBound in tests/engine/lattice.h.
 TIMES, FRESH_BOUND = 3, 1e-5
 
 

@@ -60,7 +60,8 @@ class RestartPolicy {
   /// this failure would occur again. `times` is RestartDecision::times.
   using PlanRestart = std::function<std::optional<Restart>(const FailureSummary&, int times)>;
 
-  /// Without `plan` every start is like the first.
+  /// Makes a policy whose `plan` decides how each start continues. If it is null, every start is
+  /// like the first.
   explicit RestartPolicy(const Options& options, PlanRestart plan = nullptr);
 
   /// Counts a failure, and takes one of the allowed restarts if there is one. `saved` identifies

@@ -67,7 +67,7 @@ struct StepTime {
   double pipeline_wait = 0;
   double copy_wait = 0;
   double disk_wait = 0;
-  /// The same idle seconds, attributed to what ran in that time.
+  /// The idle seconds by what ran in that time, whatever the cause of the wait was.
   IdleByLane idle_by_lane;
   /// Seconds that each stage waits for other stages, measured on its rank that waits longest; only
   /// with a pipeline.

@@ -28,7 +28,7 @@ struct RankTime {
   /// The time in which the compute lane was idle, by the cause of each wait: what ended last before
   /// compute went on, as runs measure it.
   std::array<Picoseconds, kWaitCauses> idle_by_cause{};
-  /// The same idle time, by the lane that was busy in that time. Example: compute is idle from 30
+  /// The idle time of compute, by the lane that was busy then. Example: compute is idle from 30
   /// to 90, because it waits for a copy to host memory (from 70 to 90), which waited for a copy to
   /// the device (from 0 to 70). Then kToDevice has 40 of the 60 and kToHost 20, while
   /// `idle_by_cause` has all 60 at kCopies. If a collective waited only for other ranks, the time

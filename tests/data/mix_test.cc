@@ -174,7 +174,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
           REQUIRE((batch.tokens[i] >= 500) == second);
         }
     }
-    // Without a mix, the sequences of each set contain no tokens of the other.
+    // The sequences of each set alone contain no tokens of the other.
     SequenceSetOptions alone = options;
     alone.weights.clear();
     const SequenceSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);

@@ -1,4 +1,4 @@
-// These tests check what a resumed run says about the identity of its data.
+// RunDataIdentity tells a resumed run whether its data are those of the earlier start.
 #include "training/run_data_identity.h"
 
 #include <atomic>
