@@ -562,12 +562,16 @@ void EmulatedGpu::prepare(const LayerGraph& graph) {
 
 void EmulatedLinks::join(int rank, EmulatedGpu& gpu, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
-  peers_[static_cast<size_t>(rank)] = {&gpu, stream};
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.gpu = &gpu;
+  peer.stream = stream;
 }
 
 void EmulatedLinks::leave(int rank) {
-  const std::lock_guard lock(mutex_);
-  peers_[static_cast<size_t>(rank)] = {};
+  std::unique_lock lock(mutex_);
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.gpu = nullptr;
+  idle_.wait(lock, [&] { return peer.advancing == 0; });
 }
 
 void EmulatedLinks::add_operand(int rank, int64_t number, const CollectiveRecord& record,
@@ -632,9 +636,19 @@ EmulatedLinks::OperandParts EmulatedLinks::remove_exchange(int rank, int64_t num
 }
 
 void EmulatedLinks::advance() {
-  const std::lock_guard lock(mutex_);
-  for (const Peer& peer : peers_)
-    if (peer.gpu != nullptr) peer.gpu->advance(peer.stream);
+  for (Peer& peer : peers_) {
+    std::unique_lock lock(mutex_);
+    if (peer.gpu == nullptr) continue;
+    EmulatedGpu* const gpu = peer.gpu;
+    DeviceStream const stream = peer.stream;
+    ++peer.advancing;
+    // The lock is released while the device advances, because its work may reach a collective of
+    // another group while a thread that advances that group reaches one of this group.
+    lock.unlock();
+    gpu->advance(stream);
+    lock.lock();
+    if (--peer.advancing == 0) idle_.notify_all();
+  }
 }
 
 EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,

@@ -205,6 +205,8 @@ class EmulatedLinks {
   struct Peer {
     EmulatedGpu* gpu = nullptr;
     DeviceStream stream = nullptr;
+    /// The number of threads in which advance() lets the device advance.
+    int advancing = 0;
   };
   struct Meeting {
     CollectiveRecord record;
@@ -215,7 +217,8 @@ class EmulatedLinks {
   void taken(int64_t number);
 
   const EmulatedSums sums_;
-  mutable std::recursive_mutex mutex_;
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
   std::vector<Peer> peers_;
   std::map<int64_t, Meeting> meetings_;
 };
