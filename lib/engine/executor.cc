@@ -19,11 +19,12 @@ static_assert(kCodeBlock == kTensorBlock, "no shard cuts a block of codes");
 
 namespace {
 
-std::vector<Communicator*> communicators_of(const Program& program, const RankGroups& groups) {
+std::vector<Communicator*> communicators_of(const Program& program,
+                                            const RankCommunicators& communicators) {
   std::vector<Communicator*> found;
   for (const ProgramGroup& group : program.groups) {
-    found.push_back(groups.find(group));
-    require(found.back() != nullptr, "the groups of a program are open");
+    found.push_back(communicators.find(group));
+    require(found.back() != nullptr, "each group of a program has a communicator");
   }
   return found;
 }
@@ -53,13 +54,13 @@ std::vector<int64_t> first_tokens(const StepRun& step) {
 }  // namespace
 
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
-                   const RankGroups& groups)
+                   const RankCommunicators& communicators)
     : program_(program),
       model_(model),
       memory_(memory),
-      groups_(communicators_of(program, groups)),
-      board_(groups.board),
-      device_(make_lane_device(program, memory, groups_)),
+      communicators_(communicators_of(program, communicators)),
+      board_(communicators.board),
+      device_(make_lane_device(program, memory, communicators_)),
       activities_(board_ == nullptr ? std::vector<Activity>()
                                     : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
@@ -67,8 +68,9 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       phases_(program),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
-          [open = groups.distinct()] {
-            for (Communicator* group : open) group->abort("a lane of this rank failed");
+          [all = communicators.distinct()] {
+            for (Communicator* communicator : all)
+              communicator->abort("a lane of this rank failed");
           },
           device_->is_asynchronous()) {
   for (const Instr& instr : program.instrs) {
@@ -343,7 +345,7 @@ void Executor::run_ops(const Instr& instr) {
 /// Runs a collective: one call for each pair of ranges. Starts all calls before it waits for the
 /// last one.
 void Executor::run_collective(const Instr& instr) {
-  Communicator& group = *groups_[static_cast<size_t>(instr.group())];
+  Communicator& group = *communicators_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
   if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
   Work last;
@@ -417,7 +419,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers
 /// of the same link.
 void Executor::run_transfer(const Instr& instr) {
-  Communicator& link = *groups_[static_cast<size_t>(instr.group())];
+  Communicator& link = *communicators_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);
   const bool sends = instr.kind == InstrKind::kSend;
   const Range& range = sends ? instr.reads[0] : instr.writes[0];

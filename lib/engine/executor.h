@@ -19,7 +19,7 @@
 #include "engine/memory.h"
 #include "engine/nonfinite_probe.h"
 #include "engine/phase_clock.h"
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 #include "engine/votes.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
@@ -127,7 +127,7 @@ class Executor {
   /// Borrows all arguments for this object's life. RankMemory::allocate() must have been called for
   /// `program`.
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
-           const RankGroups& groups);
+           const RankCommunicators& communicators);
 
   /// Runs a training step. Collective: every rank of the group calls this with its own
   /// micro-batches.
@@ -207,7 +207,7 @@ class Executor {
   const ModelDescription& model_;
   const RankMemory& memory_;
   /// The communicators by GroupId.
-  std::vector<Communicator*> groups_;
+  std::vector<Communicator*> communicators_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
   std::vector<Activity> activities_;

@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/initial_weights.h"
 #include "engine/memory.h"
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/step_plan.h"

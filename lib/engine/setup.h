@@ -32,9 +32,9 @@ struct PlannedModel {
 /// from the config before any weight is read, and do not depend on data.
 class TrainingSetup {
  public:
-  /// Borrows the groups of the plan's programs, and the GPU (null for the CPU). `run`
+  /// Borrows the communicators of the plan's programs, and the GPU (null for the CPU). `run`
   /// distinguishes this run from others that swap to the same disk.
-  TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
+  TrainingSetup(const Config& config, PlannedModel model, const RankCommunicators& communicators,
                 const std::string& run, Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
@@ -45,11 +45,11 @@ class TrainingSetup {
   /// samples are wanted and there is validation data to begin them with.
   const ProgramPlan& text_program() const { return model_.plan.text.value(); }
   const StepPlan& plan() const { return model_.plan; }
-  const RankGroups& groups() const { return groups_; }
+  const RankCommunicators& communicators() const { return communicators_; }
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or
+  /// Destroys the GPU's recordings of all programs. Call it before the communicators are closed or
   /// aborted, because a group may wait for recordings of its collectives without end.
   void drop_recordings();
   ModelState& state() { return *state_; }
@@ -75,7 +75,7 @@ class TrainingSetup {
  private:
   std::unique_ptr<Executor> executor_of(const ProgramPlan& plan);
 
-  const RankGroups groups_;
+  const RankCommunicators communicators_;
   const PlannedModel model_;
   SaveBuffers save_buffers_;
   int64_t baseline_bytes_;

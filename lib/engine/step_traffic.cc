@@ -48,7 +48,7 @@ StepTraffic::StepTraffic(const TrainingSetup& setup)
 
 StepTraffic::Observed StepTraffic::observe() const {
   Observed now;
-  for (const Communicator* group : setup_.groups().distinct()) {
+  for (const Communicator* group : setup_.communicators().distinct()) {
     const std::optional<int64_t> bytes = group->transported_bytes();
     now.transported =
         bytes && now.transported ? std::optional(*now.transported + *bytes) : std::nullopt;

@@ -96,14 +96,15 @@ class PieceCollector {
       if (stop_()) throw ExportStopped{};
       if (is_sender())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
-                               *setup_.groups().host_model, out, setup_.save_buffers().sectors());
+                               *setup_.communicators().host_model, out,
+                               setup_.save_buffers().sectors());
       if (changed_tensors_ != nullptr && !out.empty())
         changed_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       has_failed_ = true;
       const std::string reason =
           cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
-      for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
+      for (Communicator* group : setup_.communicators().distinct()) group->abort(reason);
       throw;
     }
   }
@@ -186,7 +187,7 @@ std::string tokenizer_of_samples(const Config& config, const TrainingSetup& setu
 
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
   if (!config.model_export.enabled) return 0;
-  const bool receives = setup.groups().host_model->size() > 1;
+  const bool receives = setup.communicators().host_model->size() > 1;
   return setup.state().collect_bytes(kPieceElements) +
          (receives ? kPieceElements * dtype_bytes(DType::kF32) : 0) +
          export_whole_bytes(
@@ -208,7 +209,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
       outcome.failure = write_export(options, tensors, setup.train_program().model, pieces);
     // After a failure of the writing rank the other ranks continue to send. It receives and drops
     // the remaining pieces, so that all ranks reach the point where the failure is reported.
-    const bool alone = setup.groups().host_world->size() == 1;
+    const bool alone = setup.communicators().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone))
       pieces.collect_remaining(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
@@ -268,7 +269,7 @@ TextSample sample_text(const Config& config, TrainingSetup& setup,
                                 .chooser = state_mesh(state).rank_at({.pp = head_stage}),
                                 .has_logits = state.pipeline_stage == head_stage,
                                 .stop = stop};
-  Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
+  Communicator* others = setup.needs_all_ranks() ? setup.communicators().host_world : nullptr;
   const std::vector<int32_t> text = generate(setup.text_executor(), setup.text_program(),
                                              setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return {};

@@ -170,9 +170,9 @@ void Trainer::open_model() {
     model.emplace(config_, session_.rank());
     refuse_unknown_tokens(data_, model->plan.train.model.vocab_rows);
   });
-  session_.open_groups(config_, model->plan.options.state);
+  session_.open_communicators(config_, model->plan.options.state);
   session_.run_on_all_ranks("allocating memory", [&] {
-    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
+    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.communicators(),
                                              swap_name(request_), session_.gpu());
   });
   state_services_.emplace(*this);

@@ -108,26 +108,27 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
   const Config config = testing::config_on_mesh(testing::config_of_stage(1), mesh);
   EmulatedNetwork network;
   std::atomic<int> closed = 0;
-  testing::run_on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
-                                                                     const RankGroups& host) {
-    EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
-                       {.step_graph = true});
-    RankFixture fixture(config, model, there.groups, &there.gpu);
-    TrainingOutcome outcome;
-    testing::train_steps(fixture, 2, outcome);
-    Communicator& group = *there.groups.open[0];
-    require(testing::message_of([&] {
-              group.shutdown();
-            }).find("its collectives are held by 2 recordings") != std::string::npos,
-            "a group that recordings hold is not closed");
-    fixture.train_executor.drop_recordings();
-    group.shutdown();
-    // Both ranks record the step again, because its recording was dropped.
-    testing::train_steps(fixture, 1, outcome);
-    fixture.train_executor.drop_recordings();
-    group.shutdown();
-    ++closed;
-  });
+  testing::run_on_mesh(
+      testing::options_of(mesh, config, model),
+      [&](Rendezvous& rendezvous, const RankCommunicators& host) {
+        EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
+                           {.step_graph = true});
+        RankFixture fixture(config, model, there.communicators, &there.gpu);
+        TrainingOutcome outcome;
+        testing::train_steps(fixture, 2, outcome);
+        Communicator& group = *there.communicators.of_groups[0];
+        require(testing::message_of([&] {
+                  group.shutdown();
+                }).find("its collectives are held by 2 recordings") != std::string::npos,
+                "a group that recordings hold is not closed");
+        fixture.train_executor.drop_recordings();
+        group.shutdown();
+        // Both ranks record the step again, because its recording was dropped.
+        testing::train_steps(fixture, 1, outcome);
+        fixture.train_executor.drop_recordings();
+        group.shutdown();
+        ++closed;
+      });
   REQUIRE(closed == 2);
 }
 

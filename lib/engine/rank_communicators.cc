@@ -1,4 +1,4 @@
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 
 #include <algorithm>
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-std::vector<Communicator*> RankGroups::distinct() const {
-  std::vector<Communicator*> all = open;
+std::vector<Communicator*> RankCommunicators::distinct() const {
+  std::vector<Communicator*> all = of_groups;
   for (Communicator* group : {host_world, host_model})
     if (group != nullptr && std::find(all.begin(), all.end(), group) == all.end())
       all.push_back(group);
   return all;
 }
 
-Communicator& RankGroups::peer_visible() const {
+Communicator& RankCommunicators::shared_memory_communicator() const {
   Communicator* largest = host_world;
   for (Communicator* group : distinct())
     if (group->backend() == "shm" &&
@@ -24,33 +24,34 @@ Communicator& RankGroups::peer_visible() const {
   return *largest;
 }
 
-Communicator* RankGroups::find(const ProgramGroup& group) const {
-  for (Communicator* candidate : open)
+Communicator* RankCommunicators::find(const ProgramGroup& group) const {
+  for (Communicator* candidate : of_groups)
     if (candidate->members() == group.ranks.ranks &&
         (!group.ranks.is_link() || candidate->name() == group.ranks.name()))
       return candidate;
   return nullptr;
 }
 
-Communicator* OpenGroups::open(Rendezvous& rendezvous, const RankGroup& group,
-                               const std::string& prefix, const CommOptions& options) {
+Communicator* OwnedCommunicators::open(Rendezvous& rendezvous, const RankGroup& group,
+                                       const std::string& prefix, const CommOptions& options) {
   CommOptions own = options;
   own.carries_messages = group.is_link();
   owned_.push_back(open_communicator(rendezvous, prefix + group.name(), group.ranks, own));
   return owned_.back().get();
 }
 
-OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups,
-                       GroupId model, CommOptions options) {
-  groups_.board = &rendezvous.board();
+OwnedCommunicators::OwnedCommunicators(Rendezvous& rendezvous,
+                                       const std::vector<ProgramGroup>& groups, GroupId model,
+                                       CommOptions options) {
+  communicators_.board = &rendezvous.board();
   const RankGroup alone{"alone", {rendezvous.rank()}};
   // A single rank exchanges with no other rank, so it needs no NCCL.
   if (groups.empty()) options.device = -1;
   for (const ProgramGroup& group : groups)
-    groups_.open.push_back(open(rendezvous, group.ranks, "", options));
+    communicators_.of_groups.push_back(open(rendezvous, group.ranks, "", options));
   const auto host_group = [&](GroupId id) {
     const bool host = id != kNoGroup && options.device < 0;
-    if (host) return groups_.open[static_cast<size_t>(id)];
+    if (host) return communicators_.of_groups[static_cast<size_t>(id)];
     CommOptions on_host = options;
     on_host.device = -1;
     on_host.sum_blocks = {};
@@ -58,11 +59,12 @@ OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& 
     const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].ranks;
     return open(rendezvous, ranks, "host ", on_host);
   };
-  groups_.host_world = host_group(groups.empty() ? kNoGroup : 0);
-  groups_.host_model = model == 0 || groups.empty() ? groups_.host_world : host_group(model);
+  communicators_.host_world = host_group(groups.empty() ? kNoGroup : 0);
+  communicators_.host_model =
+      model == 0 || groups.empty() ? communicators_.host_world : host_group(model);
 }
 
-void OpenGroups::close() {
+void OwnedCommunicators::close() {
   for (auto group = owned_.rbegin(); group != owned_.rend(); ++group) (*group)->shutdown();
 }
 
