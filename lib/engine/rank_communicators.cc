@@ -26,8 +26,8 @@ Communicator& RankCommunicators::shared_memory_communicator() const {
 
 Communicator* RankCommunicators::find(const ProgramGroup& group) const {
   for (Communicator* candidate : of_groups)
-    if (candidate->members() == group.ranks.ranks &&
-        (!group.ranks.is_link() || candidate->name() == group.ranks.name()))
+    if (candidate->members() == group.members.ranks &&
+        (!group.members.is_link() || candidate->name() == group.members.name()))
       return candidate;
   return nullptr;
 }
@@ -48,7 +48,7 @@ OwnedCommunicators::OwnedCommunicators(Rendezvous& rendezvous,
   // A single rank exchanges with no other rank, so it needs no NCCL.
   if (groups.empty()) options.device = -1;
   for (const ProgramGroup& group : groups)
-    communicators_.of_groups.push_back(open(rendezvous, group.ranks, "", options));
+    communicators_.of_groups.push_back(open(rendezvous, group.members, "", options));
   const auto host_group = [&](GroupId id) {
     const bool host = id != kNoGroup && options.device < 0;
     if (host) return communicators_.of_groups[static_cast<size_t>(id)];
@@ -56,7 +56,7 @@ OwnedCommunicators::OwnedCommunicators(Rendezvous& rendezvous,
     on_host.device = -1;
     on_host.sum_blocks = {};
     on_host.backend = CommBackend::kAuto;
-    const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].ranks;
+    const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].members;
     return open(rendezvous, ranks, "host ", on_host);
   };
   communicators_.host_world = host_group(groups.empty() ? kNoGroup : 0);

@@ -125,8 +125,8 @@ StateFormula state_formula(const StepPlan& plan) {
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
   formula.moments = moment_bytes(plan);
-  const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state,
-                                                   state_groups(state), plan.options.micro_batches);
+  const std::vector<StateSpec> specs = state_specs(
+      plan.train.model, plan.partition, state, group_collection(state), plan.options.micro_batches);
   const bool master = std::any_of(specs.begin(), specs.end(),
                                   [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
@@ -281,7 +281,7 @@ int64_t staged_peer_bytes(const std::vector<const Program*>& programs,
       if (!instr.communicates() || instr.group() == kNoGroup) continue;
       const ProgramGroup& group = program->group(instr.group());
       if (!over_shared_memory(group)) continue;
-      int64_t& largest = half[group.ranks.ranks];
+      int64_t& largest = half[group.members.ranks];
       for (size_t i = 0; i < instr.writes.size(); ++i)
         largest = std::max(largest, staged_by_call(*program, instr, i, group.place.count));
     }

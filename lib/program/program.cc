@@ -143,12 +143,12 @@ const ProgramGroup* group_on(const Program& program, Lane lane) {
 
 bool is_link(const Program& program, Lane lane) {
   const ProgramGroup* group = group_on(program, lane);
-  return group != nullptr && group->ranks.is_link();
+  return group != nullptr && group->members.is_link();
 }
 
 bool is_between_stages(const Program& program, Lane lane) {
   const ProgramGroup* group = group_on(program, lane);
-  return group != nullptr && group->ranks.axes().intersects(kStageAxes);
+  return group != nullptr && group->members.axes().intersects(kStageAxes);
 }
 
 Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
@@ -204,7 +204,7 @@ std::string_view lane_mark(Lane lane) {
 /// Returns " over tp", or " over cp by 1".
 std::string group_text(const Program& program, const Instr& instr) {
   if (instr.group() == kNoGroup) return "";
-  const std::string text = cat(" over ", program.group(instr.group()).ranks.label);
+  const std::string text = cat(" over ", program.group(instr.group()).members.label);
   return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.communication().shift) : text;
 }
 

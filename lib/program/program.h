@@ -162,10 +162,10 @@ CollectiveKind collective_kind(InstrKind kind);
 /// instructions.
 InstrKind instr_kind(CollectiveKind kind);
 
-/// ProgramGroup holds the ranks that collectives of a program run over, and this rank's place among
-/// them.
+/// ProgramGroup is a group over which collectives of a program run: its members, and this rank's
+/// place among them.
 struct ProgramGroup {
-  RankGroup ranks;
+  RankGroup members;
   MemberIndex place;
 };
 

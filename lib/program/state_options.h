@@ -121,10 +121,10 @@ inline MemberIndex unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
-/// UnitHolders specifies which ranks of StateGroups::model hold a unit's weights that the optimizer
-/// updates. `split` neighboring ranks divide the unit's tensors among themselves: tensor-parallel
-/// ranks, and for experts also the ranks with other experts. Each neighbor's part of the unit is
-/// cut into `parts`.
+/// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
+/// optimizer updates. `split` neighboring ranks divide the unit's tensors among themselves:
+/// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
+/// of the unit is cut into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
@@ -152,9 +152,9 @@ inline bool is_first_of_stage(const StateOptions& state) {
   return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }
 
-/// StateGroups holds the groups of a rank's programs by purpose. A group that would have only one
-/// rank is kNoGroup.
-struct StateGroups {
+/// GroupCollection holds the groups of a rank's programs, and which of them serves which purpose
+/// (like Megatron's ProcessGroupCollection). A group that would have only one rank is kNoGroup.
+struct GroupCollection {
   /// The groups of the program (Program::groups): each set of ranks once.
   std::vector<ProgramGroup> list;
   /// The group of all ranks.
@@ -185,16 +185,16 @@ struct StateGroups {
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }
 };
-StateGroups state_groups(const StateOptions& state);
+GroupCollection group_collection(const StateOptions& state);
 
 /// Returns the group of the ranks that a unit is sharded over (unit_place()).
-inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
+inline GroupId unit_group(const GroupCollection& groups, const Unit& /*unit*/) {
   return groups.shard;
 }
 
 /// Lists the groups of all ranks, each once, in the order in which communicators are opened: a
 /// rank's GroupIds count only the groups that it is a member of.
-std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
+std::vector<RankGroup> groups_of_all_ranks(const StateOptions& state);
 
 /// Computes which units are sharded over ranks: none at stage 0, all at stages 1 and 2, and all
 /// except small units at stage 3.

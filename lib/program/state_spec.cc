@@ -49,7 +49,7 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
 /// stages hold copies of the unit's matrix, the parts that these stages sum.
 std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const ModelDescription& model,
                                                    const StateOptions& options,
-                                                   const StateGroups& groups) {
+                                                   const GroupCollection& groups) {
   auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
@@ -148,7 +148,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
 }
 
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
-                                   const StateOptions& options, const StateGroups& groups,
+                                   const StateOptions& options, const GroupCollection& groups,
                                    int32_t micro_batches) {
   const Sharding cut = cut_states(partition, options);
   const std::vector<Tier> tiers = optimizer_tiers(partition, options);

@@ -148,7 +148,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
 /// Makes the specification of every unit, indexed by its id. `micro_batches` is the same as for
 /// UnitPlacement.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
-                                   const StateOptions& options, const StateGroups& groups,
+                                   const StateOptions& options, const GroupCollection& groups,
                                    int32_t micro_batches);
 
 }  // namespace ftrun

@@ -34,7 +34,7 @@ namespace {
 /// TransferPass decides where the sends and receives of one rank are inserted.
 class TransferPass {
  public:
-  TransferPass(const Program& program, const StateGroups& groups, DType dtype)
+  TransferPass(const Program& program, const GroupCollection& groups, DType dtype)
       : program_(program), groups_(groups), dtype_(dtype), touches_(find_touches(program)) {}
 
   void send(const PlacedTransfer& placed) {
@@ -76,7 +76,7 @@ class TransferPass {
   }
 
   const Program& program_;
-  const StateGroups& groups_;
+  const GroupCollection& groups_;
   const DType dtype_;
   const std::vector<Touches> touches_;
   std::vector<Insertion> insertions_;
@@ -86,7 +86,7 @@ class TransferPass {
 
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups,
+                      const StateOptions& state, const GroupCollection& groups,
                       const LayersOfModel& layers, DType dtype) {
   TransferPass pass(program, groups, dtype);
   std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const PlacedTransfer*> arriving;

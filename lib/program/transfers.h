@@ -53,7 +53,7 @@ struct PlacedTransfer {
 /// overlap the work before. `begins` holds the first plain instruction of each action.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups,
+                      const StateOptions& state, const GroupCollection& groups,
                       const LayersOfModel& layers, DType dtype);
 
 }  // namespace ftrun

@@ -42,7 +42,7 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
                              int32_t micro_batches)
     : partition_(partition),
       options_(options),
-      groups_(state_groups(options)),
+      groups_(group_collection(options)),
       specs_(state_specs(model, partition, options, groups_, micro_batches)),
       cut_(cut_states(partition, options)) {
   program.groups = groups_.list;

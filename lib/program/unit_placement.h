@@ -53,7 +53,7 @@ class UnitPlacement {
 
   /// Returns whether the step trains.
   bool trains() const { return !gradients_.empty(); }
-  const StateGroups& groups() const { return groups_; }
+  const GroupCollection& groups() const { return groups_; }
   const Partition& partition() const { return partition_; }
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
@@ -128,7 +128,7 @@ class UnitPlacement {
 
   const Partition& partition_;
   const StateOptions& options_;
-  const StateGroups groups_;
+  const GroupCollection groups_;
   const std::vector<StateSpec> specs_;
   const Sharding cut_;
   std::vector<UnitBuffer> parameters_;

@@ -162,7 +162,7 @@ class BucketsInFlight {
   /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
   /// ranks leaves them in the bucket.
   bool empties(const Instr& instr) const {
-    if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within(kLayerAxes))
+    if (instr.group() != kNoGroup && program_.group(instr.group()).members.runs_within(kLayerAxes))
       return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
       return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;

@@ -210,8 +210,8 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).format.dtype;
-  return group.ranks.is_link() && group.place.count == 2 &&
-         (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) ==
+  return group.members.is_link() && group.place.count == 2 &&
+         (group.members.ranks[static_cast<size_t>(group.place.index)] == group.members.sender) ==
              sends &&
          (dtype == instr.communication().dtype || dtype == DType::kU8) &&
          ranges[0].bytes % dtype_bytes(instr.communication().dtype) == 0;
@@ -401,7 +401,8 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kAllToAll:
     case InstrKind::kCountedAllToAll:
     case InstrKind::kShift:
-      return instr.lane == lane_of(instr.group()) && !program.group(instr.group()).ranks.is_link();
+      return instr.lane == lane_of(instr.group()) &&
+             !program.group(instr.group()).members.is_link();
     case InstrKind::kSend:
     case InstrKind::kReceive:
       return instr.lane == lane_of(instr.group()) && is_sound_transfer(program, instr);

@@ -167,7 +167,7 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
 }
 
 double InstrCosts::seconds_of_collective(const Instr& instr) const {
-  const RankGroup& group = program_.group(instr.group()).ranks;
+  const RankGroup& group = program_.group(instr.group()).members;
   const int ranks_on_node = ranks_on_node_[static_cast<size_t>(instr.group())];
   double seconds = 0;
   for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call)

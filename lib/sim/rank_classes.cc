@@ -188,7 +188,7 @@ World world_of(const RankClasses& classes, std::span<const Program* const> progr
   world.programs.assign(programs.begin(), programs.end());
   for (int rank = 0; rank < classes.ranks(); ++rank)
     world.ranks.push_back({.number = rank, .program = classes.class_of(rank), .groups = {}});
-  for (const RankGroup& group : state_groups_of_all(state)) {
+  for (const RankGroup& group : groups_of_all_ranks(state)) {
     for (const int member : group.ranks)
       world.ranks[static_cast<size_t>(member)].groups.push_back(
           static_cast<int32_t>(world.groups.size()));

@@ -26,15 +26,15 @@ namespace {
 /// The stages hold different units, so the copies may lie in different buffers and at different
 /// offsets.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
-  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
+  return instr.unit >= 0 && program.group(instr.group()).members.runs_within(kStageAxes);
 }
 
 /// Returns whether an instruction sums, over replicas, the shard that each member holds. The offset
 /// of the shard within the whole is then not announced.
 bool adds_parts(const Program& program, const Instr& instr) {
-  return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
+  return program.group(instr.group()).members.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
-           return group.ranks.runs_within(kStateAxes);
+           return group.members.runs_within(kStateAxes);
          });
 }
 
@@ -388,7 +388,7 @@ std::string Walk::group_name(LaneStep lane_step) const {
   const auto rank = static_cast<size_t>(lane_step.rank);
   const GroupId id = entry(lane_step).group;
   const int32_t group = world_.group_of(rank, id);
-  return group == World::kNotMember ? world_.program_of(rank).group(id).ranks.name()
+  return group == World::kNotMember ? world_.program_of(rank).group(id).members.name()
                                     : world_.groups[static_cast<size_t>(group)].name;
 }
 

@@ -166,7 +166,7 @@ void Session::open_communicators(const Config& config, const StateOptions& state
       gpu_->kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
                                  static_cast<DeviceStream>(sum.stream));
     };
-  const StateGroups groups = state_groups(state);
+  const GroupCollection groups = group_collection(state);
   communicators_ =
       std::make_unique<OwnedCommunicators>(*rendezvous_, groups.list, groups.model, options);
 }

@@ -402,7 +402,7 @@ void run_on_mesh(const StateOptions& mesh,
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
         mine.pipeline_stage = place.pp;
-        const StateGroups groups = state_groups(mine);
+        const GroupCollection groups = group_collection(mine);
         const OwnedCommunicators open(rendezvous, groups.list, groups.model,
                                       {.timeout = std::chrono::seconds(20)});
         body(rendezvous, open.communicators());

@@ -34,7 +34,7 @@ std::vector<bool> after(const Program& program, InstrId first) {
 /// group.
 bool is_within(const Program& program, const Instr& one, const Instr& other) {
   const auto ranks = [&](const Instr& instr) {
-    std::vector<int> all = program.group(instr.group()).ranks.ranks;
+    std::vector<int> all = program.group(instr.group()).members.ranks;
     std::ranges::sort(all);
     return all;
   };

@@ -254,7 +254,7 @@ inline std::vector<std::string> check(const Program& program) {
   const int rank =
       program.groups.empty()
           ? 0
-          : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
+          : program.groups[0].members.ranks[static_cast<size_t>(program.groups[0].place.index)];
   const RankProgram ranks[] = {{rank, &program}};
   return check_programs(std::span<const RankProgram>(ranks));
 }
@@ -262,7 +262,7 @@ inline std::vector<std::string> check(const Program& program) {
 /// Returns the axes of a group of the program ("dp_shard"). group_along() returns the group along
 /// these axes, or kNoGroup.
 inline std::string axes_in(const Program& program, GroupId group) {
-  return program.group(group).ranks.label;
+  return program.group(group).members.label;
 }
 inline GroupId group_along(const Program& program, const std::string& axes) {
   for (size_t g = 0; g < program.groups.size(); ++g)

@@ -85,7 +85,7 @@ bool equal_ranges(const std::vector<Range>& a, const std::vector<Range>& b, bool
 bool equal_groups(const Program& a, const Program& b) {
   return std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
                     [](const ProgramGroup& x, const ProgramGroup& y) {
-                      return x.ranks.label == y.ranks.label && x.place.count == y.place.count;
+                      return x.members.label == y.members.label && x.place.count == y.place.count;
                     });
 }
 

@@ -990,8 +990,8 @@ std::vector<std::pair<size_t, size_t>> neighbors(const Program& program) {
 }
 
 size_t common_ranks(const Program& program, GroupId a, GroupId b) {
-  const auto& ranks = program.group(a).ranks;
-  const auto& others = program.group(b).ranks.ranks;
+  const auto& ranks = program.group(a).members;
+  const auto& others = program.group(b).members.ranks;
   return static_cast<size_t>(std::count_if(others.begin(), others.end(),
                                            [&](int rank) { return ranks.index_of(rank) >= 0; }));
 }

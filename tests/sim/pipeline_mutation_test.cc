@@ -73,7 +73,7 @@ Range& moved_range(Instr& transfer) {
 std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_t rank, size_t at) {
   const Program& program = steps[rank].program;
   const Instr& own = program.instrs[at];
-  for (const int member : program.group(own.group()).ranks.ranks) {
+  for (const int member : program.group(own.group()).members.ranks) {
     if (static_cast<size_t>(member) == rank) continue;
     const Program& other = steps[static_cast<size_t>(member)].program;
     for (size_t i = 0; i < other.instrs.size(); ++i) {

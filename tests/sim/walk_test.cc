@@ -30,7 +30,7 @@ Program sums(int rank, const std::vector<Sum>& list) {
     Instr instr{.kind = InstrKind::kAllReduce};
     const auto at = std::find_if(
         program.groups.begin(), program.groups.end(),
-        [&](const ProgramGroup& group) { return group.ranks.ranks == sum.group.ranks; });
+        [&](const ProgramGroup& group) { return group.members.ranks == sum.group.ranks; });
     instr.detail = Communication{.group = static_cast<GroupId>(at - program.groups.begin())};
     instr.lane = lane_of(instr.group());
     instr.reads = instr.writes = {{0, 0, sum.bytes}};
