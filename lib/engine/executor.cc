@@ -107,8 +107,8 @@ class Executor::RunScope {
 
 void Executor::plan_gradient_norm(const Instr& instr) {
   require(gradient_norm_parts_.empty(), "a step has one gradient norm");
-  for (const Range& part : instr.reads) gradient_norm_parts_.push_back(span_of(part));
-  for (const Range& sum : instr.writes) gradient_norm_sums_.push_back(address<double>(sum));
+  for (const BufferRange& part : instr.reads) gradient_norm_parts_.push_back(span_of(part));
+  for (const BufferRange& sum : instr.writes) gradient_norm_sums_.push_back(address<double>(sum));
 }
 
 void Executor::run(StepRun& step) {
@@ -304,7 +304,7 @@ void Executor::run_instr(const Instr& instr) {
 }
 
 void Executor::clear(const Instr& instr) {
-  for (const Range& range : instr.writes) device_->clear(instr.lane, span_of(range));
+  for (const BufferRange& range : instr.writes) device_->clear(instr.lane, span_of(range));
 }
 
 void Executor::begin(const Instr& instr) {
@@ -321,7 +321,7 @@ void Executor::load_batch(const Instr& instr) {
   std::array<const void*, std::size(parts)> from;
   std::array<TypedSpan, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {
-    const Range& range = instr.writes[i];
+    const BufferRange& range = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
     if (bytes != range.bytes)
       bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
@@ -422,7 +422,7 @@ void Executor::run_transfer(const Instr& instr) {
   Communicator& link = *communicators_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);
   const bool sends = instr.kind == InstrKind::kSend;
-  const Range& range = sends ? instr.reads[0] : instr.writes[0];
+  const BufferRange& range = sends ? instr.reads[0] : instr.writes[0];
   const DType dtype = instr.communication().dtype;
   const int64_t count = range.bytes / dtype_bytes(dtype);
   const CallSite site{program_.at(range.buffer).name};

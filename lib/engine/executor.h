@@ -196,10 +196,12 @@ class Executor {
     return (*loss_slots_)[static_cast<size_t>(slot_of(number))];
   }
   Votes all_votes() const;
-  DType dtype(const Range& range) const { return program_.at(range.buffer).format.dtype; }
-  TypedSpan span_of(const Range& range) const { return ftrun::span_of(program_, memory_, range); }
+  DType dtype(const BufferRange& range) const { return program_.at(range.buffer).format.dtype; }
+  TypedSpan span_of(const BufferRange& range) const {
+    return ftrun::span_of(program_, memory_, range);
+  }
   template <typename T>
-  T* address(const Range& range) const {
+  T* address(const BufferRange& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
   }
 

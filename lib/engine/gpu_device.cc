@@ -78,7 +78,7 @@ bool GpuDevice::crosses_tiers(const Instr& instr) const {
 /// Returns whether the instruction needs host code, because it works on memory of the host tier or
 /// the disk.
 bool GpuDevice::works_on_host(const Instr& instr) const {
-  const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
+  const auto on_host = [&](const BufferRange& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
@@ -114,7 +114,7 @@ void GpuDevice::plan(const Instr& instr) {
   on_host_[static_cast<size_t>(id_of(instr))] = works_on_host(instr) ? 1 : 0;
   if (instr.kind == InstrKind::kLoadBatch) {
     int64_t bytes = 0;
-    for (const Range& part : instr.writes) bytes += aligned(part.bytes);
+    for (const BufferRange& part : instr.writes) bytes += aligned(part.bytes);
     batch_bytes_ = std::max(batch_bytes_, bytes);
     input_bytes_ += bytes;
   }
@@ -127,7 +127,7 @@ void GpuDevice::plan(const Instr& instr) {
     most = std::max(most, element_count(program_, instr.reads[1]));
   }
   if (instr.kind == InstrKind::kGradientNorm)
-    for (const Range& part : instr.reads) {
+    for (const BufferRange& part : instr.reads) {
       if (tier(part) == Tier::kDevice)
         summed_elements_ = std::max(summed_elements_, element_count(program_, part));
       else

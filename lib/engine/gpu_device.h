@@ -63,7 +63,7 @@ class GpuDevice final : public LaneDevice {
   InstrId id_of(const Instr& instr) const {
     return static_cast<InstrId>(&instr - program_.instrs.data());
   }
-  Tier tier(const Range& range) const { return program_.at(range.buffer).tier; }
+  Tier tier(const BufferRange& range) const { return program_.at(range.buffer).tier; }
   bool crosses_tiers(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);

@@ -33,7 +33,8 @@ struct TypedSpan {
 };
 
 /// Returns the span of a range of one of the programs that `memory` holds.
-inline TypedSpan span_of(const Program& program, const RankMemory& memory, const Range& range) {
+inline TypedSpan span_of(const Program& program, const RankMemory& memory,
+                         const BufferRange& range) {
   const Buffer& buffer = program.at(range.buffer);
   return {memory.at(program, range), buffer.format.dtype, element_count(program, range),
           buffer.tier};

@@ -20,7 +20,7 @@ struct GradientUse {
   int32_t micro_batch = -1;
   /// The chunk of this pipeline stage whose backward pass completes the gradient.
   int32_t chunk = 0;
-  Range whole;
+  BufferRange whole;
 };
 
 /// Reduction holds the instructions that reduce one unit's gradient.
@@ -48,7 +48,7 @@ class GradientReduction {
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
   /// and records the use of the unit's gradient.
-  Range range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
+  BufferRange range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix

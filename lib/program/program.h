@@ -97,18 +97,18 @@ inline bool in_shared_memory(const Buffer& buffer) {
   return buffer.peer_visible || buffer.in_gap;
 }
 
-/// Range is the bytes [offset, offset + bytes) of a buffer.
-struct Range {
+/// BufferRange is the bytes [offset, offset + bytes) of a buffer.
+struct BufferRange {
   BufferId buffer = -1;
   int64_t offset = 0;
   int64_t bytes = 0;
-  bool operator==(const Range&) const = default;
+  bool operator==(const BufferRange&) const = default;
 };
 
-bool overlaps(const Range& a, const Range& b);
+bool overlaps(const BufferRange& a, const BufferRange& b);
 /// Adds a range to a list; if a listed range ends where the new one begins, extends the listed
 /// range instead.
-void add_range(std::vector<Range>& ranges, const Range& range);
+void add_range(std::vector<BufferRange>& ranges, const BufferRange& range);
 
 /// GroupId is an index in Program::groups.
 using GroupId = int32_t;
@@ -172,7 +172,7 @@ struct ProgramGroup {
 /// Binding is the storage of one value of a layer's graph.
 struct Binding {
   ValueId value;
-  Range range;
+  BufferRange range;
 };
 
 // The structs below are the possible types of Instr::detail; each is used by some kinds of
@@ -249,8 +249,8 @@ struct Instr {
   /// The instructions that must be done before this one. Passes add the waits that do not follow
   /// from reads and writes; add_waits adds the rest.
   std::vector<InstrId> waits;
-  std::vector<Range> reads;
-  std::vector<Range> writes;
+  std::vector<BufferRange> reads;
+  std::vector<BufferRange> writes;
   /// The instruction runs only when the step's decision is `finite`.
   bool if_finite = false;
   /// The layer of the model and the micro-batch of the step; -1 where there is none.
@@ -293,7 +293,7 @@ struct Program {
   std::vector<Instr> instrs;
   /// Ranges of persistent buffers that hold data when the step begins: parameters and optimizer
   /// state. A step writes all other memory before it reads it.
-  std::vector<Range> initialized_ranges;
+  std::vector<BufferRange> initialized_ranges;
   /// The groups of the program's collectives, in the order in which communicators are opened. All
   /// programs of a rank have the same list.
   std::vector<ProgramGroup> groups;
@@ -307,7 +307,7 @@ struct Program {
     return static_cast<BufferId>(buffers.size()) - 1;
   }
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
-  Range whole(BufferId id) const { return {id, 0, at(id).bytes}; }
+  BufferRange whole(BufferId id) const { return {id, 0, at(id).bytes}; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
@@ -324,7 +324,7 @@ BufferId find_result(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
 /// place_buffers has placed them, in one arena.
-bool share_bytes(const Program& program, const Range& a, const Range& b);
+bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
@@ -339,12 +339,13 @@ bool is_between_stages(const Program& program, Lane lane);
 
 /// Make a collective, on its group's lane, and a copy, on the compute lane within one tier, else on
 /// the lane between the two tiers (to device, to host, disk). `unit` is Instr::unit.
-Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
-                      const Range& out, int32_t unit = -1);
-Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);
+Instr make_collective(InstrKind kind, const Communication& communication, const BufferRange& in,
+                      const BufferRange& out, int32_t unit = -1);
+Instr make_copy(const Program& program, const BufferRange& from, const BufferRange& to,
+                int32_t unit = -1);
 
 /// Counts the elements of a range by its buffer's dtype.
-int64_t element_count(const Program& program, const Range& range);
+int64_t element_count(const Program& program, const BufferRange& range);
 
 std::string_view instr_name(InstrKind kind);
 /// Returns "compute", "to device", ...; "communication" for the lanes of groups.

@@ -220,13 +220,13 @@ struct StatePiece {
   int64_t end = 0;
   /// The part of the piece that this rank writes into checkpoints.
   UnitRange saved;
-  Range range;
+  BufferRange range;
   /// The number of elements that share one value of the state.
   int64_t block = 1;
   /// The copy of the saved part, for a checkpoint that is written while training continues. It is
   /// empty if no copy is wanted, or if `range` lies on disk: copies of state on disk are at
   /// Buffer::shadow_offset.
-  Range snapshot;
+  BufferRange snapshot;
 
   /// Special values of `state`; other values are indices of optimizer states.
   static constexpr int32_t kParam = -1;

@@ -31,7 +31,8 @@ class StatePieces {
     const UnitRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
                     there = state.cuts.parameters ? own : UnitRange{0, unit.padded};
     const bool trains = placement_.trains(), master = trains && state.has_master;
-    const auto add = [&](int32_t kind, const UnitRange& part, const Range& range, int64_t block) {
+    const auto add = [&](int32_t kind, const UnitRange& part, const BufferRange& range,
+                         int64_t block) {
       pieces_.push_back({.state = kind,
                          .unit = unit.id,
                          .begin = part.begin,

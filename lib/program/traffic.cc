@@ -62,7 +62,7 @@ Traffic program_traffic(const Program& program) {
 
 DiskTraffic disk_traffic(const Program& program) {
   DiskTraffic traffic;
-  const auto on_disk = [&](const Range& range) {
+  const auto on_disk = [&](const BufferRange& range) {
     return program.at(range.buffer).tier == Tier::kNvme;
   };
   for (const Instr& instr : program.instrs) {

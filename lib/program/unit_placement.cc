@@ -27,8 +27,8 @@ Persistent parameter_buffer(const StorageFormat& format, DType compute) {
 
 }  // namespace
 
-Range add_temporary(Program& program, std::string name, Tier tier, Category category,
-                    const StorageFormat& format, int64_t elements, bool peer_visible) {
+BufferRange add_temporary(Program& program, std::string name, Tier tier, Category category,
+                          const StorageFormat& format, int64_t elements, bool peer_visible) {
   return program.whole(program.add({.name = std::move(name),
                                     .tier = tier,
                                     .category = category,
@@ -60,7 +60,7 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
   if (!options.persistent_kind) name += cat(".", first);
-  const Range whole =
+  const BufferRange whole =
       add_temporary(program, std::move(name), tier, options.category, options.format, elements,
                     options.peer_visible && tier == Tier::kDevice);
   program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.persistent_kind;
@@ -206,8 +206,8 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
                                              tier, elements, -1);
 }
 
-Range UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
-                           const UnitRange& elements) {
+BufferRange UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
+                                 const UnitRange& elements) {
   const UnitBuffer& kept = unit_buffers[static_cast<size_t>(id)];
   return {kept.buffer, kept.format.bytes(kept.offset + elements.begin - kept.first),
           kept.format.bytes(elements.size())};
@@ -228,7 +228,8 @@ int64_t StraddlingScales::blocks(Tier tier) const {
   return blocks;
 }
 
-Range StraddlingScales::range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const {
+BufferRange StraddlingScales::range(const StraddlingTensor& tensor, size_t state,
+                                    BufferId buffer) const {
   const int64_t size = dtype_bytes(DType::kF32);
   const int64_t first = static_cast<int64_t>(state) * blocks(tensor.tier) + tensor.first;
   return {buffer, first * size, tensor.blocks * size};

@@ -111,9 +111,9 @@ void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) 
 /// StagedOperands holds the operands of the updates of an interval, on the tier where the updates
 /// run. `states` has no value for states that the unit does not have.
 struct StagedOperands {
-  Range gradient;
-  Range weights;
-  std::vector<std::optional<Range>> states;
+  BufferRange gradient;
+  BufferRange weights;
+  std::vector<std::optional<BufferRange>> states;
 };
 
 /// UpdateStaging copies the operands of updates to the tier where the updates run, and copies the
@@ -150,7 +150,8 @@ class UpdateStaging {
   /// same tier, or have another dtype, the update itself writes them: their range is appended to
   /// `written`, and the result is true. If they are in another tier, instructions of `plan` copy
   /// them there afterwards.
-  bool write_parameters(std::vector<Range>& written, const Range& parameters, UnitUpdate& plan) {
+  bool write_parameters(std::vector<BufferRange>& written, const BufferRange& parameters,
+                        UnitUpdate& plan) {
     const StateSpec& state = placement_.spec(plan.unit);
     const Tier here = tier_of(written[0]);
     const Tier there = tier_of(parameters);
@@ -161,8 +162,8 @@ class UpdateStaging {
     };
     if (makes_copy) written.push_back(here == there ? parameters : stage(here));
     if (here == there) return makes_copy;
-    Range from = makes_copy ? written.back() : written[0];
-    const auto move = [&](const Range& to) {
+    BufferRange from = makes_copy ? written.back() : written[0];
+    const auto move = [&](const BufferRange& to) {
       plan.after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
@@ -173,18 +174,18 @@ class UpdateStaging {
   }
 
  private:
-  Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
+  Tier tier_of(const BufferRange& range) const { return program_.at(range.buffer).tier; }
 
   /// Returns a staging buffer. Each name has two buffers that updates use alternately, so the
   /// copies of one update overlap the work of the next one, and no more memory is used than for two
   /// updates.
-  Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
-               const UnitUpdate& plan) {
+  BufferRange staged(const std::string& name, Tier tier, const StorageFormat& format,
+                     int64_t elements, const UnitUpdate& plan) {
     const std::string full = cat(name, ".", tier_name(tier), ".", plan.staging_slot);
     const int64_t bytes = format.bytes(elements);
     auto found = buffers_.find(full);
     if (found == buffers_.end()) {
-      const Range none = add_temporary(program_, full, tier, Category::kStaging, format, 0);
+      const BufferRange none = add_temporary(program_, full, tier, Category::kStaging, format, 0);
       found = buffers_.emplace(full, none.buffer).first;
     }
     Buffer& buffer = program_.buffers[static_cast<size_t>(found->second)];
@@ -194,13 +195,13 @@ class UpdateStaging {
 
   /// Returns the range `at` itself if it lies on the tier where the unit is updated, otherwise a
   /// copy of it on that tier.
-  Range at_update_tier(const Range& at, const std::string& name, bool written,
-                       const UnitRange& interval, UnitUpdate& plan) {
+  BufferRange at_update_tier(const BufferRange& at, const std::string& name, bool written,
+                             const UnitRange& interval, UnitUpdate& plan) {
     const bool on_device = placement_.spec(plan.unit).tiers.optimizer == Tier::kDevice;
     const Tier here = on_device ? Tier::kDevice : Tier::kHost;
     const Buffer& buffer = program_.at(at.buffer);
     if (buffer.tier == here) return at;
-    const Range copied = staged(name, here, buffer.format, interval.size(), plan);
+    const BufferRange copied = staged(name, here, buffer.format, interval.size(), plan);
     plan.before.push_back(make_copy(program_, at, copied, plan.unit));
     plan.before.back().if_finite = true;
     if (written) plan.after.push_back(make_copy(program_, copied, at, plan.unit));
@@ -261,8 +262,8 @@ class UpdateBuilder {
 
   /// Returns the sub-range that holds elements `part` of the unit. `interval` is the range that
   /// holds elements `whole`.
-  Range subrange_of(const Range& interval, const UnitRange& elements,
-                    const UnitRange& whole) const {
+  BufferRange subrange_of(const BufferRange& interval, const UnitRange& elements,
+                          const UnitRange& whole) const {
     const Buffer& buffer = program_.at(interval.buffer);
     return {interval.buffer, interval.offset + buffer.format.bytes(elements.begin - whole.begin),
             buffer.format.bytes(elements.size())};
@@ -286,9 +287,9 @@ class UpdateBuilder {
   }
 
   void plan_update(const Unit& unit, const UnitRange& interval, UnitUpdate& plan) {
-    const Range parameters = placement_.parameters(unit.id, interval);
+    const BufferRange parameters = placement_.parameters(unit.id, interval);
     const StagedOperands operands = staging_.stage_operands(interval, true, plan);
-    std::vector<Range> weights{operands.weights};
+    std::vector<BufferRange> weights{operands.weights};
     const bool writes_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
     for (Instr& instr : plan.after) instr.if_finite = true;
@@ -357,7 +358,7 @@ class UpdateBuilder {
   void compute_straddling_scales() {
     if (scales_.tensors.empty()) return;
     for (const auto& [tier, old] : scales_.buffers) {
-      const Range all =
+      const BufferRange all =
           add_temporary(program_, cat(buffer_names::kNewScales, ".", tier_name(tier)), tier,
                         Category::kBuckets, {DType::kF32}, scales_.elements(tier),
                         placement_.groups().all != kNoGroup && tier == Tier::kDevice);
@@ -418,12 +419,12 @@ class UpdateBuilder {
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
   /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
   /// there.
-  void reduce_scales(const Range& scales, const std::set<GroupId>& cut_over) {
+  void reduce_scales(const BufferRange& scales, const std::set<GroupId>& cut_over) {
     std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
     const GroupId tensor = placement_.groups().tensor;
     if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
     if (groups.empty()) return;
-    Range on_device = scales;
+    BufferRange on_device = scales;
     if (program_.at(scales.buffer).tier == Tier::kHost) {
       on_device =
           add_temporary(program_, cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice,
@@ -494,7 +495,7 @@ void add_gradient_norm(Program& program, const StateOptions& options,
   program.instrs.push_back(std::move(sum));
   const GroupId model = placement.groups().model;
   if (model == kNoGroup) return;
-  const Range all = program.whole(norm);
+  const BufferRange all = program.whole(norm);
   program.instrs.push_back(make_collective(InstrKind::kAllReduce, {model, DType::kF64}, all, all));
 }
 

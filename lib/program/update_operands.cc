@@ -3,10 +3,10 @@
 namespace ftrun {
 
 std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr) {
-  const std::span<const Range> reads = instr.reads, writes = instr.writes;
+  const std::span<const BufferRange> reads = instr.reads, writes = instr.writes;
   if (reads.size() < 2) return std::nullopt;
   UpdateOperands operands{.gradient = reads[0], .weights = reads[1]};
-  const std::span<const Range> rest = reads.subspan(2);
+  const std::span<const BufferRange> rest = reads.subspan(2);
   const bool coded = !rest.empty() && program.at(rest[0].buffer).format.dtype == DType::kU8;
   const bool straddles = instr.update().blocks.has_value();
   if (straddles && !coded) return std::nullopt;

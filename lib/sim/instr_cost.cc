@@ -61,9 +61,9 @@ std::string slowdown_key(const Instr& instr) {
   return "";
 }
 
-int64_t total_bytes(const std::vector<Range>& ranges) {
+int64_t total_bytes(const std::vector<BufferRange>& ranges) {
   int64_t bytes = 0;
-  for (const Range& range : ranges) bytes += range.bytes;
+  for (const BufferRange& range : ranges) bytes += range.bytes;
   return bytes;
 }
 
@@ -139,7 +139,7 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
 
 bool InstrCosts::touches(const Instr& instr, Tier tier) const {
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges)
+    for (const BufferRange& range : *ranges)
       if (program_.at(range.buffer).tier == tier) return true;
   return false;
 }

@@ -56,7 +56,7 @@ class InstrCosts {
 };
 
 /// Adds up the bytes of ranges.
-int64_t total_bytes(const std::vector<Range>& ranges);
+int64_t total_bytes(const std::vector<BufferRange>& ranges);
 
 /// Returns the bytes of memory that an instruction outside the operation lists reads and writes.
 /// Bytes that it writes in place are also read.

@@ -99,7 +99,8 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
 
 // Memory.
 
-Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range, DType dtype) const {
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range,
+                                      DType dtype) const {
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = (range.bytes / 2 + size - 1) / size;
@@ -110,7 +111,7 @@ Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range, DT
   return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
 }
 
-Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range) const {
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
 }
 
@@ -285,7 +286,7 @@ void Interpreter::scramble_persistent(SymbolicRank& rank, std::mt19937_64& rando
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
   for (auto& cells : rank.persistent) fill_with_garbage(cells, random);
-  for (const Range& range : program.initialized_ranges) {
+  for (const BufferRange& range : program.initialized_ranges) {
     const auto buffer = static_cast<size_t>(range.buffer);
     std::copy_n(kept[buffer].begin() + range.offset / 2, range.bytes / 2,
                 rank.persistent[buffer].begin() + range.offset / 2);
@@ -330,7 +331,7 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane
   if (sender < 0 || receiver < 0) return fail("a send has no matching receive");
   const auto cells_of = [&](int32_t member) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
-    const Range& range = member == sender ? instr.reads[0] : instr.writes[0];
+    const BufferRange& range = member == sender ? instr.reads[0] : instr.writes[0];
     return cells(ranks_[static_cast<size_t>(member)], range, instr.communication().dtype);
   };
   const Cells from = cells_of(sender);
@@ -355,7 +356,7 @@ void Interpreter::combine(std::span<const int32_t> members, Walk::LaneStep lane_
     const auto r = static_cast<size_t>(member);
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Program& program = ranks_[r].step.program;
-    for (const Range& range : {instr.reads[index], instr.writes[index]})
+    for (const BufferRange& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).format.dtype != instr.communication().dtype &&
           program.at(range.buffer).format.dtype != DType::kU8)
         fail(cat("rank ", r, ": ", instr_text(ranks_[r], instr), " takes ",
@@ -450,7 +451,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return load_batch(rank, instr);
     case InstrKind::kClear:
     case InstrKind::kBegin:
-      for (const Range& range : instr.writes) {
+      for (const BufferRange& range : instr.writes) {
         const Cells to = cells(rank, range);
         for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
       }
@@ -499,7 +500,7 @@ bool is_sum(const Value& value) {
 }
 
 /// Finds the first value of an operation that has no storage; -1 if all have.
-ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
+ValueId without_place(const Op& op, const std::map<ValueId, BufferRange>& places) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());
   if (op.workspace >= 0) all.push_back(op.workspace);
@@ -514,7 +515,7 @@ void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   if (!has_ops(graph, instr)) return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
-  std::map<ValueId, Range> places;
+  std::map<ValueId, BufferRange> places;
   for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
   for (const Op& op : ops) {
     if (is_collective(op.kind))
@@ -605,7 +606,7 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
   const Cells gradient = cells(rank, operands.gradient), weights = cells(rank, operands.weights);
   const size_t states = operands.states.size();
   for (size_t s = 0; s < 1 + states; ++s) {
-    const Range& range = s == 0 ? operands.weights : operands.states[s - 1];
+    const BufferRange& range = s == 0 ? operands.weights : operands.states[s - 1];
     if (program.at(range.buffer).format.bytes(gradient.count) != range.bytes)
       return fail(cat(instr_text(rank, instr), " updates ", range.bytes, " bytes with ",
                       gradient.count, " elements"));
@@ -652,7 +653,7 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
                                  const UpdateOperands& operands) {
   const Cells gradient = cells(rank, operands.gradient);
   std::vector<Cells> written;
-  for (const Range& range : instr.writes) {
+  for (const BufferRange& range : instr.writes) {
     written.push_back(cells(rank, range));
     if (written.back().count != gradient.count)
       return fail(cat(instr_text(rank, instr), " updates ", written.back().count, " elements with ",

@@ -73,8 +73,8 @@ class Interpreter {
     int64_t count;  // elements
   };
 
-  Cells cells(SymbolicRank& rank, const Range& range, DType dtype) const;
-  Cells cells(SymbolicRank& rank, const Range& range) const;
+  Cells cells(SymbolicRank& rank, const BufferRange& range, DType dtype) const;
+  Cells cells(SymbolicRank& rank, const BufferRange& range) const;
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 

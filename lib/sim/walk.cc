@@ -44,7 +44,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
 void write_announcement(const Program& program, const Instr& instr, std::string& text) {
   text.clear();
   if (instr.is_transfer()) {
-    const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
+    const BufferRange& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
     append_text(text, "transfer ", dtype_name(instr.communication().dtype), " ", range.bytes,
                 " of ", program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
@@ -57,14 +57,15 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   if (instr.kind == InstrKind::kCountedAllToAll)
     append_text(text, " rows of ", instr.communication().row_elements);
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) append_text(text, " ", range.bytes);
+    for (const BufferRange& range : *ranges) append_text(text, " ", range.bytes);
   if (adds_copies_of_stages(program, instr)) {
     append_text(text, " ", category_name(program.at(instr.writes[0].buffer).category), " of unit ",
                 instr.unit);
     return;
   }
   const bool parts = adds_parts(program, instr);
-  for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
+  for (const BufferRange& range :
+       instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     append_text(text, " ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
 }
 
@@ -398,8 +399,8 @@ std::string Walk::collective_text(LaneStep lane_step) const {
   const Program& program = world_.program_of(static_cast<size_t>(lane_step.rank));
   const Instr& now = instr(lane_step);
   int64_t bytes = 0;
-  const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
-  for (const Range& range : ranges) bytes += range.bytes;
+  const std::vector<BufferRange>& ranges = now.writes.empty() ? now.reads : now.writes;
+  for (const BufferRange& range : ranges) bytes += range.bytes;
   return cat(instr_text(lane_step), " with ", bytes, " bytes of ",
              program.at(ranges[0].buffer).name, " as ", dtype_name(now.communication().dtype),
              " over ", group_name(lane_step));

@@ -20,7 +20,7 @@ std::vector<std::vector<size_t>> instrs_by_buffer(const Program& program) {
   std::vector<std::vector<size_t>> out(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
-      for (const Range& range : *ranges) out[static_cast<size_t>(range.buffer)].push_back(i);
+      for (const BufferRange& range : *ranges) out[static_cast<size_t>(range.buffer)].push_back(i);
   }
   return out;
 }
@@ -283,7 +283,7 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
     const auto buffer = static_cast<BufferId>(program.buffers.size());
     program.buffers.push_back(
         {.name = cat("b", buffer), .bytes = weight * kUnit, .peer_visible = true});
-    const Range whole{buffer, 0, weight * kUnit};
+    const BufferRange whole{buffer, 0, weight * kUnit};
     program.instrs.push_back({.kind = InstrKind::kAllReduce,
                               .lane = lane_of(group),
                               .reads = {whole},

@@ -221,7 +221,7 @@ TEST_CASE("deferred weight gradients find what input gradients saved for them, e
   for (const Buffer& buffer : program.buffers) deferred += buffer.name.starts_with("deferred.");
   CHECK(deferred == 3);
   // No value is kept for weight gradients that do not read it.
-  const auto early = [&](const Range& range) {
+  const auto early = [&](const BufferRange& range) {
     return program.buffers[static_cast<size_t>(range.buffer)].name.starts_with(
         "saved_for_input_grad.");
   };

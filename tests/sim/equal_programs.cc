@@ -76,10 +76,12 @@ bool touches_parts(const Instr& instr) {
   }
 }
 
-bool equal_ranges(const std::vector<Range>& a, const std::vector<Range>& b, bool parts) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Range& x, const Range& y) {
-    return x.buffer == y.buffer && x.bytes == y.bytes && (parts || x.offset == y.offset);
-  });
+bool equal_ranges(const std::vector<BufferRange>& a, const std::vector<BufferRange>& b,
+                  bool parts) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(), [&](const BufferRange& x, const BufferRange& y) {
+        return x.buffer == y.buffer && x.bytes == y.bytes && (parts || x.offset == y.offset);
+      });
 }
 
 bool equal_groups(const Program& a, const Program& b) {
