@@ -472,7 +472,7 @@ void Executor::decide(const Instr& instr) {
 }
 
 FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& operands) const {
-  const UpdateRange& update = instr.update();
+  const UpdateDetail& update = instr.update();
   FlatUpdate flat;
   flat.parameters = address<std::byte>(operands.weights);
   flat.parameter_dtype = dtype(operands.weights);

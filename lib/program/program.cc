@@ -224,7 +224,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
                       : "")
       << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_text(program, instr);
   if (instr.runs_ops() && instr.ops().accumulate) out << " accumulate";
-  if (const auto* update = std::get_if<UpdateRange>(&instr.detail))
+  if (const auto* update = std::get_if<UpdateDetail>(&instr.detail))
     out << (update->decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);
   if (!instr.writes.empty()) out << "  writes " << ranges_text(program, instr.writes);

@@ -211,9 +211,9 @@ struct Communication {
   int64_t row_elements = 1;
 };
 
-/// UpdateRange is the detail of kUpdate and kComputeScales. UpdateOperands
+/// UpdateDetail is the detail of kUpdate and kComputeScales. UpdateOperands
 /// (program/update_operands.h) names the ranges that they read and write.
-struct UpdateRange {
+struct UpdateDetail {
   /// The update applies weight decay.
   bool decay = false;
   /// The update also writes the copy of the weights in the dtype of computation.
@@ -259,7 +259,8 @@ struct Instr {
   /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
   /// Data that only this kind of instruction has; std::monostate for kinds without any.
-  std::variant<std::monostate, LayerOps, Communication, GradientNormSlots, UpdateRange, DiskRequest>
+  std::variant<std::monostate, LayerOps, Communication, GradientNormSlots, UpdateDetail,
+               DiskRequest>
       detail;
 
   bool runs_ops() const { return std::holds_alternative<LayerOps>(detail); }
@@ -275,8 +276,8 @@ struct Instr {
   /// Returns the instruction's group; kNoGroup where it does not communicate.
   GroupId group() const { return communicates() ? communication().group : kNoGroup; }
   /// Returns the detail of a kUpdate or kComputeScales.
-  const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
-  UpdateRange& update() { return std::get<UpdateRange>(detail); }
+  const UpdateDetail& update() const { return std::get<UpdateDetail>(detail); }
+  UpdateDetail& update() { return std::get<UpdateDetail>(detail); }
   bool starts_early() const {
     const auto* disk = std::get_if<DiskRequest>(&detail);
     return disk != nullptr && disk->starts_early;

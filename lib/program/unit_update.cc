@@ -254,10 +254,10 @@ class UpdateBuilder {
                             options_.update_elements);
   }
 
-  /// Splits an interval of a unit into parts that each have a single update kind.
-  std::vector<UpdatePart> parts_of(const Unit& unit, const UnitRange& interval) const {
+  /// Splits an interval of a unit into ranges that each have a single update kind.
+  std::vector<UpdateKindRange> ranges_of(const Unit& unit, const UnitRange& interval) const {
     const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
-    return update_parts(unit, kind_of, interval.begin, interval.end);
+    return update_kind_ranges(unit, kind_of, interval.begin, interval.end);
   }
 
   /// Returns the sub-range that holds elements `part` of the unit. `interval` is the range that
@@ -304,7 +304,7 @@ class UpdateBuilder {
                                        subrange_of(weights.back(), padding, interval), unit.id));
       plan.updates.back().if_finite = true;
     };
-    for (const UpdatePart& part : parts_of(unit, interval)) {
+    for (const UpdateKindRange& part : ranges_of(unit, interval)) {
       pass_padding(part.begin);
       done = part.end;
       Instr update = update_of(unit, part, operands, interval);
@@ -317,7 +317,7 @@ class UpdateBuilder {
   }
 
   /// Makes the update of a part of an interval, without the copy of its weights.
-  Instr update_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
+  Instr update_of(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
                   const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr update;
@@ -325,7 +325,7 @@ class UpdateBuilder {
     update.unit = unit.id;
     update.if_finite = true;
     update.detail =
-        UpdateRange{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
+        UpdateDetail{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
     update.reads = {subrange_of(operands.gradient, elements, interval)};
     update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
@@ -345,7 +345,7 @@ class UpdateBuilder {
   // and encode their elements with it.
 
   /// Adds the scales that a part reads, if its tensor straddles blocks.
-  void add_scales(const UpdatePart& part, Instr& instr) const {
+  void add_scales(const UpdateKindRange& part, Instr& instr) const {
     if (part.kind.straddling < 0 || scales_.states == 0) return;
     const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling);
     const Slice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
@@ -386,25 +386,25 @@ class UpdateBuilder {
 
   void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
     for (const UnitRange& interval : intervals_of(unit.id)) {
-      std::vector<UpdatePart> parts = parts_of(unit, interval);
-      std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
+      std::vector<UpdateKindRange> parts = ranges_of(unit, interval);
+      std::erase_if(parts, [](const UpdateKindRange& part) { return part.kind.straddling < 0; });
       if (parts.empty()) continue;
       scales.push_back({.unit = unit.id, .staging_slot = static_cast<int>(scales.size() % 2)});
       UnitUpdate& plan = scales.back();
       const StagedOperands operands = staging_.stage_operands(interval, false, plan);
-      for (const UpdatePart& part : parts)
+      for (const UpdateKindRange& part : parts)
         plan.updates.push_back(scales_of(unit, part, operands, interval));
     }
   }
 
-  Instr scales_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
+  Instr scales_of(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
                   const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr scales;
     scales.kind = InstrKind::kComputeScales;
     scales.unit = unit.id;
     scales.if_finite = true;
-    scales.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
+    scales.detail = UpdateDetail{.first_element = index_.at(unit.id) + part.begin};
     scales.reads = {subrange_of(operands.gradient, elements, interval),
                     subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
@@ -457,7 +457,7 @@ class UpdateBuilder {
   std::map<Tier, BufferId> new_scales_;
   UpdateStaging staging_;
   /// The index of each unit's first element among all parameters that this tensor-parallel rank
-  /// uses (UpdateRange::first_element).
+  /// uses (UpdateDetail::first_element).
   const FlatLayout index_;
 };
 

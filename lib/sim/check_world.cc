@@ -368,7 +368,7 @@ bool has_its_detail(const Instr& instr) {
       return std::holds_alternative<GradientNormSlots>(instr.detail);
     case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
-      return std::holds_alternative<UpdateRange>(instr.detail);
+      return std::holds_alternative<UpdateDetail>(instr.detail);
     case InstrKind::kCopy:
       return std::holds_alternative<std::monostate>(instr.detail) ||
              std::holds_alternative<DiskRequest>(instr.detail);

@@ -102,7 +102,7 @@ class TraitFinder {
   void add_updates(const Unit& unit, const UnitRange& own, Traits& traits) const {
     for (const UnitRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
-      for (const UpdatePart& part : update_parts(
+      for (const UpdateKindRange& part : update_kind_ranges(
                unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin,
                interval.end))
         traits.insert(traits.end(),

@@ -30,7 +30,7 @@ bool equal_details(const Communication& a, const Communication& b) {
          a.row_elements == b.row_elements;
 }
 /// Compares updates; the elements that are updated may differ, because they are a rank's own part.
-bool equal_details(const UpdateRange& a, const UpdateRange& b) {
+bool equal_details(const UpdateDetail& a, const UpdateDetail& b) {
   return a.decay == b.decay && a.writes_copy == b.writes_copy &&
          a.blocks.has_value() == b.blocks.has_value();
 }
