@@ -98,7 +98,7 @@ class Reuse {
 /// than once in a step over all shards.
 std::map<UnitId, BufferRange> place_secondary(Program& program, const UnitPlacement& placement,
                                               const std::vector<GatherSpan>& spans) {
-  const MemberIndex secondary = program.place_in(placement.groups().secondary);
+  const GroupPlace secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
@@ -177,7 +177,7 @@ class GatherBuilder {
   /// Copies this rank's secondary shard out of the gathered unit. The copy runs on the lane of the
   /// gather, so that compute does not wait for it.
   Instr keep_secondary_shard(const Instr& gather, const BufferRange& shard) const {
-    const MemberIndex secondary = program_.place_in(placement_.groups().secondary);
+    const GroupPlace secondary = program_.place_in(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};

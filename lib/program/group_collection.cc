@@ -80,7 +80,7 @@ GroupCollection group_collection(const StateOptions& state) {
                              });
     rule.group_id(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
     if (known != list.end()) continue;
-    const MemberIndex place{group.size(), group.index_of(rank)};
+    const GroupPlace place{group.size(), group.index_of(rank)};
     list.push_back({std::move(group), place});
   }
   return groups;

@@ -166,7 +166,7 @@ InstrKind instr_kind(CollectiveKind kind);
 /// place among them.
 struct ProgramGroup {
   RankGroup members;
-  MemberIndex place;
+  GroupPlace place;
 };
 
 /// Binding is the storage of one value of a layer's graph.
@@ -299,7 +299,7 @@ struct Program {
   /// programs of a rank have the same list.
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
-  MemberIndex stage;
+  GroupPlace stage;
   /// Bytes of each arena; set by place_buffers.
   ArenaBytes arena_bytes{};
 
@@ -313,9 +313,7 @@ struct Program {
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
-  MemberIndex place_in(GroupId id) const {
-    return id == kNoGroup ? MemberIndex{} : group(id).place;
-  }
+  GroupPlace place_in(GroupId id) const { return id == kNoGroup ? GroupPlace{} : group(id).place; }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.

@@ -38,13 +38,13 @@ struct StateOptions {
   /// This rank's place along the axis dp_shard. The ranks along this axis read different sequences
   /// and share one copy of the state. sample_place() and state_place() return the place among all
   /// ranks that divide the samples, or the state.
-  MemberIndex dp_shard;
+  GroupPlace dp_shard;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
   /// This rank's place among the ranks that share each row of tokens (context parallelism). They
   /// read the same sequences, and share one copy of the state with all ranks along dp_shard.
-  MemberIndex context;
+  GroupPlace context;
   /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
   /// It divides the number of state ranks; 1 = none.
@@ -52,7 +52,7 @@ struct StateOptions {
   /// This rank's place among the ranks that share each layer (tensor parallelism), and the number
   /// of neighbors among them that use the same part of a tensor with fewer parts than ranks
   /// (key/value heads); 1 = none.
-  MemberIndex tensor;
+  GroupPlace tensor;
   int tensor_copies = 1;
   /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
   /// first and the last stage each have a copy of the same matrix (tied embeddings).
@@ -102,14 +102,14 @@ struct StateOptions {
 
 /// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
 /// sequences: batches, the loader and evaluations are divided among them.
-inline MemberIndex sample_place(const StateOptions& state) {
+inline GroupPlace sample_place(const StateOptions& state) {
   return {state.replicas * state.dp_shard.count,
           state.replica * state.dp_shard.count + state.dp_shard.index};
 }
 
 /// Returns this rank's place among the state ranks: the ranks along kStateAxes (dp_shard x cp).
 /// They share one copy of the state that belongs to one tensor-parallel rank of one pipeline stage.
-inline MemberIndex state_place(const StateOptions& state) {
+inline GroupPlace state_place(const StateOptions& state) {
   return {state.dp_shard.count * state.context.count,
           state.dp_shard.index * state.context.count + state.context.index};
 }
@@ -117,7 +117,7 @@ inline MemberIndex state_place(const StateOptions& state) {
 /// Returns this rank's place among the ranks that a unit is sharded over. At present these are the
 /// state ranks for every unit. Units that differ between state ranks, such as experts, would have
 /// another place here and another group in their StateSpec.
-inline MemberIndex unit_place(const StateOptions& state, const Unit& /*unit*/) {
+inline GroupPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 

@@ -122,7 +122,7 @@ class StatePieces {
 
   UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
-    const MemberIndex place = placement_.spec(id).place;
+    const GroupPlace place = placement_.spec(id).place;
     const Sharding& cut = placement_.sharding();
     const UnitRange part =
         cut.is_cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);

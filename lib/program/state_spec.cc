@@ -16,7 +16,7 @@ namespace {
 /// because the tier must not change the order of additions. With one micro-batch there is nothing
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
-bool reduces_micro_batches(const StateOptions& options, MemberIndex place, int32_t micro_batches) {
+bool reduces_micro_batches(const StateOptions& options, GroupPlace place, int32_t micro_batches) {
   return options.zero_stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }

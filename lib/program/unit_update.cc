@@ -472,7 +472,7 @@ void add_gradient_norm(Program& program, const StateOptions& options,
                        const UnitPlacement& placement, BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
-  const MemberIndex tensor = options.tensor;
+  const GroupPlace tensor = options.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
   const GradientNormSlots slots{
       ranks, ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};

@@ -180,7 +180,7 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
 /// exchange, or are U8.
 void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const MemberIndex group = program.place_in(instr.group());
+  const GroupPlace group = program.place_in(instr.group());
   const bool is_all_reduce = instr.kind == InstrKind::kAllReduce;
   const bool is_all_gather = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -318,7 +318,7 @@ bool is_sound_measure(const Program& program, const Instr& instr) {
 }
 
 /// Returns this rank's place in the group whose all-reduce sums a buffer.
-MemberIndex place_of_sum(const Program& program, BufferId buffer) {
+GroupPlace place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
       return program.place_in(instr.group());
@@ -330,7 +330,7 @@ MemberIndex place_of_sum(const Program& program, BufferId buffer) {
 /// the same bits on all ranks. If ranks share slots, the all-reduce adds their sums.
 bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
-  MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
+  GroupPlace place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
   const auto& slots = std::get<GradientNormSlots>(instr.detail);

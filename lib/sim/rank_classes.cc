@@ -54,7 +54,7 @@ class TraitFinder {
     state_.context.index = index % state_.context.count;
     RankTraits shard;
     for (const Unit* unit : units_) {
-      const MemberIndex place = unit_place(state_, *unit);
+      const GroupPlace place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
       add_gradient_norm_parts(*unit, own, shard.gradient_norm_parts);
       if (!sharding_.is_cut(unit->id)) continue;

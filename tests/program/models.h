@@ -205,7 +205,7 @@ inline Program program_of_touches(const std::vector<Touch>& touches) {
 
 /// Returns the program of a rank that exchanges 4096 bytes by each kind of instruction: all-to-all,
 /// shift by `by` ranks, and counted rows of `row_elements` elements.
-inline Program exchanges(MemberIndex place, int by, int64_t row_elements = 8) {
+inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
