@@ -73,7 +73,7 @@ void declare_placement_sections(Schema& s) {
       .in_unit("stages");
   pipeline.key(
       "partition", &PipelineConfig::partition,
-      "Measure that is balanced over the parts of the model. best: the time of forward and "
+      "Measure that is balanced over the model chunks. best: the time of forward and "
       "backward. parameters: the number of parameters. uniform: the number of layers, embedding "
       "and head included. type:REGEX: the number of layers whose class matches (decoder layers).");
   pipeline.checked_only<bool>("seed_layers", false, "Seeds the random numbers of each layer.");

@@ -76,7 +76,7 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : placement_.unit(id).layers)
     if (pipeline.holds(options_.pipeline_stage, layer))
-      return pipeline.chunk_of(pipeline.part_with(layer));
+      return pipeline.chunk_of(pipeline.model_chunk_with(layer));
   bug("a gradient is made by a layer of the stage");
 }
 

@@ -593,7 +593,7 @@ void StepBuilder::add_phase(const ScheduleAction& action, BufferId result) {
   receive(moved.received, number, flow);
   const InstrKind kind = kind_of(action.phase);
   const LayerRange chunk =
-      pipeline().layers(pipeline().part_of(stage, action.chunk), layer_count());
+      pipeline().layers(pipeline().model_chunk_of(stage, action.chunk), layer_count());
   const auto layers = static_cast<size_t>(chunk.end - chunk.first);
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;

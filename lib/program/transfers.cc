@@ -15,18 +15,18 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
   if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
   const auto transfer_between = [&](int from, int to) {
-    const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.parts();
+    const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.model_chunks();
     if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
     const int32_t layer = pipeline.layers(std::min(from, to), layers.count).end - 1;
     if (gradient && layer < layers.first_trained) return Transfer{};
     return Transfer{layer, action.micro_batch, gradient, pipeline.stage_of(from),
                     pipeline.stage_of(to)};
   };
-  const int part = pipeline.part_of(stage, action.chunk);
-  // Outputs go to the next part, gradients to the previous part.
+  const int model_chunk = pipeline.model_chunk_of(stage, action.chunk);
+  // Outputs go to the next chunk, gradients to the previous chunk.
   const int ahead = gradient ? -1 : 1;
-  return {.received = transfer_between(part - ahead, part),
-          .sent = transfer_between(part, part + ahead)};
+  return {.received = transfer_between(model_chunk - ahead, model_chunk),
+          .sent = transfer_between(model_chunk, model_chunk + ahead)};
 }
 
 namespace {

@@ -19,7 +19,7 @@ using testing::train_on_emulated_mesh;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
-/// Returns a config of a ZeRO stage, with pipeline stages of one part each.
+/// Returns a config of a ZeRO stage, with pipeline stages of one chunk each.
 Config staged(int64_t stage) {
   Config config = testing::config_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
@@ -54,9 +54,9 @@ TEST_CASE("gpu mesh: stages of a pipeline get the CPU's bits, with every schedul
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     Config config = testing::config_of_stage(1);
     config.parallel.schedule = schedule;
-    const bool two_parts =
+    const bool two_chunks =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
-    config.parallel.virtual_stages = two_parts ? 2 : 1;
+    config.parallel.virtual_stages = two_chunks ? 2 : 1;
     INFO(name_of(schedule));
     require_same_bits(config, model, {.stages = 2, .micro_batches = 4});
   }

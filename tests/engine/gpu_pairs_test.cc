@@ -75,7 +75,7 @@ OptimizerType optimizer_type_of(const AxisValues& row) {
 PipelineSchedule schedule_of(const AxisValues& row) {
   return kSchedules[row[kSchedule]];
 }
-bool has_two_parts(const AxisValues& row) {
+bool has_two_chunks(const AxisValues& row) {
   return schedule_of(row) == PipelineSchedule::kInterleaved ||
          schedule_of(row) == PipelineSchedule::kZbV;
 }
@@ -99,8 +99,8 @@ ModelConfig model_of(const AxisValues& row) {
     model.hidden = model.feed_forward = testing::kNf4Block * mesh_of(row).tensor;
     model.head_size = model.hidden / model.query_heads;
   }
-  const int parts = mesh_of(row).stages * (has_two_parts(row) ? 2 : 1);
-  return testing::with_layers(model, std::max(2, parts));
+  const int model_chunks = mesh_of(row).stages * (has_two_chunks(row) ? 2 : 1);
+  return testing::with_layers(model, std::max(2, model_chunks));
 }
 
 bool is_possible(const AxisValues& row) {
@@ -123,7 +123,7 @@ bool is_possible(const AxisValues& row) {
 Config config_of(const AxisValues& row) {
   Config config = testing::config_of_stage(row[kStage]);
   config.parallel.schedule = schedule_of(row);
-  config.parallel.virtual_stages = has_two_parts(row) ? 2 : 1;
+  config.parallel.virtual_stages = has_two_chunks(row) ? 2 : 1;
   if (row[kSecondary] > 0) config.zero.hpz_partition_size = 2;
   testing::set_precision(config, precision_of(row));
   testing::set_adapter(config, adapter_of(row));

@@ -196,11 +196,11 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
       const bool has_logits = find_result(plan.program) >= 0;
       const bool last = fixture.plan.options.state.pipeline_stage ==
                         fixture.plan.options.state.pipeline.stage_of(
-                            fixture.plan.options.state.pipeline.parts() - 1);
+                            fixture.plan.options.state.pipeline.model_chunks() - 1);
       require(has_logits == last, "the stage with the head has logits");
       // The first rank of the stage that has the head chooses the tokens.
       const int head = fixture.plan.options.state.pipeline.stage_of(
-          fixture.plan.options.state.pipeline.parts() - 1);
+          fixture.plan.options.state.pipeline.model_chunks() - 1);
       const int chooser = head * layout.mesh.ranks() / layout.mesh.stages;
       const auto tokens = generate(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
                                    {.tokens = 10, .chooser = chooser, .has_logits = has_logits},

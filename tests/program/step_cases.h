@@ -222,11 +222,11 @@ inline StepCase random_step_case(std::mt19937_64& random) {
 inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineSchedule kind,
                          int stages, int chunks) {
   const auto layers = static_cast<int32_t>(step_case.built.model.layers.size());
-  const int parts = stages * chunks;
+  const int model_chunks = stages * chunks;
   std::vector<int32_t> cuts(static_cast<size_t>(layers) - 1);
   std::iota(cuts.begin(), cuts.end(), 1);
   std::shuffle(cuts.begin(), cuts.end(), random);
-  cuts.resize(static_cast<size_t>(parts) - 1);
+  cuts.resize(static_cast<size_t>(model_chunks) - 1);
   std::sort(cuts.begin(), cuts.end());
   cuts.insert(cuts.begin(), 0);
   cuts.push_back(layers);
@@ -234,7 +234,7 @@ inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineS
   step_case.options.schedule = kind;
   step_case.mesh.stages = stages;
   state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
-  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
+  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(model_chunks - 1) != 0;
 }
 
 /// Draws a step case of at most eight ranks, with at least two stages.

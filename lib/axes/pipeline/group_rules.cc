@@ -10,8 +10,9 @@ namespace {
 /// Returns the pairs of stages that send to each other, the lower stage first.
 std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
   std::set<std::pair<int, int>> pairs;
-  for (int part = 0; part + 1 < pipeline.parts(); ++part) {
-    const auto [low, high] = std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
+  for (int model_chunk = 0; model_chunk + 1 < pipeline.model_chunks(); ++model_chunk) {
+    const auto [low, high] =
+        std::minmax({pipeline.stage_of(model_chunk), pipeline.stage_of(model_chunk + 1)});
     if (low != high) pairs.emplace(low, high);
   }
   return pairs;
