@@ -442,7 +442,7 @@ void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
 void GpuDevice::compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
                                const OptimizerConfig& optimizer) {
   if (tier != Tier::kDevice) return host_.compute_scales(lane, update, tier, optimizer);
-  kernels().measure_codes(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
+  kernels().compute_scales(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }
 
 std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {

@@ -107,7 +107,8 @@ class LaneDevice {
                                std::span<double* const> to) = 0;
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) = 0;
-  /// Computes the new scales (measure_codes()) of the values that update() will write.
+  /// Computes the new scales (compute_scales() of kernels.h) of the values that update() will
+  /// write.
   virtual void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
                               const OptimizerConfig& optimizer) = 0;
 

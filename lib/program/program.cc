@@ -69,7 +69,7 @@ std::string_view instr_name(InstrKind kind) {
       "accumulate",
       "gradient_norm",
       "decide",
-      "measure",
+      "compute_scales",
       "update",
   });
   return kNames[static_cast<size_t>(kind)];

@@ -309,7 +309,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
 }
 
 /// Returns whether a kComputeScales is sound: it writes exactly the new scales that it reads.
-bool is_sound_measure(const Program& program, const Instr& instr) {
+bool is_sound_scale_computation(const Program& program, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
   return have_elements(program, instr, operands->updated) &&
@@ -418,7 +418,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kDecide:
       return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
     case InstrKind::kComputeScales:
-      return instr.lane == Lane::kCompute && is_sound_measure(program, instr);
+      return instr.lane == Lane::kCompute && is_sound_scale_computation(program, instr);
     case InstrKind::kUpdate:
       return instr.lane == Lane::kCompute && is_sound_update(program, instr);
   }

@@ -516,11 +516,11 @@ void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConf
   });
 }
 
-void EmulatedGpu::measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                                const StepScalars* scalars, DeviceStream stream) {
+void EmulatedGpu::compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                                 const StepScalars* scalars, DeviceStream stream) {
   put(stream, [this, there = seen(update), config, at = seen(scalars)] {
-    if (operations_) return operations_->measure_codes(there, config, at, operations_stream_);
-    ftrun::measure_codes(there, config, *at);
+    if (operations_) return operations_->compute_scales(there, config, at, operations_stream_);
+    ftrun::compute_scales(there, config, *at);
   });
 }
 

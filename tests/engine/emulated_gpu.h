@@ -87,8 +87,8 @@ class EmulatedGpu final : public DeviceKernels {
                       void* scratch, DeviceStream stream) override;
   void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                         const StepScalars* scalars, DeviceStream stream) override;
-  void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                     const StepScalars* scalars, DeviceStream stream) override;
+  void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                      const StepScalars* scalars, DeviceStream stream) override;
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                DeviceStream stream) override;
   void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,

@@ -305,7 +305,7 @@ TEST_CASE(
             random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         optimizer_update(whole.update(p, g), config, s);
         Floats new_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
-        for (const bool measures : {true, false})
+        for (const bool only_scales : {true, false})
           for (int64_t part = 0; part < shape.parts; ++part) {
             Part& own = parts[static_cast<size_t>(part)];
             const Floats own_g = columns_of(g, part);
@@ -323,8 +323,8 @@ TEST_CASE(
               }
               u.blocks = {
                   .offset = first, .row = shape.columns, .width = width, .first = part * width};
-              if (measures)
-                measure_codes(u, config, s);
+              if (only_scales)
+                compute_scales(u, config, s);
               else
                 optimizer_update(u, config, s);
             }

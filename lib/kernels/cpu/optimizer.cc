@@ -189,13 +189,13 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
   });
 }
 
-void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                   const StepScalars& scalars) {
+void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                    const StepScalars& scalars) {
   const FlatUpdate used = with_states_of(update, config);
   require(used.state_dtype == DType::kU8 && used.new_scales[0] != nullptr,
-          "scales of codes are measured");
+          "only states that are codes have scales to compute");
   run_coded(used, config, scalars,
-            flat_kernels().coded_update[static_cast<size_t>(config.type)].measuring);
+            flat_kernels().coded_update[static_cast<size_t>(config.type)].compute_scales);
 }
 
 }  // namespace ftrun

@@ -93,11 +93,11 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
-/// CodedUpdateKernels update states that are codes, or only measure their new scales. Entries are
+/// CodedUpdateKernels update states that are codes, or only compute their new scales. Entries are
 /// by the types of parameters and gradients; null for rules without codes.
 struct CodedUpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
-  UpdateKernel measuring[kStateTypes][kFlatTypes];
+  UpdateKernel compute_scales[kStateTypes][kFlatTypes];
 };
 
 /// FlatKernels holds the vector code on flat ranges, indexed by the types that it reads and writes.

@@ -249,8 +249,8 @@ TEST_CASE(
             host.blocks = device.blocks = columns;
             host.new_scales = {new_first.data(), new_second.data()};
             device.new_scales = {dn_first.as<float>(), dn_second.as<float>()};
-            measure_codes(host, config, s);
-            gpu().measure_codes(device, config, ds.as<StepScalars>(), stream());
+            compute_scales(host, config, s);
+            gpu().compute_scales(device, config, ds.as<StepScalars>(), stream());
           }
           optimizer_update(host, config, s);
           gpu().optimizer_update(device, config, ds.as<StepScalars>(), stream());
