@@ -89,7 +89,7 @@ std::vector<UpdateKindRange> update_kind_ranges(
   }
   // There is only padding, so any update kind of the unit is correct.
   if (ranges.empty() && begin < end)
-    ranges.push_back({begin, end, {.coded = !unit.has_plain_states}});
+    ranges.push_back({begin, end, {.has_8bit_states = !unit.has_plain_states}});
   return ranges;
 }
 

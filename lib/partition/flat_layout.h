@@ -60,7 +60,7 @@ bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 /// its optimizer states are 8-bit codes or plain numbers.
 struct UpdateKind {
   bool decay = false;
-  bool coded = false;
+  bool has_8bit_states = false;
   /// The tensor, if its states are codes and it straddles blocks: such a tensor is updated
   /// separately.
   TensorId straddling = -1;

@@ -20,9 +20,9 @@ namespace ftrun {
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
-  /// The state belongs to tensors whose states are codes (StateOptions::coded). False: to the other
-  /// tensors.
-  bool coded = false;
+  /// The state belongs to tensors whose states are codes (StateOptions::has_8bit_states). False: to
+  /// the other tensors.
+  bool is_8bit = false;
   /// The number of neighboring elements that share one value: the block size for the scales of
   /// codes, else 1.
   int64_t block = 1;
@@ -92,11 +92,11 @@ struct StateOptions {
   std::function<bool(const TensorInfo&)> decays;
   /// Selects the tensors whose states are codes; none when empty. The partition must have been made
   /// with the same function.
-  std::function<bool(const TensorInfo&)> coded;
+  std::function<bool(const TensorInfo&)> has_8bit_states;
 
   /// Returns whether a tensor has `state`, one of `optimizer_states`.
   bool keeps(const TensorInfo& tensor, const KeptState& state) const {
-    return state.coded == (coded && coded(tensor));
+    return state.is_8bit == (has_8bit_states && has_8bit_states(tensor));
   }
 };
 

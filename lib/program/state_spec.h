@@ -121,8 +121,8 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
 
 /// Returns a function that selects the tensors whose states the optimizer keeps as codes; an empty
 /// function if there are no such tensors.
-std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
-                                                     const OptimizerConfig& optimizer);
+std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescription& model,
+                                                                const OptimizerConfig& optimizer);
 
 /// StoredState is a state of a trained tensor, as checkpoints store it. `state` has the same
 /// meaning as in StatePiece.

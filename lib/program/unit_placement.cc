@@ -193,7 +193,7 @@ void UnitPlacement::place_optimizer(Program& program) {
 void UnitPlacement::place_straddling(Program& program, const ModelDescription& model) {
   straddling_.states = static_cast<size_t>(
       std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
-                    [](const KeptState& kept) { return kept.coded && kept.block > 1; }));
+                    [](const KeptState& kept) { return kept.is_8bit && kept.block > 1; }));
   if (straddling_.states == 0) return;
   straddling_.tensors = straddling_tensors(model, partition_, options_, specs_);
   for (const Tier tier : {Tier::kDevice, Tier::kHost})

@@ -330,7 +330,9 @@ class UpdateBuilder {
     update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
       const KeptState& kept = options_.optimizer_states[s];
-      if (kept.coded != part.kind.coded || (part.kind.straddling >= 0 && kept.block > 1)) continue;
+      if (kept.is_8bit != part.kind.has_8bit_states ||
+          (part.kind.straddling >= 0 && kept.block > 1))
+        continue;
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
       update.writes.push_back(subrange_of(*operands.states[s], elements, interval));
     }
@@ -408,7 +410,7 @@ class UpdateBuilder {
     scales.reads = {subrange_of(operands.gradient, elements, interval),
                     subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
-      if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
+      if (options_.optimizer_states[s].is_8bit && options_.optimizer_states[s].block == 1)
         scales.reads.push_back(subrange_of(*operands.states[s], elements, interval));
     add_scales(part, scales);
     scales.writes.assign(scales.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),

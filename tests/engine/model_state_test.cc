@@ -384,7 +384,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
   }
 }
 
-TEST_CASE("coded states are not converted to another precision") {
+TEST_CASE("8-bit states are not converted to another precision") {
   const testing::ScratchFolder scratch;
   SingleRank single_rank;
   RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
@@ -393,9 +393,9 @@ TEST_CASE("coded states are not converted to another precision") {
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
-  RankFixture coded(config, testing::small_model(), *single_rank.group);
+  RankFixture with_8bit(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
-  REQUIRE_THROWS_WITH(coded.load(checkpoint),
+  REQUIRE_THROWS_WITH(with_8bit.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 

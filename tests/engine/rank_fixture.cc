@@ -220,7 +220,7 @@ StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings&
     plan.partition = build_units(
         plan.train.model, config.partition.unit,
         {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
-        plan.options.state.coded);
+        plan.options.state.has_8bit_states);
   }
   if (trains_otherwise)
     replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));

@@ -255,7 +255,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "coded states, of all tensors or of large ones, give the same bits at all stages and tiers") {
+    "8-bit states, of all tensors or of large ones, give the same bits at all stages and tiers") {
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {

@@ -256,7 +256,7 @@ void require_scales_of_blocks(const testing::SavedState& state, const std::strin
 }
 
 TEST_CASE(
-    "coded states have the blocks of whole tensors on every mesh, and move between meshes "
+    "8-bit states have the blocks of whole tensors on every mesh, and move between meshes "
     "unchanged") {
   set_kernel_threads(1);
   struct RunLayout {

@@ -115,7 +115,7 @@ TEST_CASE(
 }
 
 /// Returns the update kind ranges of a unit's elements for tensors with weight decay as `decays`
-/// says and uncoded states.
+/// says and states that are no codes.
 std::vector<UpdateKindRange> ranges_by_decay(const Unit& unit, const ModelDescription& model,
                                              const std::function<bool(const TensorInfo&)>& decays,
                                              int64_t begin, int64_t end) {
@@ -179,7 +179,7 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
       const auto kind_of = [&](const Slice& slice) -> UpdateKind {
-        return {.coded = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
+        return {.has_8bit_states = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
       };
       std::vector<Slice> left = unit.slices;
       for (const UpdateKindRange& range : update_kind_ranges(unit, kind_of, 0, unit.padded)) {
@@ -219,26 +219,27 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "matrices with coded states have a unit of their own, and a partly coded parameter has "
+    "matrices with 8-bit states have a unit of their own, and a parameter with some has "
     "another") {
   const ModelDescription model = tiny_llama(true);
-  const auto coded = [](const TensorInfo& tensor) {
+  const auto has_8bit_states = [](const TensorInfo& tensor) {
     return tensor.name.find("q_proj") != std::string::npos ||
            tensor.name.find("down_proj") != std::string::npos;
   };
   size_t codes = 0, both = 0;
-  for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, coded).units) {
+  for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, has_8bit_states).units) {
     size_t with_codes = 0;
-    for (const Slice& slice : unit.slices) with_codes += coded(model.tensor(slice.tensor)) ? 1 : 0;
+    for (const Slice& slice : unit.slices)
+      with_codes += has_8bit_states(model.tensor(slice.tensor)) ? 1 : 0;
     INFO(unit.name);
-    if (unit.has_coded_states && unit.has_plain_states) {
+    if (unit.has_8bit_states && unit.has_plain_states) {
       ++both;
       REQUIRE(unit.slices.size() == 3);  // q, k, v
-      REQUIRE(unit.name.ends_with(".partly_coded"));
+      REQUIRE(unit.name.ends_with(".partly_8bit"));
     } else {
-      REQUIRE(with_codes == (unit.has_coded_states ? unit.slices.size() : 0));
-      REQUIRE(unit.name.ends_with(".coded") == unit.has_coded_states);
-      codes += unit.has_coded_states ? 1 : 0;
+      REQUIRE(with_codes == (unit.has_8bit_states ? unit.slices.size() : 0));
+      REQUIRE(unit.name.ends_with(".8bit") == unit.has_8bit_states);
+      codes += unit.has_8bit_states ? 1 : 0;
     }
   }
   REQUIRE(codes > 0);

@@ -271,24 +271,24 @@ inline StepCase random_pipeline_case(std::mt19937_64& random) {
   return step_case;
 }
 
-/// Returns the step case with an optimizer whose states are coded in tensors from a random size on.
-/// In most models here, blocks of codes extend over the borders of tensors' parts.
+/// Returns the step case with an optimizer whose states are 8-bit codes in tensors from a random
+/// size on. In most models here, blocks of codes extend over the borders of tensors' parts.
 inline StepCase with_codes(const StepCase& step_case, std::mt19937_64& random) {
   StepCase out = step_case;
   StateOptions& state = out.options.state;
-  state.coded = [least = pick<int64_t>(random, {1, 200, 300, 700})](const TensorInfo& tensor) {
-    return tensor.numel() >= least;
-  };
+  state.has_8bit_states = [least = pick<int64_t>(random, {1, 200, 300, 700})](
+                              const TensorInfo& tensor) { return tensor.numel() >= least; };
   const auto states = static_cast<size_t>(1 + random() % 2);
   state.optimizer_states.assign(states, {});
   state.optimizer_states.insert(state.optimizer_states.end(), states,
-                                {.dtype = DType::kU8, .coded = true});
+                                {.dtype = DType::kU8, .is_8bit = true});
   state.optimizer_states.insert(state.optimizer_states.end(), states,
-                                {.coded = true, .block = kTensorBlock});
+                                {.is_8bit = true, .block = kTensorBlock});
   const uint64_t granularities =
       step_case.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
-  out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
-                                    {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.coded);
+  out.built.partition =
+      build_units(out.built.model, kGranularities[random() % granularities],
+                  {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.has_8bit_states);
   return out;
 }
 
@@ -344,7 +344,7 @@ inline StepCase plain(const StepCase& step_case) {
   out.options.state.optimizer_states = step_case.options.state.optimizer_states;
   out.options.state.communication = step_case.built.model.dtypes.gradients;
   out.options.state.decays = step_case.options.state.decays;
-  out.options.state.coded = step_case.options.state.coded;
+  out.options.state.has_8bit_states = step_case.options.state.has_8bit_states;
   return out;
 }
 

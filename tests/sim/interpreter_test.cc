@@ -78,7 +78,7 @@ TEST_CASE("pipelines leave the weights of the plain program of one stage", "[lon
   }
 }
 
-TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of it", "[long]") {
+TEST_CASE("a block of 8-bit states has one scale, whichever ranks hold parts of it", "[long]") {
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
   for (int round = 0; round < 40; ++round) {

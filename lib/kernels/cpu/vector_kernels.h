@@ -93,9 +93,9 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
-/// CodedUpdateKernels update states that are codes, or only compute their new scales. Entries are
-/// by the types of parameters and gradients; null for rules without codes.
-struct CodedUpdateKernels {
+/// Update8bitKernels update states that are codes, or only compute their new scales. Entries are by
+/// the types of parameters and gradients; null for rules without codes.
+struct Update8bitKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
   UpdateKernel compute_scales[kStateTypes][kFlatTypes];
 };
@@ -111,7 +111,7 @@ struct FlatKernels {
   /// The update kernels by OptimizerType and number of states. Their `rule` is the type's rule of
   /// the step (optimizers/NAME/update.inc).
   UpdateKernels update[kOfferedOptimizers][kMaxOptimizerStates + 1];
-  CodedUpdateKernels coded_update[kOfferedOptimizers];
+  Update8bitKernels update_8bit[kOfferedOptimizers];
   /// Unpacks out[i] = scale * values[code i], where `values` has 16 numbers; a byte holds two
   /// codes, the first in its upper half. `count` is a multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out,

@@ -226,9 +226,9 @@ void with_pointers(const FlatUpdate& u, Body body) {
 /// The maps of codes without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// CodedBlocks holds, for each state, its scales and whether its codes also stand for negative
+/// Blocks8bit holds, for each state, its scales and whether its codes also stand for negative
 /// numbers. Blocks [first, last) are those of which the range has elements.
-struct CodedBlocks {
+struct Blocks8bit {
   float* scales[kMaxOptimizerStates];
   float* new_scales[kMaxOptimizerStates];
   bool has_negative[kMaxOptimizerStates];
@@ -255,7 +255,7 @@ __device__ inline uint8_t code_of(const float* least, float share) {
 /// Updates states that are codes or, if kOnlyScales, only computes their new scales. A thread block
 /// processes one block of codes at a time, one element per thread.
 template <class Rule, class P, class G, bool kOnlyScales>
-__global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks blocks,
+__global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, Blocks8bit blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMaxStates;
@@ -333,12 +333,12 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
                      cudaStream_t stream) {
   if (u.count == 0) return;
   static_assert(kMaxOptimizerStates == 2, "this code names two states");
-  CodedBlocks blocks_of{{u.scales[0], u.scales[1]},
-                        {u.new_scales[0], u.new_scales[1]},
-                        {},
-                        u.blocks,
-                        tensor_element(u.blocks, 0) / kCodeBlock,
-                        tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1};
+  Blocks8bit blocks_of{{u.scales[0], u.scales[1]},
+                       {u.new_scales[0], u.new_scales[1]},
+                       {},
+                       u.blocks,
+                       tensor_element(u.blocks, 0) / kCodeBlock,
+                       tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1};
   for (int s = 0; s < Rule::kMaxStates; ++s) blocks_of.has_negative[s] = Rule::kSignedCodes[s];
   with_state_type(u.parameter_dtype, [&](auto p) {
     with_type(u.gradient_dtype, [&](auto g) {
