@@ -83,7 +83,7 @@ struct FlatUpdate {
   void* copy = nullptr;
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;
-  /// The number of the first element among all parameters that a tensor-parallel rank uses, which
+  /// The index of the first element among all parameters that a tensor-parallel rank uses, which
   /// does not depend on how data-parallel ranks and calls cut them. It decides the random bits of
   /// stochastic rounding.
   int64_t first_index = 0;

@@ -65,7 +65,7 @@ inline constexpr int kFlatTypes = 3;
 /// The number of types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// FlatRange holds the operands of one optimizer step.
+/// FlatRange is the part of a FlatUpdate that one call of a kernel works on.
 struct FlatRange {
   void* parameters;
   const void* gradients;
@@ -81,8 +81,9 @@ struct FlatRange {
   void* copy;
   FlatType copy_type;
   int64_t count;
-  /// The index of element 0 among all elements that are updated, and the key of the step. The
-  /// random bits of the stochastic rounding of bf16 state depend only on these two.
+  /// The index of element 0 among all parameters that a tensor-parallel rank uses
+  /// (FlatUpdate::first_index), and the key of the step. The random bits of the stochastic rounding
+  /// of bf16 state depend only on these two.
   int64_t first_index;
   uint64_t rounding_key;
 };
