@@ -27,13 +27,14 @@ struct GradientUse {
 struct Reduction {
   /// Instructions that run after the last operation list that writes the gradient and before the
   /// collective: they sum partial gradients of tensor-parallel ranks and of pipeline ends, and
-  /// convert the gradient to the dtype in which it is sent.
+  /// convert the gradient to the dtype in which it is sent. Without a collective they also move the
+  /// gradient to the buffer that the update reads.
   std::vector<Instr> before;
-  /// The collective, which may be joined with those of other units in a bucket. It has no value
-  /// without a shard or replica group.
+  /// The collective over the shard or the replica group, which may be joined with those of other
+  /// units in a bucket. It has no value if the unit has neither group.
   std::optional<Instr> collective;
-  /// Instructions that run after the collective: they move the result to the buffer that the update
-  /// reads.
+  /// Instructions that run after the collective: they sum its result over the replica group, if
+  /// there is one beside the shard group, and move it to the buffer that the update reads.
   std::vector<Instr> after;
 };
 

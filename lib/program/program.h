@@ -138,7 +138,7 @@ constexpr bool is_communication(Lane lane) {
 /// * kReceive receives writes[0] from the other rank of `group`
 enum class InstrKind : uint8_t {
   kLoadBatch,   // copies the loader's micro-batch into its buffers
-  kClear,       // zeroes its writes: padding that no list writes
+  kClear,       // zeroes its writes: padding, or what is only added to or raised
   kBegin,       // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
   kForward,     // operations of a layer's forward list
   kBackward,    // operations of a layer's backward list (input and weight gradients)
