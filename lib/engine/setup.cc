@@ -79,9 +79,9 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
   // All programs are allocated before any executor is made, because executors hold addresses in the
   // arenas.
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
-  train_executor_ = executor_of(train_program());
-  evaluate_executor_ = executor_of(evaluation_program());
-  if (plan().text) text_executor_ = executor_of(text_program());
+  train_executor_ = executor_of(train_plan());
+  evaluation_executor_ = executor_of(evaluation_plan());
+  if (plan().text) text_executor_ = executor_of(text_plan());
   state_ = std::make_unique<ModelState>(model_.plan, memory_);
   if (gpu != nullptr) return;
   // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning
@@ -97,7 +97,8 @@ std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
 }
 
 void TrainingSetup::drop_recordings() {
-  for (Executor* executor : {train_executor_.get(), evaluate_executor_.get(), text_executor_.get()})
+  for (Executor* executor :
+       {train_executor_.get(), evaluation_executor_.get(), text_executor_.get()})
     if (executor != nullptr) executor->drop_recordings();
 }
 

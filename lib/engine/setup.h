@@ -39,15 +39,15 @@ class TrainingSetup {
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
-  const ProgramPlan& train_program() const { return model_.plan.train; }
-  const ProgramPlan& evaluation_program() const { return model_.plan.evaluate; }
+  const ProgramPlan& train_plan() const { return model_.plan.train; }
+  const ProgramPlan& evaluation_plan() const { return model_.plan.evaluate; }
   /// Returns the program that writes samples of text. The program and its executor exist only if
   /// samples are wanted and there is validation data to begin them with.
-  const ProgramPlan& text_program() const { return model_.plan.text.value(); }
+  const ProgramPlan& text_plan() const { return model_.plan.text.value(); }
   const StepPlan& plan() const { return model_.plan; }
   const RankCommunicators& communicators() const { return communicators_; }
   Executor& train_executor() { return *train_executor_; }
-  Executor& evaluate_executor() { return *evaluate_executor_; }
+  Executor& evaluation_executor() { return *evaluation_executor_; }
   Executor& text_executor() { return *text_executor_; }
   /// Destroys the GPU's recordings of all programs. Call it before the communicators are closed or
   /// aborted, because a group may wait for recordings of its collectives without end.
@@ -82,7 +82,7 @@ class TrainingSetup {
   RankMemory memory_;
   std::optional<ComparedKernels> compared_;
   std::unique_ptr<Executor> train_executor_;
-  std::unique_ptr<Executor> evaluate_executor_;
+  std::unique_ptr<Executor> evaluation_executor_;
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<Executor> text_executor_;
 };

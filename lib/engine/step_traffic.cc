@@ -43,8 +43,8 @@ void TrafficSums::add(const TrafficSums& other) {
 
 StepTraffic::StepTraffic(const TrainingSetup& setup)
     : setup_(setup),
-      sent_(program_traffic(setup.train_program().program).bytes),
-      disk_(disk_traffic(setup.train_program().program)) {}
+      sent_(program_traffic(setup.train_plan().program).bytes),
+      disk_(disk_traffic(setup.train_plan().program)) {}
 
 StepTraffic::Observed StepTraffic::observe() const {
   Observed now;

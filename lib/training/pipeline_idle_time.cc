@@ -79,7 +79,7 @@ void PipelineIdleTime::end_step() {
   if (++steps_ == 2) sums_ = {};
   const int stage = options().state.pipeline_stage;
   sums_.add(setup_.train_executor().pipeline_seconds(), lists_[static_cast<size_t>(stage)],
-            pipeline(), stage, static_cast<int32_t>(setup_.train_program().model.layers.size()));
+            pipeline(), stage, static_cast<int32_t>(setup_.train_plan().model.layers.size()));
 }
 
 void PipelineIdleTime::sum_over_ranks(Session& session) {

@@ -105,11 +105,11 @@ int Trainer::train() {
   journal_.open_folder();
   open_data();
   open_model();
-  CheckedRanks checked = check_ranks(config_, *setup_, session_);
+  PlanFacts facts = check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  loop_objects_.emplace(*this, std::move(checked));
+  loop_objects_.emplace(*this, std::move(facts));
   catch_stop_signals();
   loop_objects_->loop.run();
   finish();
@@ -244,14 +244,14 @@ void Trainer::warn_of_placement() {
   if (crossing.groups == 0) return;
   std::array<double, 1> bytes{};
   if (passes_to_other_node(mesh, session_.rank(), nodes))
-    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_program().program));
+    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_plan().program));
   session_.sum(bytes, "bytes between nodes");
   crossing.bytes = std::llround(bytes[0]);
   journal_.warn(crossing_text(crossing, nodes));
 }
 
-Trainer::LoopObjects::LoopObjects(Trainer& run, CheckedRanks checked)
-    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(checked)),
+Trainer::LoopObjects::LoopObjects(Trainer& run, PlanFacts facts)
+    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(facts)),
       loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
                                               std::max(run.progress_.step, run.total_steps_))),
       loop(run.config_, {run.lr_schedule_, run.total_steps_, run.session_.is_first()},

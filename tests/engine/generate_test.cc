@@ -56,7 +56,7 @@ TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& 
   batch.labels[used - 1] = next;
   ForwardRun run;
   run.micro_batches = {&batch, 1};
-  generator.fixture.evaluate_executor.run_forward(run);
+  generator.fixture.evaluation_executor.run_forward(run);
   return {run.result.loss_sum, run.result.correct_tokens};
 }
 

@@ -73,7 +73,7 @@ void require_within_bounds(const GpuOutcome& outcome, const GpuOutcome& expected
 double evaluated(RankFixture& fixture) {
   ForwardRun run;
   run.micro_batches = {fixture.batches.data(), 1};
-  fixture.evaluate_executor.run_forward(run);
+  fixture.evaluation_executor.run_forward(run);
   return run.result.loss_sum;
 }
 

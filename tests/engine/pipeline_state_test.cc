@@ -158,7 +158,7 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
       for (const Batch& batch : fixture.batches) {
         ForwardRun run;
         run.micro_batches = {&batch, 1};
-        fixture.evaluate_executor.run_forward(run);
+        fixture.evaluation_executor.run_forward(run);
         sum += run.result.loss_sum;
       }
       const std::lock_guard lock(mutex);

@@ -243,7 +243,7 @@ RankFixture::RankFixture(const Config& from, const ModelConfig& model, const Ran
       plan(changed(plan_steps(config, model, of.rank()), config, settings)),
       memory(of.shared_memory_communicator(), swap_of(config, of.rank()), nullptr, gpu),
       train_executor(plan.train.program, plan.train.model, allocated(memory, plan), communicators),
-      evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, communicators),
+      evaluation_executor(plan.evaluate.program, plan.evaluate.model, memory, communicators),
       state(plan, memory),
       rank(of.rank()) {
   state.load(model_folder(model));

@@ -110,7 +110,7 @@ struct RankFixture {
   StepPlan plan;
   RankMemory memory;
   Executor train_executor;
-  Executor evaluate_executor;
+  Executor evaluation_executor;
   ModelState state;
   int rank;
   /// The batches of the last step.

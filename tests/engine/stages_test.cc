@@ -446,7 +446,7 @@ TEST_CASE("the validation loss depends neither on the stage nor on the tier") {
                              fixture.train(1);
                              ForwardRun run;
                              run.micro_batches = {fixture.batches.data(), 1};
-                             fixture.evaluate_executor.run_forward(run);
+                             fixture.evaluation_executor.run_forward(run);
                              if (rendezvous.rank() == 0) loss = run.result.loss_sum;
                              // Training continues as if there had been no evaluation.
                              require(fixture.train(2).result.finite, "evaluation changes nothing");
