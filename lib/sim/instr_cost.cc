@@ -28,7 +28,7 @@ std::string_view curve_name(InstrKind kind) {
 
 }  // namespace
 
-std::string slowdown_key(const Instr& instr) {
+std::string instr_slowdown_key(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kClear:
       return "clear";
@@ -125,7 +125,7 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
 /// Returns the seconds in which an instruction reads and writes its bytes. Main memory next to a
 /// GPU has its own rate.
 double InstrCosts::seconds_of_bytes(const Instr& instr) const {
-  const std::string kind = slowdown_key(instr);
+  const std::string kind = instr_slowdown_key(instr);
   if (kind.empty()) return 0;
   const double bytes = memory_bytes(instr);
   if (!machine_.has_gpus || !touches(instr, Tier::kHost))

@@ -64,6 +64,6 @@ double memory_bytes(const Instr& instr);
 
 /// Names an instruction's kind as machine files do ("update", "copy"); "" for kinds whose time is
 /// negligible.
-std::string slowdown_key(const Instr& instr);
+std::string instr_slowdown_key(const Instr& instr);
 
 }  // namespace ftrun
