@@ -128,9 +128,9 @@ void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report)
 
 void DeviceCommunicator::begin(Collective& collective) {
   check_peers();
-  // An event that is recorded into a CUDA graph cannot be queried, so a recorded collective is not
+  // An event that is captured in a CUDA graph cannot be queried, so a captured collective is not
   // watched; replays have their own marks.
-  call_or_report_loss([&] { is_recording() ? run(collective) : issue_watched(collective); });
+  call_or_report_loss([&] { is_capturing() ? run(collective) : issue_watched(collective); });
 }
 
 void DeviceCommunicator::issue_watched(const Collective& collective) {

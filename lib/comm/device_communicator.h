@@ -40,7 +40,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
 
   void use_stream(void* stream) override { stream_ = stream; }
   void check_peers() override;
-  bool can_record() const override { return true; }
+  bool can_capture() const override { return true; }
   void set_timeout(std::chrono::milliseconds timeout) override;
 
  protected:

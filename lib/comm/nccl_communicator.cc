@@ -159,7 +159,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::string_view backend() const override { return "nccl"; }
 
   void shutdown() override {
-    require_no_recordings();
+    require_no_captures();
     barrier({"shutdown"});
     stop_watch();
     const std::lock_guard lock(comm_mutex_);

@@ -108,7 +108,7 @@ void declare_deepspeed_top(Schema& s) {
                             "DeepSpeed only warns if the vocabulary does not suit tensor cores.")
       .or_null();
   top.checked_only<bool>("graph_harvesting", false,
-                         "Records steps as CUDA graphs; kernels.step_graph is ftrun's key.");
+                         "Captures steps as CUDA graphs; kernels.step_graph is ftrun's key.");
   top.checked_only<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
   top.checked_only<int64_t>("allgather_size", 500'000'000,
                             "Bucket size of the deprecated form zero_optimization: true.")

@@ -437,7 +437,7 @@ void declare_rest(Schema& s) {
       "sequences of several documents only with heads of at least 96 elements, since own is faster "
       "for smaller ones. Else auto is own; amx has not run on such a CPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "Record a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
+              "Capture a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "
               "No effect with offload or pipelines.");
 

@@ -43,8 +43,8 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   return all;
 }
 
-/// Lists the first token of each micro-batch, which a recording holds as a constant. (It does not
-/// hold the data of the micro-batches: each replay copies these.)
+/// Lists the first token of each micro-batch, which a captured graph holds as a constant. (It does
+/// not hold the data of the micro-batches: each replay copies these.)
 std::vector<int64_t> first_tokens(const StepRun& step) {
   std::vector<int64_t> first;
   for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
@@ -154,10 +154,10 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
   if (traced) begin_trace();
   device_->begin_run(step.scalars, traced);
   if (traced) trace_.begin = std::chrono::steady_clock::now();
-  // The first run is not recorded, because libraries initialize themselves in it. A traced run is
-  // not replayed, because a recording does not measure the times of instructions.
-  if (device_->can_record() && ++runs_ > 1 && probe == nullptr && !traced)
-    run_recorded(step);
+  // The first run is not captured, because libraries initialize themselves in it. A traced run is
+  // not replayed, because a captured graph does not measure the times of instructions.
+  if (device_->can_capture() && ++runs_ > 1 && probe == nullptr && !traced)
+    run_captured(step);
   else
     lanes_.run_once();
   times_ = device_->times();
@@ -186,32 +186,33 @@ void Executor::end_trace() {
     if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
 }
 
-/// Captures the program on one thread, in program order, as two recordings: the part before the
+/// Captures the program on one thread, in program order, as two graphs: the part before the
 /// decision, and the part after it.
 void Executor::capture() {
-  device_->drop_recordings();
-  device_->begin_recording(0);
+  device_->drop_captures();
+  device_->begin_capture(0);
   for (size_t i = 0; i < program_.instrs.size(); ++i) {
     const Instr& instr = program_.instrs[i];
     if (instr.kind != InstrKind::kDecide) {
       run_timed(instr);
       continue;
     }
-    device_->end_recording();
-    device_->begin_recording(static_cast<InstrId>(i) + 1);
+    device_->end_capture();
+    device_->begin_capture(static_cast<InstrId>(i) + 1);
   }
-  device_->end_recording();
-  recorded_ = step_->optimizer;
-  recorded_tokens_ = first_tokens(*step_);
+  device_->end_capture();
+  captured_optimizer_ = step_->optimizer;
+  captured_tokens_ = first_tokens(*step_);
 }
 
-void Executor::drop_recordings() {
-  device_->drop_recordings();
-  recorded_.reset();
+void Executor::drop_captures() {
+  device_->drop_captures();
+  captured_optimizer_.reset();
 }
 
-void Executor::run_recorded(const StepRun& step) {
-  if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step))
+void Executor::run_captured(const StepRun& step) {
+  if (!captured_optimizer_ || *captured_optimizer_ != step.optimizer ||
+      captured_tokens_ != first_tokens(step))
     capture();
   device_->stage_inputs();
   const Instr* decision = nullptr;

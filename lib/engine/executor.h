@@ -141,8 +141,8 @@ class Executor {
   /// Collective.
   NonfiniteLocation find_nonfinite(StepRun& step);
 
-  /// Destroys the device's recordings of the program; the next run records the program again.
-  void drop_recordings();
+  /// Destroys the device's captured graphs of the program; the next run captures the program again.
+  void drop_captures();
 
   /// Returns the seconds that the last run spent in instructions, by kind. Lanes run at the same
   /// time, so the sum may exceed the duration of the run. On a GPU that is not timed, these are the
@@ -164,7 +164,7 @@ class Executor {
   void run_program(StepRun& step, NonfiniteProbe* probe);
   void begin_trace();
   void end_trace();
-  void run_recorded(const StepRun& step);
+  void run_captured(const StepRun& step);
   void capture();
   void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
@@ -235,11 +235,11 @@ class Executor {
   DiskRequests disk_;
   /// The number of runs so far.
   int64_t runs_ = 0;
-  /// The optimizer settings that the recording was made with; all other inputs of a step are in the
-  /// scalars.
-  std::optional<OptimizerConfig> recorded_;
-  /// The positions in the run, in tokens, at which the recorded micro-batches begin.
-  std::vector<int64_t> recorded_tokens_;
+  /// The optimizer settings with which the program was captured; all other inputs of a step are in
+  /// the scalars.
+  std::optional<OptimizerConfig> captured_optimizer_;
+  /// The positions in the run, in tokens, at which the captured micro-batches begin.
+  std::vector<int64_t> captured_tokens_;
   PhaseClock phases_;
   Lanes lanes_;
 };

@@ -96,10 +96,10 @@ std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
   return std::make_unique<Executor>(plan.program, plan.model, memory_, communicators_);
 }
 
-void TrainingSetup::drop_recordings() {
+void TrainingSetup::drop_captures() {
   for (Executor* executor :
        {train_executor_.get(), evaluation_executor_.get(), text_executor_.get()})
-    if (executor != nullptr) executor->drop_recordings();
+    if (executor != nullptr) executor->drop_captures();
 }
 
 }  // namespace ftrun

@@ -49,9 +49,9 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluation_executor() { return *evaluation_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys the GPU's recordings of all programs. Call it before the communicators are closed or
-  /// aborted, because a group may wait for recordings of its collectives without end.
-  void drop_recordings();
+  /// Destroys the GPU's captured graphs of all programs. Call it before the communicators are
+  /// closed or aborted, because a group may wait for graphs of its collectives without end.
+  void drop_captures();
   ModelState& state() { return *state_; }
   const SaveBuffers& save_buffers() const { return save_buffers_; }
   const RankMemory& memory() const { return memory_; }

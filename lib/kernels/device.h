@@ -119,7 +119,7 @@ class DeviceKernels {
   virtual void pop_range() = 0;
 
   // --- captured graphs ---------------------------------------------------------------------------
-  /// Records calls on `stream` (and on streams that wait for its events), instead of running them,
+  /// Captures calls on `stream` (and on streams that wait for its events), instead of running them,
   /// until end_capture().
   virtual void begin_capture(DeviceStream stream) = 0;
   virtual DeviceGraph end_capture(DeviceStream stream) = 0;

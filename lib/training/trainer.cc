@@ -113,7 +113,7 @@ int Trainer::train() {
   catch_stop_signals();
   loop_objects_->loop.run();
   finish();
-  setup_->drop_recordings();
+  setup_->drop_captures();
   session_.close();
   ignore_stop_signals();
   return stop_.exit_code();
@@ -125,7 +125,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (state_services_) state_services_->checkpointer.end_background_save(error);
-  if (setup_) setup_->drop_recordings();
+  if (setup_) setup_->drop_captures();
   session_.leave();
   // Threads of a communicator may still write to the buffers of an aborted collective, so the
   // setup's memory is never freed.

@@ -60,7 +60,7 @@ struct EmulatedGpu::Stream {
   std::deque<Task> tasks;
 };
 
-/// Graph holds recorded work in the order of recording, which keeps each stream's order. It also
+/// Graph holds captured work in the order of capture, which keeps each stream's order. It also
 /// holds the streams that take part, and the events behind the last work of each.
 struct EmulatedGpu::Graph {
   Stream* origin = nullptr;
@@ -707,7 +707,7 @@ std::function<bool()> EmulatedNccl::when_met() const {
 
 void EmulatedNccl::enqueue(const Collective& collective) {
   CollectiveRecord record = collective.record;
-  // A recorded collective repeats its sequence number each time it is replayed, so the record has
+  // A captured collective repeats its sequence number each time it is replayed, so the record has
   // none; `given_` counts the collectives that the stream has reached.
   record.sequence = 0;
   if (is_point_to_point(record.kind)) return transfer(collective);

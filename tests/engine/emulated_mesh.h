@@ -27,7 +27,7 @@ struct EmulatedMeshOptions {
   GpuOptions gpu = {};
   /// The value of RankFixture::gradient_multiple.
   float gradient_multiple = 1;
-  /// A counter of the launches of recorded steps on the devices of all ranks; null: not counted.
+  /// A counter of the launches of captured steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;
 };
 

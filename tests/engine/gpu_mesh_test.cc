@@ -73,10 +73,10 @@ TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, get the 
 }
 
 TEST_CASE(
-    "gpu mesh: steps with collectives give the same bits if they are recorded once and started as "
+    "gpu mesh: steps with collectives give the same bits if they are captured once and started as "
     "a whole") {
   set_kernel_threads(1);
-  const auto require_recorded = [](const Config& config, const ModelConfig& model,
+  const auto require_captured = [](const Config& config, const ModelConfig& model,
                                    const TrainingMesh& mesh) {
     INFO(mesh.text() << ", stage " << config.zero.stage);
     const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0);
@@ -95,13 +95,13 @@ TEST_CASE(
     config.zero.overlap_comm = true;
     const TrainingMesh whole{.replicas = 2, .micro_batches = 2},
         sharded{.shards = 3, .micro_batches = 3};
-    require_recorded(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
+    require_captured(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
-  require_recorded(testing::config_of_stage(1), testing::small_model(),
+  require_captured(testing::config_of_stage(1), testing::small_model(),
                    {.tensor = 2, .micro_batches = 2});
 }
 
-TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives are destroyed") {
+TEST_CASE("gpu mesh: groups are closed once the captures of their collectives are destroyed") {
   set_kernel_threads(1);
   const TrainingMesh mesh{.shards = 2, .micro_batches = 2};
   const ModelConfig model = testing::small_model();
@@ -119,13 +119,13 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
         Communicator& group = *there.communicators.of_groups[0];
         require(testing::message_of([&] {
                   group.shutdown();
-                }).find("its collectives are held by 2 recordings") != std::string::npos,
-                "a group that recordings hold is not closed");
-        fixture.train_executor.drop_recordings();
+                }).find("its collectives are held by 2 captured graphs") != std::string::npos,
+                "a group that captured graphs hold is not closed");
+        fixture.train_executor.drop_captures();
         group.shutdown();
-        // Both ranks record the step again, because its recording was dropped.
+        // Both ranks capture the step again, because its graph was dropped.
         testing::train_steps(fixture, 1, outcome);
-        fixture.train_executor.drop_recordings();
+        fixture.train_executor.drop_captures();
         group.shutdown();
         ++closed;
       });

@@ -523,7 +523,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gpu: steps that are recorded once and started as a whole give the same bits, with new batches "
+    "gpu: steps that are captured once and started as a whole give the same bits, with new batches "
     "and scalars") {
   set_kernel_threads(1);
   Config sgd = testing::config_of_stage(0);
@@ -542,7 +542,7 @@ TEST_CASE(
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Emulated emulated(seed, {.step_graph = true});
       require_within_bounds(train_alone(config, &emulated.gpu), expected);
-      // The second and later steps, three of the four, are each recorded in two parts: before and
+      // The second and later steps, three of the four, are each captured in two parts: before and
       // after the decision.
       REQUIRE(emulated.device->counters().launches == 6);
     }
@@ -551,27 +551,27 @@ TEST_CASE(
 
 TEST_CASE(
     "gpu: a replayed micro-batch has the dropout masks of its own position in the global batch, "
-    "not of the recorded one") {
+    "not of the captured one") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(4, {.step_graph = true});
   const Config config = testing::with_dropout(testing::config_of_stage(1));
-  RankFixture recorded(config, testing::model_of_many_blocks(),
+  RankFixture captured(config, testing::model_of_many_blocks(),
                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   RankFixture plain(config, testing::model_of_many_blocks(), *single_rank.group);
   for (int64_t step = 1; step <= 3; ++step)
-    REQUIRE(recorded.train(step).result.loss_sum == plain.train(step).result.loss_sum);
-  for (RankFixture* fixture : {&recorded, &plain}) fixture->batches[1].first_token += 1000;
-  StepRun moved = recorded.prepared(4), expected = plain.prepared(4);
-  recorded.train_executor.run(moved);
+    REQUIRE(captured.train(step).result.loss_sum == plain.train(step).result.loss_sum);
+  for (RankFixture* fixture : {&captured, &plain}) fixture->batches[1].first_token += 1000;
+  StepRun moved = captured.prepared(4), expected = plain.prepared(4);
+  captured.train_executor.run(moved);
   plain.train_executor.run(expected);
   REQUIRE(moved.result.loss_sum == expected.result.loss_sum);
-  REQUIRE(testing::saved_contents(recorded.state) == testing::saved_contents(plain.state));
+  REQUIRE(testing::saved_contents(captured.state) == testing::saved_contents(plain.state));
 }
 
 TEST_CASE(
-    "gpu: a recorded step that is not finite updates nothing and is located; programs with work on "
-    "the host are not recorded") {
+    "gpu: a captured step that is not finite updates nothing and is located; programs with work on "
+    "the host are not captured") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(5, {.step_graph = true});
@@ -806,11 +806,11 @@ TEST_CASE(
     "gpu: a traced step is launched, not replayed, and no instruction begins before those it waits "
     "for end") {
   set_kernel_threads(1);
-  for (const bool recorded : {false, true}) {
+  for (const bool captured : {false, true}) {
     Config config = testing::config_of_stage(1);
-    if (!recorded) config = offloaded(OffloadDevice::kCpu);
+    if (!captured) config = offloaded(OffloadDevice::kCpu);
     SingleRank single_rank;
-    Emulated emulated(12, {.step_graph = recorded});
+    Emulated emulated(12, {.step_graph = captured});
     RankFixture fixture(config, testing::model_of_many_blocks(),
                         RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
     RankFixture here(config, testing::model_of_many_blocks(), *single_rank.group);
@@ -821,9 +821,9 @@ TEST_CASE(
       run.traced = step == 3 || step == 4;
       const int64_t launches = emulated.device->counters().launches;
       fixture.train_executor.run(run);
-      INFO("step " << step << (recorded ? ", recorded" : ""));
+      INFO("step " << step << (captured ? ", captured" : ""));
       REQUIRE(run.result.loss_sum == expected);
-      const bool replays = recorded && step > 1 && !run.traced;
+      const bool replays = captured && step > 1 && !run.traced;
       REQUIRE((emulated.device->counters().launches > launches) == replays);
       REQUIRE_FALSE(fixture.train_executor.device_times().has_value());
       if (!run.traced) continue;
