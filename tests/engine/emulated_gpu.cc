@@ -664,11 +664,11 @@ EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communi
       links_(links),
       rendezvous_(options.rendezvous) {
   gpu_.wait_with([&links] { links.advance(); });
-  start_watch();
+  start_watchdog();
 }
 
 EmulatedNccl::~EmulatedNccl() {
-  stop_watch();
+  stop_watchdog();
   links_.leave(rank());
 }
 
