@@ -65,13 +65,13 @@ class TimedWorld {
   };
 
   /// Runs a collective or a transfer; it begins when the last of its ranks has reached it.
-  void run_on_all_ranks(const Walk& walk, Walk::LaneStep lane_step) {
-    const std::span<const int32_t> members = walk.members(lane_step);
+  void run_on_all_ranks(const Walk& walk, Walk::LaneHead lane_head) {
+    const std::span<const int32_t> members = walk.members(lane_head);
     double start = 0;
     for (const int32_t member : members)
-      start = std::max(start, arrival_of(member, walk.instr(walk.lane_step_of(member, lane_step))));
+      start = std::max(start, arrival_of(member, walk.instr(walk.lane_head_of(member, lane_head))));
     for (const int32_t member : members) {
-      const Instr& instr = walk.instr(walk.lane_step_of(member, lane_step));
+      const Instr& instr = walk.instr(walk.lane_head_of(member, lane_head));
       Rank& rank = ranks_[static_cast<size_t>(member)];
       const double end = start + seconds_(member, instr);
       if (instr.lane == Lane::kCompute) record_instr(rank, instr, end - start);
