@@ -22,7 +22,7 @@ constexpr size_t kPageColumns = 120;
 /// action of a step.
 constexpr int64_t kMaxMicroBatches = 100'000;
 
-/// Lists the layers of a part of the pipeline: "embed, 0-7", "8-15", "24-29, head".
+/// Lists the layers of a model chunk: "embed, 0-7", "8-15", "24-29, head".
 std::string layers_text(const ModelDescription& model, const LayerRange& range) {
   std::vector<std::string> parts;
   const int32_t last = static_cast<int32_t>(model.layers.size()) - 1;
@@ -40,7 +40,7 @@ std::string layers_text(const ModelDescription& model, const LayerRange& range) 
 std::string stage_layers(const ModelDescription& model, const PipelineLayout& layout, int stage) {
   std::vector<std::string> chunks;
   for (int chunk = 0; chunk < layout.chunks(); ++chunk)
-    chunks.push_back(layers_text(model, layout.layers(layout.part_of(stage, chunk),
+    chunks.push_back(layers_text(model, layout.layers(layout.model_chunk_of(stage, chunk),
                                                       static_cast<int32_t>(model.layers.size()))));
   return join(chunks, " | ");
 }
@@ -51,7 +51,7 @@ std::string legend(PipelineSchedule schedule, int chunks) {
   return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",
              " and the micro-batch",
              chunks > 1 ? cat(", a to ", static_cast<char>('a' + std::min(chunks, 26) - 1),
-                              " the stage's parts")
+                              " the stage's chunks")
                         : "",
              "; . waits\ntimes: by the costs of operations, "
              "transfers left out\n");
@@ -93,15 +93,15 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   const PipelineLayout layout = pipeline_layout(config, model);
   const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
-      simulate_timeline(lists, traits_of(schedule).placement, part_costs(model, layout));
+      simulate_timeline(lists, traits_of(schedule).placement, chunk_costs(model, layout));
   const std::string before = traits_of(schedule).splits_backward ? "before I" : "before B";
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
-      chunks > 1 ? cat(chunks, " parts each, ") : "", count,
+      chunks > 1 ? cat(chunks, " chunks each, ") : "", count,
       count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
       legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline, before),
       "work: share of the slowest stage's; idle: share of the step; in flight: most micro-batches "
-      "of a part whose\nactivations the stage keeps; ",
+      "of a chunk whose\nactivations the stage keeps; ",
       before, ": of these, micro-batches whose input gradients are still to come\n",
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }

@@ -21,7 +21,8 @@
 namespace ftrun {
 namespace {
 
-size_t piece_of(std::span<std::byte> staging) {
+/// Returns the size of each piece of a staging area.
+size_t piece_bytes_of(std::span<std::byte> staging) {
   const size_t bytes = staging.size() / kStagedPieces;
   require(bytes > 0 && bytes % kDirectAlignment == 0 &&
               reinterpret_cast<uintptr_t>(staging.data()) % kDirectAlignment == 0,
@@ -49,7 +50,7 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  const size_t piece_bytes = piece_of(staging);
+  const size_t piece_bytes = piece_bytes_of(staging);
   const auto bytes = static_cast<int64_t>(piece_bytes);
   const int64_t pieces = (info.st_size + bytes - 1) / bytes;
   std::array<int64_t, kStagedPieces> found{};
@@ -77,7 +78,7 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
 }  // namespace
 
 StreamedFile::StreamedFile(std::unique_ptr<WritableFile> file, std::span<std::byte> staging)
-    : file_(std::move(file)), staging_(staging), piece_bytes_(piece_of(staging)) {}
+    : file_(std::move(file)), staging_(staging), piece_bytes_(piece_bytes_of(staging)) {}
 
 std::byte* StreamedFile::piece() const {
   return staging_.data() + static_cast<size_t>(pieces_) % kStagedPieces * piece_bytes_;
@@ -116,7 +117,7 @@ void StreamedFile::sync() {
   file_->sync();
 }
 
-uint64_t xxh3_of_disk(const std::string& path, std::span<std::byte> staging) {
+uint64_t xxh3_of_file_uncached(const std::string& path, std::span<std::byte> staging) {
   const std::optional<uint64_t> found = xxh3_read_directly(path, staging);
   return found ? *found : xxh3_of_file(path);
 }

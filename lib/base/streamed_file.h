@@ -48,6 +48,6 @@ class StreamedFile : public WritableFile {
 
 /// Computes the XXH3 of a whole file, which is read without the page cache if its file system
 /// supports that.
-uint64_t xxh3_of_disk(const std::string& path, std::span<std::byte> staging);
+uint64_t xxh3_of_file_uncached(const std::string& path, std::span<std::byte> staging);
 
 }  // namespace ftrun

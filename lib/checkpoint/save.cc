@@ -107,7 +107,8 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 /// page cache first, if possible. Returns the source of the bytes that were read.
 const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& buffers) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = from_disk ? xxh3_of_disk(path, buffers.file()) : xxh3_of_file(path);
+  const uint64_t found =
+      from_disk ? xxh3_of_file_uncached(path, buffers.file()) : xxh3_of_file(path);
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,

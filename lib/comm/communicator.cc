@@ -225,9 +225,9 @@ void Communicator::check_counts(const Collective& collective) const {
   const int64_t sent = std::reduce(collective.sends.begin(), collective.sends.end());
   if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
   check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
-  if (is_recording())
+  if (is_capturing())
     bug(cat(describe(record),
-            ": a counted all-to-all cannot be recorded: its counts change on each replay"));
+            ": a counted all-to-all cannot be captured: its counts change on each replay"));
 }
 
 void Communicator::check_arguments(const Collective& collective) const {
@@ -272,7 +272,7 @@ Work Communicator::issue(Collective collective, CallSite site) {
     throw Error(ExitCode::kPeerLost,
                 cat("group ", name(), " was aborted by an earlier failure: ", failure_reason_));
   record.sequence = next_sequence(record);
-  if (is_recording()) recording_->records.push_back(record);
+  if (is_capturing()) capture_->records.push_back(record);
   if (!copies_when_alone()) call_or_abort(record, [&] { begin(pending.collective); });
   const int64_t id = pending.id;
   pending_.push_back(std::move(pending));
@@ -285,33 +285,33 @@ int64_t Communicator::next_sequence(const CollectiveRecord& record) {
   return ++sequence_;
 }
 
-void Communicator::begin_recording() {
-  recording_ = {{}, sent_, received_, sequence_};
+void Communicator::begin_capture() {
+  capture_ = {{}, sent_, received_, sequence_};
 }
 
-std::vector<CollectiveRecord> Communicator::end_recording() {
-  const RecordedCalls recording = *std::exchange(recording_, std::nullopt);
-  ++recordings_;
-  sent_ = recording.sent;
-  received_ = recording.received;
-  sequence_ = recording.sequence;
-  return recording.records;
+std::vector<CollectiveRecord> Communicator::end_capture() {
+  const CapturedCalls captured = *std::exchange(capture_, std::nullopt);
+  ++captures_;
+  sent_ = captured.sent;
+  received_ = captured.received;
+  sequence_ = captured.sequence;
+  return captured.records;
 }
 
-void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
-  for (CollectiveRecord& record : recorded) {
+void Communicator::begin_replay(std::span<CollectiveRecord> captured) {
+  for (CollectiveRecord& record : captured) {
     record.sequence = next_sequence(record);
     record_time({.record = record}, 0);
   }
-  is_replaying_ = !recorded.empty();
+  is_replaying_ = !captured.empty();
   if (!is_replaying_) return;
-  call_or_abort(recorded.front(), [&] { on_replay_begin(recorded.front()); });
+  call_or_abort(captured.front(), [&] { on_replay_begin(captured.front()); });
 }
 
-void Communicator::require_no_recordings() const {
-  if (recordings_ != 0)
+void Communicator::require_no_captures() const {
+  if (captures_ != 0)
     bug(cat("group ", name(), " is closed while its collectives are held by ",
-            count_text(recordings_, "recording")));
+            count_text(captures_, "captured graph")));
 }
 
 void Communicator::end_replay() {
@@ -358,7 +358,7 @@ void Communicator::finish(size_t index) {
     call_or_abort(work.record, [&] { complete(work); });
     if (shows) slot_->finish();
   }
-  if (!is_recording()) record_time(work, seconds_since(start));
+  if (!is_capturing()) record_time(work, seconds_since(start));
 }
 
 void Communicator::record_time(const Collective& collective, double seconds) {

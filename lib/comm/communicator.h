@@ -190,18 +190,18 @@ class Communicator {
   /// it, and wait() makes this stream wait for the collective. Does nothing on CPUs.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
-  /// Returns whether a device may record and replay the work that collectives put into its streams
-  /// (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() are not
-  /// counted and are not waited for; begin_replay() and end_replay(), around each replay, count the
-  /// recorded calls.
-  virtual bool can_record() const { return false; }
-  void begin_recording();
-  std::vector<CollectiveRecord> end_recording();
-  void begin_replay(std::span<CollectiveRecord> recorded);
+  /// Returns whether a device may capture and replay the work that collectives put into its streams
+  /// (LaneDevice::begin_capture). Calls between begin_capture() and end_capture() are not counted
+  /// and are not waited for; begin_replay() and end_replay(), around each replay, count the
+  /// captured calls.
+  virtual bool can_capture() const { return false; }
+  void begin_capture();
+  std::vector<CollectiveRecord> end_capture();
+  void begin_replay(std::span<CollectiveRecord> captured);
   void end_replay();
-  /// Reports that the device has destroyed `count` recordings. A transport may wait, without end,
-  /// for recordings that hold its collectives: all are destroyed before shutdown().
-  void release_recordings(int64_t count) { recordings_ -= count; }
+  /// Reports that the device has destroyed `count` captured graphs. A transport may wait, without
+  /// end, for graphs that hold its collectives: all are destroyed before shutdown().
+  void release_captures(int64_t count) { captures_ -= count; }
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
@@ -231,10 +231,10 @@ class Communicator {
  protected:
   explicit Communicator(Setup setup);
 
-  bool is_recording() const { return recording_.has_value(); }
-  /// Throws Error(kBug) while the device holds recordings of this communicator's collectives; for
-  /// shutdown().
-  void require_no_recordings() const;
+  bool is_capturing() const { return capture_.has_value(); }
+  /// Throws Error(kBug) while the device holds captured graphs of this communicator's collectives;
+  /// for shutdown().
+  void require_no_captures() const;
   /// Begins a replay of several collectives, the first of which is `first`; on_replay_end() ends
   /// it.
   virtual void on_replay_begin(const CollectiveRecord& first) { static_cast<void>(first); }
@@ -304,16 +304,16 @@ class Communicator {
   std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
-  /// RecordedCalls holds the calls recorded so far, and the sequence numbers before the recording.
-  struct RecordedCalls {
+  /// CapturedCalls holds the calls captured so far, and the sequence numbers before the capture.
+  struct CapturedCalls {
     std::vector<CollectiveRecord> records;
     std::vector<int64_t> sent, received;
     int64_t sequence = 0;
   };
-  std::optional<RecordedCalls> recording_;
+  std::optional<CapturedCalls> capture_;
   bool is_replaying_ = false;
-  /// Recordings that were made and not released.
-  int64_t recordings_ = 0;
+  /// Captured graphs that were made and not released.
+  int64_t captures_ = 0;
   std::string failure_reason_;  // why no more calls are possible; "" while they are
 };
 

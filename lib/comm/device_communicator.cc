@@ -29,24 +29,24 @@ DeviceCommunicator::DeviceCommunicator(Setup setup)
 
 DeviceCommunicator::~DeviceCommunicator() = default;
 
-void DeviceCommunicator::start_watch() {
+void DeviceCommunicator::start_watchdog() {
   WatchedCollectives& watched = *this;
-  watch_ = std::make_unique<CollectiveWatch>(watched, setup().timeout);
+  watchdog_ = std::make_unique<CollectiveWatchdog>(watched, setup().timeout);
 }
 
-/// Stops the watch; the thread that closes the group no longer waits for the device.
-void DeviceCommunicator::stop_watch() {
+/// Stops the watchdog; the thread that closes the group no longer waits for the device.
+void DeviceCommunicator::stop_watchdog() {
   {
     const std::lock_guard lock(lost_mutex_);
     loss_was_checked_ = true;
   }
   lost_changed_.notify_all();
-  watch_.reset();
+  watchdog_.reset();
 }
 
 void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
   Communicator::set_timeout(timeout);
-  if (watch_) watch_->set_limit(timeout);
+  if (watchdog_) watchdog_->set_limit(timeout);
 }
 
 void DeviceCommunicator::check_peers() {
@@ -75,9 +75,9 @@ bool DeviceCommunicator::show_given_up() noexcept {
   return true;
 }
 
-/// Ends the group because of a failure that the watch's thread found. The abort ends the device's
-/// work and with it the waits for the device. The loss is recorded before, so that check_peers()
-/// does not let anyone use the unfinished data as results.
+/// Ends the group because of a failure that the watchdog's thread found. The abort ends the
+/// device's work and with it the waits for the device. The loss is recorded before, so that
+/// check_peers() does not let anyone use the unfinished data as results.
 void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
                                       const CollectiveFailure& failure) {
   mark_group_lost();
@@ -128,22 +128,22 @@ void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report)
 
 void DeviceCommunicator::begin(Collective& collective) {
   check_peers();
-  // An event that is recorded into a CUDA graph cannot be queried, so a recorded collective is not
+  // An event that is captured in a CUDA graph cannot be queried, so a captured collective is not
   // watched; replays have their own marks.
-  call_or_report_loss([&] { is_recording() ? run(collective) : issue_watched(collective); });
+  call_or_report_loss([&] { is_capturing() ? run(collective) : issue_watched(collective); });
 }
 
 void DeviceCommunicator::issue_watched(const Collective& collective) {
   const int64_t handle = mark_begin();
-  watch_->announce(collective.record, handle);
+  watchdog_->announce(collective.record, handle);
   try {
     run(collective);
   } catch (...) {
-    watch_->withdraw();
+    watchdog_->withdraw();
     throw;
   }
   mark_end(handle);
-  watch_->mark_issued();
+  watchdog_->mark_issued();
 }
 
 /// Watches all collectives of a replay as if they were its first one, which then ends when all have
@@ -151,12 +151,12 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
 void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
   check_peers();
   replay_mark_ = mark_begin();
-  watch_->announce(first, replay_mark_);
+  watchdog_->announce(first, replay_mark_);
 }
 
 void DeviceCommunicator::on_replay_end() {
   mark_end(replay_mark_);
-  watch_->mark_issued();
+  watchdog_->mark_issued();
 }
 
 void DeviceCommunicator::run(const Collective& collective) {

@@ -10,17 +10,17 @@
 
 #include "base/rank_error.h"
 #include "cluster/failure_report.h"
-#include "comm/collective_watch.h"
+#include "comm/collective_watchdog.h"
 #include "comm/communicator.h"
 
 namespace ftrun {
 
 /// DeviceCommunicator runs collectives on device memory. begin() puts a collective into the stream
 /// of use_stream(), after the stream's earlier work, and the host continues. Later work in that
-/// stream runs after the collective, so wait() has nothing to do. A watch (comm/collective_watch.h)
-/// notices a lost peer: the next call throws the error, and so does check_peers(), which must be
-/// called after a wait for the device and before the results are read. If a wait for the device
-/// does not return, the process ends with the same message.
+/// stream runs after the collective, so wait() has nothing to do. A watchdog
+/// (comm/collective_watchdog.h) notices a lost peer: the next call throws the error, and so does
+/// check_peers(), which must be called after a wait for the device and before the results are read.
+/// If a wait for the device does not return, the process ends with the same message.
 ///
 /// Sums: if Setup::sum_blocks is given, sums of floating-point numbers are added in rank order,
 /// 16-bit floats in fp32, as on CPUs, regardless of the arithmetic of the transport. Ranks exchange
@@ -40,7 +40,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
 
   void use_stream(void* stream) override { stream_ = stream; }
   void check_peers() override;
-  bool can_record() const override { return true; }
+  bool can_capture() const override { return true; }
   void set_timeout(std::chrono::milliseconds timeout) override;
 
  protected:
@@ -80,9 +80,10 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
-  /// Starts the watch once the back end is open. The back end's destructor calls stop_watch().
-  void start_watch();
-  void stop_watch();
+  /// Starts the watchdog once the back end is open. The back end's destructor calls
+  /// stop_watchdog().
+  void start_watchdog();
+  void stop_watchdog();
   /// Runs `calls` and explains their failure. If a collective was aborted meanwhile, its error is
   /// thrown instead; a failure of this rank's device is thrown unchanged.
   template <typename Calls>
@@ -123,7 +124,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   int64_t replay_mark_ = 0;
   CommBuffer scratch_;
   std::vector<PeerExchange> exchanges_;
-  std::unique_ptr<CollectiveWatch> watch_;
+  std::unique_ptr<CollectiveWatchdog> watchdog_;
   std::mutex shown_mutex_;
   bool has_given_up_ = false;
   std::mutex lost_mutex_;

@@ -143,11 +143,11 @@ class NcclCommunicator final : public DeviceCommunicator {
     barrier_buffer_ = std::make_shared<CommBuffer>(word, kWordBytes, free_device);
     clear_device(word, kWordBytes);
     connect();
-    start_watch();
+    start_watchdog();
   }
 
   ~NcclCommunicator() override {
-    stop_watch();
+    stop_watchdog();
     for (const WorkEvents& mark : marks_) {
       ::cudaEventDestroy(mark.begin);
       ::cudaEventDestroy(mark.end);
@@ -159,9 +159,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::string_view backend() const override { return "nccl"; }
 
   void shutdown() override {
-    require_no_recordings();
+    require_no_captures();
     barrier({"shutdown"});
-    stop_watch();
+    stop_watchdog();
     const std::lock_guard lock(comm_mutex_);
     if (comm_ == nullptr) return;
     std::packaged_task<ncclResult_t()> destroy(
@@ -299,7 +299,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   void end_kernels() noexcept {
     ::cudaSetDevice(device_);
     // An NCCL call that hangs keeps the communicator locked. The kernels then cannot be ended, and
-    // the watch ends the process.
+    // the watchdog ends the process.
     const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
     if (!lock.owns_lock() || comm_ == nullptr) return;
     start_abort(std::exchange(comm_, nullptr));
@@ -315,7 +315,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         ::ncclCommAbort(comm);
       }).detach();
     } catch (const std::exception&) {
-      // No thread could be started. The watch ends the process if the device does not return.
+      // No thread could be started. The watchdog ends the process if the device does not return.
     }
   }
 
@@ -344,7 +344,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   bool has_passed(cudaEvent_t event) const {
-    // The watch's thread sets its device, because CUDA would otherwise open the default GPU for it.
+    // The watchdog's thread sets its device, because CUDA would otherwise open the default GPU for
+    // it.
     check_cuda(::cudaSetDevice(device_), "setting the CUDA device");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {

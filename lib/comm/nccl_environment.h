@@ -7,8 +7,8 @@ namespace ftrun {
 /// Sets the environment variables that NCCL reads when it opens, unless the user has set them. They
 /// disable sums inside NVSwitches (NVLS), whose order changes from run to run (NVIDIA/nccl#1497).
 /// They make NCCL connect when a group opens and not within the group's first collective, where no
-/// time limit of ftrun would apply. For the same reason the memory of recorded collectives is not
-/// registered with peers during the recording. Call it before the process starts threads.
+/// time limit of ftrun would apply. For the same reason the memory of captured collectives is not
+/// registered with peers during the capture. Call it before the process starts threads.
 void prepare_nccl_environment();
 
 /// Returns why `ranks` ranks of one machine cannot share memory in the folder that NCCL uses for it

@@ -225,9 +225,9 @@ struct ParallelConfig {
   /// The number of pipeline stages, from either of the two keys that set it.
   int64_t pipeline = 1;
   PipelineSchedule schedule = kDefaultSchedule;
-  /// The number of parts of the model that each stage has; 0 only before the config is resolved.
+  /// The number of model chunks of each stage; 0 only before the config is resolved.
   int64_t virtual_stages = 0;
-  /// The number of decoder layers of each part, in order; empty = cut by pipeline.partition.
+  /// The number of decoder layers of each model chunk, in order; empty = cut by pipeline.partition.
   std::vector<int64_t> pipeline_layers;
   int64_t context = 1;
   int64_t expert = 1;

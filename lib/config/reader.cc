@@ -151,8 +151,8 @@ class TreeReader {
     if (section.needs_enabled && entry.value.find("enabled") == nullptr)
       problems_.error(entry.at, cat(spelled_path, ": needs the key enabled"),
                       "add \"enabled\": true or false");
-    const bool on = section.treatment == KeyTreatment::kReject ||
-                    (section.treatment == KeyTreatment::kRejectIfOn && is_enabled(entry.value));
+    const bool on = section.treatment == KeyTreatment::kRefuse ||
+                    (section.treatment == KeyTreatment::kRefuseIfOn && is_enabled(entry.value));
     if (on)
       config_.origins.unsupported.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
@@ -195,7 +195,7 @@ class TreeReader {
       return;
     }
     config_.write(field, *value, node.at);
-    apply_action(field, entry, *value);
+    apply_treatment(field, entry, *value);
   }
 
   static bool takes_auto(const Field& field) {
@@ -224,12 +224,12 @@ class TreeReader {
                     cat("use one of its parameters: ", join(names, ", ")));
   }
 
-  void apply_action(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
+  void apply_treatment(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
     if (field.treatment == KeyTreatment::kImplement) return;
     const bool changed = field.type == FieldType::kFree || !is_off(field, value);
     if (field.treatment == KeyTreatment::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);
-    } else if (changed || field.treatment == KeyTreatment::kReject) {
+    } else if (changed || field.treatment == KeyTreatment::kRefuse) {
       config_.origins.unsupported.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
     }

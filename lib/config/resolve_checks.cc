@@ -88,7 +88,7 @@ void check_bf16_states(ResolveState& r) {
                 other_position_text(r, "data_types.grad_accum_dtype")),
             cat("remove grad_accum_dtype, or keep the master weights fp32 and write "
                 "bf16_optimizer_states alone"));
-  if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).coded)
+  if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).has_8bit_states)
     r.error(moments,
             cat(moments, " cannot be combined with ", name_of(c.optimizer.type),
                 ", whose states are 8-bit codes, and fp32 for small tensors",

@@ -38,8 +38,8 @@ using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<
 enum class KeyTreatment {
   kImplement,
   kNotice,      // checked, then ignored; reported if it differs from the default
-  kReject,      // a feature ftrun does not have
-  kRejectIfOn,  // the same, but only if the value differs from the default
+  kRefuse,      // a feature ftrun does not have
+  kRefuseIfOn,  // the same, but only if the value differs from the default
 };
 
 /// Vocabulary specifies which program defined a key.
@@ -106,7 +106,7 @@ struct Field {
   std::string why;
   std::vector<std::string> aliases;
   bool zero_means_unset = false;            // the member's 0 means "not written": printed as null
-  std::optional<double> largest_off_value;  // of kRejectIfOn numbers: so much is off too
+  std::optional<double> largest_off_value;  // of kRefuseIfOn numbers: so much is off too
   /// Says whether the word "auto" is a choice that is not among the member's values: resolve() then
   /// decides the value.
   bool decides_auto = false;
@@ -136,9 +136,9 @@ struct Field {
     return why = reason, treatment = KeyTreatment::kNotice, *this;
   }
   Field& implemented() { return treatment = KeyTreatment::kImplement, *this; }
-  Field& reject() { return treatment = KeyTreatment::kReject, *this; }
-  Field& reject_if_on() { return treatment = KeyTreatment::kRejectIfOn, *this; }
-  Field& reject_above(double off) { return largest_off_value = off, reject_if_on(); }
+  Field& refuse() { return treatment = KeyTreatment::kRefuse, *this; }
+  Field& refuse_if_on() { return treatment = KeyTreatment::kRefuseIfOn, *this; }
+  Field& refuse_above(double off) { return largest_off_value = off, refuse_if_on(); }
   Field& or_auto();
   Field& or_null() { return forms.allows_null = true, *this; }
   Field& unset_is_zero() { return zero_means_unset = forms.allows_null = true, *this; }

@@ -88,13 +88,13 @@ void declare_deepspeed_top(Schema& s) {
       .or_null();
   top.checked_only<bool>("managed_gradient_accumulation", true,
                          "false: the caller sets the boundaries of accumulation.")
-      .reject_if_on();
+      .refuse_if_on();
   top.checked_only<bool>("sparse_gradients", false, "Sparse gradients of embeddings.")
-      .reject_if_on();
+      .refuse_if_on();
   top.checked_only<int64_t>("data_parallel_size", 1,
                             "The mesh of DeepSpeed's AutoSP; use parallel.data.")
       .at_least(1)
-      .reject_above(1);
+      .refuse_above(1);
   top.checked_only<bool>("disable_allgather", false, "DeepSpeed does not read this key.");
   top.checked_only<bool>(
       "zero_allow_untested_optimizer", false,
@@ -108,7 +108,7 @@ void declare_deepspeed_top(Schema& s) {
                             "DeepSpeed only warns if the vocabulary does not suit tensor cores.")
       .or_null();
   top.checked_only<bool>("graph_harvesting", false,
-                         "Records steps as CUDA graphs; kernels.step_graph is ftrun's key.");
+                         "Captures steps as CUDA graphs; kernels.step_graph is ftrun's key.");
   top.checked_only<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
   top.checked_only<int64_t>("allgather_size", 500'000'000,
                             "Bucket size of the deprecated form zero_optimization: true.")
@@ -145,7 +145,7 @@ void declare_precision(Schema& s) {
   fp16.key("min_loss_scale", &Fp16Config::min_loss_scale, "Least value of the dynamic scale.");
   fp16.checked_only<bool>("fp16_master_weights_and_grads", false,
                           "fp16 master weights: fewer bytes, other numbers.")
-      .reject_if_on();
+      .refuse_if_on();
 
   auto bf16 = section(
       s, {.path = "bf16", .doc = "Training in bf16.", .vocabulary = kDs, .nullable = true},
@@ -291,23 +291,23 @@ void declare_zero(Schema& s) {
   zero.checked_only<bool>("save_muon_momentum_buffer_in_memory", false,
                           "Keeps Muon's momentum buffer in memory.");
   zero.checked_only<bool>("legacy_stage1", false, "The old stage 1; removed from DeepSpeed.")
-      .reject_if_on();
+      .refuse_if_on();
   zero.checked_only<bool>("zero_quantized_weights", false, "ZeRO++ qwZ: other numbers.")
-      .reject_if_on();
+      .refuse_if_on();
   zero.checked_only<bool>("zero_quantized_nontrainable_weights", false, "ZeRO++: other numbers.")
-      .reject_if_on();
+      .refuse_if_on();
   zero.checked_only<bool>("zero_quantized_gradients", false, "ZeRO++ qgZ: other numbers.")
-      .reject_if_on();
+      .refuse_if_on();
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
                  .vocabulary = kDs,
-                 .treatment = KeyTreatment::kReject,
+                 .treatment = KeyTreatment::kRefuse,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.zenflow",
                  .doc = "ZenFlow: other numbers.",
                  .vocabulary = kDs,
-                 .treatment = KeyTreatment::kReject,
+                 .treatment = KeyTreatment::kRefuse,
                  .nullable = true,
                  .free_form = true});
   s.add_section({.path = "zero_optimization.leaf_module",

@@ -128,10 +128,10 @@ void declare_optimizer(Schema& s) {
   // These keys of DeepSpeed are checked but not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
   params.checked_only<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels also refuse it.")
-      .reject_if_on()
+      .refuse_if_on()
       .for_types(adam_like);
   params.checked_only<bool>("eps_inside_sqrt", false, "eps inside the root.")
-      .reject_if_on()
+      .refuse_if_on()
       .for_types(lamb_like);
   params.free("torch_adam", "Selects PyTorch's Adam instead of DeepSpeed's kernel.")
       .for_types({"AdamW", "Adam"});

@@ -271,22 +271,21 @@ void declare_parallel(Schema& s) {
   parallel.key(
       "schedule", &ParallelConfig::schedule,
       "The order in which stages run micro-batches. gpipe: all forward passes, then all backward "
-      "passes. 1f1b: one forward and one backward in turn. interleaved: 1f1b with several parts of "
-      "the model on each stage. zb-h1: 1f1b that computes weight gradients in idle time. zbv: "
-      "zb-h1 with two parts on each stage. docs/parallelism.md compares them.");
+      "passes. 1f1b: one forward and one backward in turn. interleaved: 1f1b with several model "
+      "chunks on each stage. zb-h1: 1f1b that computes weight gradients in idle time. zbv: zb-h1 "
+      "with two model chunks on each stage. docs/parallelism.md compares them.");
   parallel
       .key("virtual_stages", &ParallelConfig::virtual_stages,
-           "Parts of the model on each stage: 2 or more for schedule interleaved, 2 for zbv, else "
-           "1.")
+           "Model chunks of each stage: 2 or more for schedule interleaved, 2 for zbv, else 1.")
       .at_least(1)
-      .in_unit("parts")
+      .in_unit("chunks")
       .unset_is_zero()
       .defaults_to("2 for interleaved and zbv, else 1");
   parallel
       .key("pipeline_layers", &ParallelConfig::pipeline_layers,
-           "Decoder layers of each part of the model: pipeline × virtual_stages numbers in the "
-           "order of the parts. The embedding belongs to the first part and the head to the last, "
-           "so these two may have 0.")
+           "Decoder layers of each model chunk: pipeline × virtual_stages numbers in the order of "
+           "the layers. The embedding belongs to the first chunk and the head to the last, so "
+           "these two may have 0.")
       .at_least(0)
       .in_unit("layers")
       .unset_is_zero()
@@ -438,7 +437,7 @@ void declare_rest(Schema& s) {
       "sequences of several documents only with heads of at least 96 elements, since own is faster "
       "for smaller ones. Else auto is own; amx has not run on such a CPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "Record a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
+              "Capture a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "
               "No effect with offload or pipelines.");
 

@@ -73,7 +73,7 @@ void declare_placement_sections(Schema& s) {
       .in_unit("stages");
   pipeline.key(
       "partition", &PipelineConfig::partition,
-      "Measure that is balanced over the parts of the model. best: the time of forward and "
+      "Measure that is balanced over the model chunks. best: the time of forward and "
       "backward. parameters: the number of parameters. uniform: the number of layers, embedding "
       "and head included. type:REGEX: the number of layers whose class matches (decoder layers).");
   pipeline.checked_only<bool>("seed_layers", false, "Seeds the random numbers of each layer.");
@@ -219,23 +219,23 @@ void declare_foreign_features(Schema& s) {
                    .free_form = true,
                    .needs_enabled = needs_enabled});
   };
-  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeyTreatment::kRejectIfOn, true);
-  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", KeyTreatment::kRejectIfOn,
+  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeyTreatment::kRefuseIfOn, true);
+  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", KeyTreatment::kRefuseIfOn,
           false);
-  feature("expert_parallel", "DeepSpeed's AutoEP.", KeyTreatment::kRejectIfOn, false);
-  feature("hybrid_engine", "Training and generation in turns (RLHF).", KeyTreatment::kRejectIfOn,
+  feature("expert_parallel", "DeepSpeed's AutoEP.", KeyTreatment::kRefuseIfOn, false);
+  feature("hybrid_engine", "Training and generation in turns (RLHF).", KeyTreatment::kRefuseIfOn,
           false);
-  feature("autotuning", "DeepSpeed's autotuner.", KeyTreatment::kRejectIfOn, false);
-  feature("curriculum_learning", "Sequence length by curriculum.", KeyTreatment::kRejectIfOn, true);
+  feature("autotuning", "DeepSpeed's autotuner.", KeyTreatment::kRefuseIfOn, false);
+  feature("curriculum_learning", "Sequence length by curriculum.", KeyTreatment::kRefuseIfOn, true);
   feature("data_efficiency", "Data sampling and random layer-token drop.",
-          KeyTreatment::kRejectIfOn, false);
+          KeyTreatment::kRefuseIfOn, false);
   feature("compression_training", "Quantization, pruning, layer reduction.",
-          KeyTreatment::kRejectIfOn, false);
-  feature("progressive_layer_drop", "Layers dropped in training.", KeyTreatment::kRejectIfOn, true);
-  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).", KeyTreatment::kRejectIfOn,
+          KeyTreatment::kRefuseIfOn, false);
+  feature("progressive_layer_drop", "Layers dropped in training.", KeyTreatment::kRefuseIfOn, true);
+  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).", KeyTreatment::kRefuseIfOn,
           false);
-  feature("quantize_training", "Quantized training (MoQ).", KeyTreatment::kRejectIfOn, false);
-  feature("sparse_attention", "Block-sparse attention.", KeyTreatment::kReject, false);
+  feature("quantize_training", "Quantized training (MoQ).", KeyTreatment::kRefuseIfOn, false);
+  feature("sparse_attention", "Block-sparse attention.", KeyTreatment::kRefuse, false);
   feature("nebula", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
   feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
   feature("weight_quantization", "Quantized weights of DeepSpeed's inference.",

@@ -43,7 +43,8 @@ int64_t SequenceTable::end_of_set(int64_t document) const {
 
 /// Finds the next piece at or after the cursor, before document `end`: at most T pairs of an input
 /// and its label, with at least one trained label.
-bool SequenceTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
+bool SequenceTable::next_piece(Cursor& cursor, int64_t end, DocumentPiece& piece,
+                               int64_t& dropped) const {
   while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
     const int64_t pairs = data_.document_start(cursor.document + 1) - start - 1;
@@ -68,7 +69,7 @@ int64_t SequenceTable::gather_block(Cursor& cursor, PackScratch& scratch) const 
   const int64_t end = end_of_set(cursor.document);
   int64_t gathered = 0, dropped = 0;
   scratch.pieces.clear();
-  for (Piece piece; gathered < enough && next_piece(cursor, end, piece, dropped);) {
+  for (DocumentPiece piece; gathered < enough && next_piece(cursor, end, piece, dropped);) {
     scratch.pieces.push_back(piece);
     gathered += packing_ == SequencePacking::kNone ? 1 : piece.length;
   }
@@ -81,7 +82,7 @@ void SequenceTable::place_pieces(PackScratch& scratch) const {
   scratch.sequence_of_piece.clear();
   scratch.filled.clear();
   size_t first_open = 0;
-  for (const Piece& piece : scratch.pieces) {
+  for (const DocumentPiece& piece : scratch.pieces) {
     size_t sequence = packing_ == SequencePacking::kNone ? scratch.filled.size() : first_open;
     while (sequence < scratch.filled.size() && scratch.filled[sequence] + piece.length > length_)
       ++sequence;
@@ -110,14 +111,14 @@ void SequenceTable::build_blocks(int64_t first, int64_t end) {
   first_sequences_.push_back(sequences_);
 }
 
-void SequenceTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
+void SequenceTable::reserve(std::vector<DocumentPiece>& out, PackScratch& scratch) const {
   out.reserve(std::min(most_pieces_, static_cast<size_t>(length_)));
   scratch.pieces.reserve(most_pieces_);
   scratch.sequence_of_piece.reserve(most_pieces_);
   scratch.filled.reserve(most_pieces_);
 }
 
-void SequenceTable::list_pieces(int64_t sequence, std::vector<Piece>& out,
+void SequenceTable::list_pieces(int64_t sequence, std::vector<DocumentPiece>& out,
                                 PackScratch& scratch) const {
   require(sequence >= 0 && sequence < sequences_, "the sequence lies inside the data set");
   out.clear();
@@ -145,11 +146,11 @@ void SequenceTable::list_pieces(int64_t sequence, std::vector<Piece>& out,
       out.push_back(scratch.pieces[i]);
 }
 
-int64_t SequenceTable::count_labels(int64_t sequence, std::vector<Piece>& buffer,
+int64_t SequenceTable::count_labels(int64_t sequence, std::vector<DocumentPiece>& buffer,
                                     PackScratch& scratch) const {
   list_pieces(sequence, buffer, scratch);
   int64_t total = 0;
-  for (const Piece& piece : buffer)
+  for (const DocumentPiece& piece : buffer)
     total += data_.count_trained(piece.first_token + 1, piece.length);
   return total;
 }

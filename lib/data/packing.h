@@ -8,9 +8,9 @@
 
 namespace ftrun {
 
-/// Piece is a run of tokens in a sequence: its inputs are tokens first ... first+length-1, and its
-/// labels are the tokens one position later.
-struct Piece {
+/// DocumentPiece is a run of tokens in a sequence: its inputs are tokens first ... first+length-1,
+/// and its labels are the tokens one position later.
+struct DocumentPiece {
   int64_t first_token = 0;
   int64_t length = 0;
 };
@@ -18,7 +18,7 @@ struct Piece {
 /// PackScratch holds the block that was packed last, which a thread keeps between calls.
 struct PackScratch {
   int64_t block = -1;
-  std::vector<Piece> pieces;
+  std::vector<DocumentPiece> pieces;
   std::vector<int32_t> sequence_of_piece;  // counted within the block
   std::vector<int64_t> filled;             // positions of each sequence that hold a token
 };
@@ -40,11 +40,12 @@ class SequenceTable {
   SequencePacking packing() const { return packing_; }
   /// Lists the pieces of a sequence, in the order in which they lie in it; their lengths sum to at
   /// most T.
-  void list_pieces(int64_t sequence, std::vector<Piece>& out, PackScratch& scratch) const;
+  void list_pieces(int64_t sequence, std::vector<DocumentPiece>& out, PackScratch& scratch) const;
   /// Returns the number of labels of a sequence that count in the loss.
-  int64_t count_labels(int64_t sequence, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  int64_t count_labels(int64_t sequence, std::vector<DocumentPiece>& buffer,
+                       PackScratch& scratch) const;
   /// Sizes the buffers for any sequence, so that later calls allocate nothing.
-  void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
+  void reserve(std::vector<DocumentPiece>& out, PackScratch& scratch) const;
   /// Returns the first sequence of each set, and size(). A set is one of the paths with which the
   /// data was opened, or all of the data.
   const std::vector<int64_t>& first_sequences() const { return first_sequences_; }
@@ -62,7 +63,7 @@ class SequenceTable {
     Cursor begin;
     int64_t first_sequence = 0;
   };
-  bool next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const;
+  bool next_piece(Cursor& cursor, int64_t end, DocumentPiece& piece, int64_t& dropped) const;
   void cut_stream();
   void build_blocks(int64_t first, int64_t end);
   int64_t end_of_set(int64_t document) const;

@@ -43,7 +43,7 @@ class MixedOrder {
  public:
   /// Makes the order of one data set.
   MixedOrder(const SequenceOrder& order)
-      : sets_{{0, 0, order}}, entries_(order) {}  // NOLINT: it is one
+      : sets_{{0, 0, order}}, entries_(order) {}  // NOLINT: the order of one set is also a mix
   /// Makes the order of a mix. `sets` is not empty, and all of its numbers are at least 1.
   /// `epoch_sequences` is that of SequenceOrder, counted in the sequences that an epoch uses from
   /// all sets together.

@@ -35,7 +35,7 @@ void SequenceReader::fill(Batch& batch, int64_t batch_row, int64_t sequence) {
   sequences_.table().list_pieces(sequence, pieces_, pack_scratch_);
   const int64_t first = batch_row * sequences_.padded_length();
   int64_t offset = 0;
-  for (const Piece& piece : pieces_) {
+  for (const DocumentPiece& piece : pieces_) {
     const auto count = static_cast<size_t>(piece.length + 1);
     sequences_.data().read(piece.first_token, std::span(ids_).first(count),
                            std::span(labels_).first(count), read_scratch_);
@@ -46,7 +46,7 @@ void SequenceReader::fill(Batch& batch, int64_t batch_row, int64_t sequence) {
 }
 
 void SequenceReader::fill_piece(Batch& batch, size_t first, int64_t offset_in_row,
-                                const Piece& piece) {
+                                const DocumentPiece& piece) {
   const auto length = static_cast<size_t>(piece.length);
   for (size_t i = 0; i < length; ++i) {
     batch.tokens[first + i] = ids_[i];
@@ -57,7 +57,7 @@ void SequenceReader::fill_piece(Batch& batch, size_t first, int64_t offset_in_ro
   }
 }
 
-void SequenceReader::check_ids(int64_t sequence, int64_t offset, const Piece& piece) const {
+void SequenceReader::check_ids(int64_t sequence, int64_t offset, const DocumentPiece& piece) const {
   const auto limit = static_cast<uint32_t>(std::min<int64_t>(vocab_rows_, INT32_MAX));
   for (int64_t i = 0; i <= piece.length; ++i) {
     const int32_t id = ids_[static_cast<size_t>(i)], label = labels_[static_cast<size_t>(i)];

@@ -29,14 +29,14 @@ class SequenceReader {
   }
 
  private:
-  void fill_piece(Batch& batch, size_t first, int64_t offset_in_row, const Piece& piece);
-  void check_ids(int64_t sequence, int64_t offset, const Piece& piece) const;
+  void fill_piece(Batch& batch, size_t first, int64_t offset_in_row, const DocumentPiece& piece);
+  void check_ids(int64_t sequence, int64_t offset, const DocumentPiece& piece) const;
   [[noreturn]] void refuse_id(int64_t sequence, int64_t token_in_sequence, int64_t token,
                               int64_t value) const;
 
   const SequenceSet& sequences_;
   int64_t vocab_rows_;
-  std::vector<Piece> pieces_;
+  std::vector<DocumentPiece> pieces_;
   PackScratch pack_scratch_;
   ReadScratch read_scratch_;
   std::vector<int32_t> ids_, labels_;  // one piece and its last label: T+1

@@ -42,7 +42,7 @@ SequenceSet::SequenceSet(const std::vector<std::string>& paths, const SequenceSe
 /// used once as a whole. Set i contributes T * weight_i / weight trained tokens, where `weight` is
 /// that of the largest set; one of its S_i sequences holds T_i / S_i trained tokens on average.
 void SequenceSet::count_mix(const std::vector<double>& weights) {
-  std::vector<Piece> pieces;
+  std::vector<DocumentPiece> pieces;
   PackScratch scratch;
   const std::vector<int64_t>& begins = table_.first_sequences();
   for (size_t set = 0; set < weights.size(); ++set) {
@@ -95,7 +95,7 @@ void SequenceSet::refuse_unusable() const {
                 cat(data_.name(), ": has ", data_.tokens(), " tokens; one sequence of length ",
                     length, " needs ", length + 1),
                 "lower data.sequence_length, or use more text");
-  std::vector<Piece> pieces;
+  std::vector<DocumentPiece> pieces;
   PackScratch scratch;
   for (int64_t sequence = 0; sequence < size(); ++sequence)
     if (table_.count_labels(sequence, pieces, scratch) > 0) return;

@@ -156,7 +156,7 @@ class Comparison {
   const ComparedKernels& found() const { return found_; }
 
  private:
-  void compare_update(const Config& config, bool coded);
+  void compare_update(const Config& config, bool has_8bit_states);
   void compare_values(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
                       View on_host);
 
@@ -336,19 +336,19 @@ void Comparison::compare(const ModelDescription& model, bool documents) {
 }
 
 /// Compares an update of states that are plain numbers and, if the optimizer codes some states, an
-/// update of coded states.
+/// update of 8-bit states.
 void Comparison::compare_updates(const Config& config) {
   compare_update(config, false);
-  if (optimizer_of(config.optimizer.type).coded) compare_update(config, true);
+  if (optimizer_of(config.optimizer.type).has_8bit_states) compare_update(config, true);
 }
 
-void Comparison::compare_update(const Config& config, bool coded) {
+void Comparison::compare_update(const Config& config, bool has_8bit_states) {
   const ModelDtypes dtypes = model_dtypes(config);
   const bool narrow_master = config.bf16.enabled && config.bf16.bf16_master_weights_and_grads,
              narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
   FlatUpdate update{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
                     .gradient_dtype = dtypes.gradients,
-                    .state_dtype = coded           ? DType::kU8
+                    .state_dtype = has_8bit_states ? DType::kU8
                                    : narrow_states ? DType::kBF16
                                                    : DType::kF32,
                     .copy_dtype = dtypes.compute,
@@ -357,12 +357,13 @@ void Comparison::compare_update(const Config& config, bool coded) {
   std::vector<float> first = random_floats(kUpdated, 3), second = random_floats(kUpdated, 4);
   for (std::vector<float>* state : {&first, &second})
     for (float& number : *state) number = std::abs(number);
-  std::vector<Bytes> parts{as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
-                           as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
-                           coded ? random_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
-                           coded ? random_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
-                           Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
-  if (coded)
+  std::vector<Bytes> parts{
+      as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
+      as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
+      has_8bit_states ? random_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
+      has_8bit_states ? random_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
+      Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
+  if (has_8bit_states)
     for (std::vector<float>* scales : {&first, &second}) {
       scales->resize(static_cast<size_t>(divide_up(kUpdated, kCodeBlock)));
       parts.push_back(as_dtype(*scales, DType::kF32));
@@ -373,7 +374,8 @@ void Comparison::compare_update(const Config& config, bool coded) {
     on_device.gradients = places[1];
     on_device.states = {places[2], places[3]};
     on_device.copy = places[4];
-    if (coded) on_device.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
+    if (has_8bit_states)
+      on_device.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
     return on_device;
   };
   std::vector<GpuBlock> blocks;
@@ -398,7 +400,7 @@ void Comparison::compare_update(const Config& config, bool coded) {
   compare_values("the optimizer's update", tolerated, update.parameter_dtype, found_in(0),
                  parts[0]);
   for (const size_t state : {size_t{2}, size_t{3}}) {
-    if (!coded) {
+    if (!has_8bit_states) {
       compare_values("the optimizer's update", tolerated, update.state_dtype, found_in(state),
                      parts[state]);
       continue;

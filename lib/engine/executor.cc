@@ -19,11 +19,12 @@ static_assert(kCodeBlock == kTensorBlock, "no shard cuts a block of codes");
 
 namespace {
 
-std::vector<Communicator*> communicators_of(const Program& program, const RankGroups& groups) {
+std::vector<Communicator*> communicators_of(const Program& program,
+                                            const RankCommunicators& communicators) {
   std::vector<Communicator*> found;
   for (const ProgramGroup& group : program.groups) {
-    found.push_back(groups.find(group));
-    require(found.back() != nullptr, "the groups of a program are open");
+    found.push_back(communicators.find(group));
+    require(found.back() != nullptr, "each group of a program has a communicator");
   }
   return found;
 }
@@ -42,8 +43,8 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   return all;
 }
 
-/// Lists the first token of each micro-batch, which a recording holds as a constant. (It does not
-/// hold the data of the micro-batches: each replay copies these.)
+/// Lists the first token of each micro-batch, which a captured graph holds as a constant. (It does
+/// not hold the data of the micro-batches: each replay copies these.)
 std::vector<int64_t> first_tokens(const StepRun& step) {
   std::vector<int64_t> first;
   for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
@@ -53,13 +54,13 @@ std::vector<int64_t> first_tokens(const StepRun& step) {
 }  // namespace
 
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
-                   const RankGroups& groups)
+                   const RankCommunicators& communicators)
     : program_(program),
       model_(model),
       memory_(memory),
-      groups_(communicators_of(program, groups)),
-      board_(groups.board),
-      device_(make_lane_device(program, memory, groups_)),
+      communicators_(communicators_of(program, communicators)),
+      board_(communicators.board),
+      device_(make_lane_device(program, memory, communicators_)),
       activities_(board_ == nullptr ? std::vector<Activity>()
                                     : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
@@ -67,8 +68,9 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       phases_(program),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
-          [open = groups.distinct()] {
-            for (Communicator* group : open) group->abort("a lane of this rank failed");
+          [all = communicators.distinct()] {
+            for (Communicator* communicator : all)
+              communicator->abort("a lane of this rank failed");
           },
           device_->is_asynchronous()) {
   for (const Instr& instr : program.instrs) {
@@ -105,8 +107,8 @@ class Executor::RunScope {
 
 void Executor::plan_gradient_norm(const Instr& instr) {
   require(gradient_norm_parts_.empty(), "a step has one gradient norm");
-  for (const Range& part : instr.reads) gradient_norm_parts_.push_back(span_of(part));
-  for (const Range& sum : instr.writes) gradient_norm_sums_.push_back(address<double>(sum));
+  for (const BufferRange& part : instr.reads) gradient_norm_parts_.push_back(span_of(part));
+  for (const BufferRange& sum : instr.writes) gradient_norm_sums_.push_back(address<double>(sum));
 }
 
 void Executor::run(StepRun& step) {
@@ -152,10 +154,10 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
   if (traced) begin_trace();
   device_->begin_run(step.scalars, traced);
   if (traced) trace_.begin = std::chrono::steady_clock::now();
-  // The first run is not recorded, because libraries initialize themselves in it. A traced run is
-  // not replayed, because a recording does not measure the times of instructions.
-  if (device_->can_record() && ++runs_ > 1 && probe == nullptr && !traced)
-    run_recorded(step);
+  // The first run is not captured, because libraries initialize themselves in it. A traced run is
+  // not replayed, because a captured graph does not measure the times of instructions.
+  if (device_->can_capture() && ++runs_ > 1 && probe == nullptr && !traced)
+    run_captured(step);
   else
     lanes_.run_once();
   times_ = device_->times();
@@ -184,32 +186,33 @@ void Executor::end_trace() {
     if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
 }
 
-/// Captures the program on one thread, in program order, as two recordings: the part before the
+/// Captures the program on one thread, in program order, as two graphs: the part before the
 /// decision, and the part after it.
 void Executor::capture() {
-  device_->drop_recordings();
-  device_->begin_recording(0);
+  device_->drop_captures();
+  device_->begin_capture(0);
   for (size_t i = 0; i < program_.instrs.size(); ++i) {
     const Instr& instr = program_.instrs[i];
     if (instr.kind != InstrKind::kDecide) {
       run_timed(instr);
       continue;
     }
-    device_->end_recording();
-    device_->begin_recording(static_cast<InstrId>(i) + 1);
+    device_->end_capture();
+    device_->begin_capture(static_cast<InstrId>(i) + 1);
   }
-  device_->end_recording();
-  recorded_ = step_->optimizer;
-  recorded_tokens_ = first_tokens(*step_);
+  device_->end_capture();
+  captured_optimizer_ = step_->optimizer;
+  captured_tokens_ = first_tokens(*step_);
 }
 
-void Executor::drop_recordings() {
-  device_->drop_recordings();
-  recorded_.reset();
+void Executor::drop_captures() {
+  device_->drop_captures();
+  captured_optimizer_.reset();
 }
 
-void Executor::run_recorded(const StepRun& step) {
-  if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step))
+void Executor::run_captured(const StepRun& step) {
+  if (!captured_optimizer_ || *captured_optimizer_ != step.optimizer ||
+      captured_tokens_ != first_tokens(step))
     capture();
   device_->stage_inputs();
   const Instr* decision = nullptr;
@@ -302,7 +305,7 @@ void Executor::run_instr(const Instr& instr) {
 }
 
 void Executor::clear(const Instr& instr) {
-  for (const Range& range : instr.writes) device_->clear(instr.lane, span_of(range));
+  for (const BufferRange& range : instr.writes) device_->clear(instr.lane, span_of(range));
 }
 
 void Executor::begin(const Instr& instr) {
@@ -319,7 +322,7 @@ void Executor::load_batch(const Instr& instr) {
   std::array<const void*, std::size(parts)> from;
   std::array<TypedSpan, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {
-    const Range& range = instr.writes[i];
+    const BufferRange& range = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
     if (bytes != range.bytes)
       bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
@@ -343,7 +346,7 @@ void Executor::run_ops(const Instr& instr) {
 /// Runs a collective: one call for each pair of ranges. Starts all calls before it waits for the
 /// last one.
 void Executor::run_collective(const Instr& instr) {
-  Communicator& group = *groups_[static_cast<size_t>(instr.group())];
+  Communicator& group = *communicators_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
   if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
   Work last;
@@ -417,10 +420,10 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers
 /// of the same link.
 void Executor::run_transfer(const Instr& instr) {
-  Communicator& link = *groups_[static_cast<size_t>(instr.group())];
+  Communicator& link = *communicators_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);
   const bool sends = instr.kind == InstrKind::kSend;
-  const Range& range = sends ? instr.reads[0] : instr.writes[0];
+  const BufferRange& range = sends ? instr.reads[0] : instr.writes[0];
   const DType dtype = instr.communication().dtype;
   const int64_t count = range.bytes / dtype_bytes(dtype);
   const CallSite site{program_.at(range.buffer).name};
@@ -470,7 +473,7 @@ void Executor::decide(const Instr& instr) {
 }
 
 FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& operands) const {
-  const UpdateRange& update = instr.update();
+  const UpdateDetail& update = instr.update();
   FlatUpdate flat;
   flat.parameters = address<std::byte>(operands.weights);
   flat.parameter_dtype = dtype(operands.weights);

@@ -19,7 +19,7 @@
 #include "engine/memory.h"
 #include "engine/nonfinite_probe.h"
 #include "engine/phase_clock.h"
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 #include "engine/votes.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
@@ -127,7 +127,7 @@ class Executor {
   /// Borrows all arguments for this object's life. RankMemory::allocate() must have been called for
   /// `program`.
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
-           const RankGroups& groups);
+           const RankCommunicators& communicators);
 
   /// Runs a training step. Collective: every rank of the group calls this with its own
   /// micro-batches.
@@ -141,8 +141,8 @@ class Executor {
   /// Collective.
   NonfiniteLocation find_nonfinite(StepRun& step);
 
-  /// Destroys the device's recordings of the program; the next run records the program again.
-  void drop_recordings();
+  /// Destroys the device's captured graphs of the program; the next run captures the program again.
+  void drop_captures();
 
   /// Returns the seconds that the last run spent in instructions, by kind. Lanes run at the same
   /// time, so the sum may exceed the duration of the run. On a GPU that is not timed, these are the
@@ -164,7 +164,7 @@ class Executor {
   void run_program(StepRun& step, NonfiniteProbe* probe);
   void begin_trace();
   void end_trace();
-  void run_recorded(const StepRun& step);
+  void run_captured(const StepRun& step);
   void capture();
   void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
@@ -196,10 +196,12 @@ class Executor {
     return (*loss_slots_)[static_cast<size_t>(slot_of(number))];
   }
   Votes all_votes() const;
-  DType dtype(const Range& range) const { return program_.at(range.buffer).format.dtype; }
-  TypedSpan span_of(const Range& range) const { return ftrun::span_of(program_, memory_, range); }
+  DType dtype(const BufferRange& range) const { return program_.at(range.buffer).format.dtype; }
+  TypedSpan span_of(const BufferRange& range) const {
+    return ftrun::span_of(program_, memory_, range);
+  }
   template <typename T>
-  T* address(const Range& range) const {
+  T* address(const BufferRange& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
   }
 
@@ -207,7 +209,7 @@ class Executor {
   const ModelDescription& model_;
   const RankMemory& memory_;
   /// The communicators by GroupId.
-  std::vector<Communicator*> groups_;
+  std::vector<Communicator*> communicators_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
   std::vector<Activity> activities_;
@@ -233,11 +235,11 @@ class Executor {
   DiskRequests disk_;
   /// The number of runs so far.
   int64_t runs_ = 0;
-  /// The optimizer settings that the recording was made with; all other inputs of a step are in the
-  /// scalars.
-  std::optional<OptimizerConfig> recorded_;
-  /// The positions in the run, in tokens, at which the recorded micro-batches begin.
-  std::vector<int64_t> recorded_tokens_;
+  /// The optimizer settings with which the program was captured; all other inputs of a step are in
+  /// the scalars.
+  std::optional<OptimizerConfig> captured_optimizer_;
+  /// The positions in the run, in tokens, at which the captured micro-batches begin.
+  std::vector<int64_t> captured_tokens_;
   PhaseClock phases_;
   Lanes lanes_;
 };

@@ -59,7 +59,7 @@ void Gpu::add_lane_barrier() {
     if (lane != Lane::kCompute) kernels_->wait(open.stream, gate_);
 }
 
-void Gpu::begin_recording() {
+void Gpu::begin_capture() {
   kernels_->bind_thread();
   const DeviceStream compute = stream(Lane::kCompute);
   kernels_->begin_capture(compute);
@@ -68,7 +68,7 @@ void Gpu::begin_recording() {
     if (lane != Lane::kCompute) kernels_->wait(open.stream, gate_);
 }
 
-DeviceGraph Gpu::end_recording() {
+DeviceGraph Gpu::end_capture() {
   const DeviceStream compute = stream(Lane::kCompute);
   for (const auto& [lane, open] : lanes_) {
     if (lane == Lane::kCompute) continue;

@@ -17,7 +17,7 @@ struct GpuOptions {
   bool pin_memory = true;
   /// The device times of all instructions are measured.
   bool timed = false;
-  /// Programs whose work is all on the device are recorded once, and from then on replayed as a
+  /// Programs whose work is all on the device are captured once, and from then on replayed as a
   /// whole.
   bool step_graph = false;
 };
@@ -43,10 +43,10 @@ class Gpu {
   /// Makes all later work of any lane wait for all earlier work of every lane. Must not be called
   /// while lanes run.
   void add_lane_barrier();
-  /// Begins a recording on the compute lane's stream that includes the streams of all lanes;
-  /// end_recording() ends it there. Must not be called while lanes run.
-  void begin_recording();
-  DeviceGraph end_recording();
+  /// Begins a capture on the compute lane's stream that includes the streams of all lanes;
+  /// end_capture() ends it there. Must not be called while lanes run.
+  void begin_capture();
+  DeviceGraph end_capture();
   /// Waits for all work of all lanes. Must not be called while lanes run.
   void drain();
 

@@ -39,19 +39,19 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
     labels_.push_back(instr_label(instr));
     plan(instr);
   }
-  can_record_ = gpu.options().step_graph && runs_all_on_device();
+  can_capture_ = gpu.options().step_graph && runs_all_on_device();
   make_events();
   make_staging();
 }
 
-/// Returns whether a run can be recorded. It must not use the disk, update or sum state in the host
+/// Returns whether a run can be captured. It must not use the disk, update or sum state in the host
 /// tier, read counts on the host, or record times. It may exchange with other ranks only through
 /// the device's collectives: links of a pipeline wait for each other across lanes, which a
 /// sequential list of launches does not allow. The instructions after the decision must run either
 /// as a whole or not at all.
 bool GpuDevice::runs_all_on_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
-                   [](const Communicator* group) { return group->can_record(); }))
+                   [](const Communicator* group) { return group->can_capture(); }))
     return false;
   bool decided = false;
   for (const Instr& instr : program_.instrs) {
@@ -78,7 +78,7 @@ bool GpuDevice::crosses_tiers(const Instr& instr) const {
 /// Returns whether the instruction needs host code, because it works on memory of the host tier or
 /// the disk.
 bool GpuDevice::works_on_host(const Instr& instr) const {
-  const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
+  const auto on_host = [&](const BufferRange& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
@@ -114,7 +114,7 @@ void GpuDevice::plan(const Instr& instr) {
   on_host_[static_cast<size_t>(id_of(instr))] = works_on_host(instr) ? 1 : 0;
   if (instr.kind == InstrKind::kLoadBatch) {
     int64_t bytes = 0;
-    for (const Range& part : instr.writes) bytes += aligned(part.bytes);
+    for (const BufferRange& part : instr.writes) bytes += aligned(part.bytes);
     batch_bytes_ = std::max(batch_bytes_, bytes);
     input_bytes_ += bytes;
   }
@@ -127,7 +127,7 @@ void GpuDevice::plan(const Instr& instr) {
     most = std::max(most, element_count(program_, instr.reads[1]));
   }
   if (instr.kind == InstrKind::kGradientNorm)
-    for (const Range& part : instr.reads) {
+    for (const BufferRange& part : instr.reads) {
       if (tier(part) == Tier::kDevice)
         summed_elements_ = std::max(summed_elements_, element_count(program_, part));
       else
@@ -162,8 +162,8 @@ void GpuDevice::make_staging() {
     if (most_counts_[lane] > 0)
       counts_[lane] =
           GpuBlock::pinned(gpu_, most_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
-  if (can_record_) {
-    recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
+  if (can_capture_) {
+    captured_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
@@ -200,7 +200,7 @@ void GpuDevice::enter(const Instr& instr) {
   kernels().bind_thread();
   kernels().push_range(labels_[id].c_str());
   for (const InstrId wait : instr.waits)
-    if (wait >= recorded_from_) kernels().wait(stream, done_.at(wait).get());
+    if (wait >= captured_from_) kernels().wait(stream, done_.at(wait).get());
   if (on_host_[id] != 0) wait_for(stream);
   if (is_timed_) timings_[id].begin.record(stream);
 }
@@ -252,55 +252,55 @@ std::vector<Interval> GpuDevice::intervals() {
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
-  if (input_mode_ == InputMode::kStage) return;  // the recording clears it
+  if (input_mode_ == InputMode::kStage) return;  // the captured graph clears it
   if (to.tier != Tier::kDevice) return host_.clear(lane, to);
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
 
-void GpuDevice::begin_recording(InstrId first) {
-  recorded_from_ = first;
-  if (recordings_.empty()) staged_bytes_ = 0;
-  input_mode_ = InputMode::kRecord;
-  for (Communicator* group : groups_) group->begin_recording();
-  gpu_.begin_recording();
+void GpuDevice::begin_capture(InstrId first) {
+  captured_from_ = first;
+  if (captures_.empty()) staged_bytes_ = 0;
+  input_mode_ = InputMode::kCapture;
+  for (Communicator* group : groups_) group->begin_capture();
+  gpu_.begin_capture();
 }
 
-void GpuDevice::end_recording() {
-  Recording& made = recordings_.emplace_back(Recording{gpu_.end_recording(), {}});
-  for (Communicator* group : groups_) made.collectives.push_back(group->end_recording());
-  recorded_from_ = 0;
+void GpuDevice::end_capture() {
+  Capture& made = captures_.emplace_back(Capture{gpu_.end_capture(), {}});
+  for (Communicator* group : groups_) made.collectives.push_back(group->end_capture());
+  captured_from_ = 0;
   input_mode_ = InputMode::kSend;
 }
 
-void GpuDevice::replay(size_t recording) {
+void GpuDevice::replay(size_t number) {
   input_mode_ = InputMode::kSend;
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
-  Recording& recorded = recordings_.at(recording);
+  Capture& captured = captures_.at(number);
   for (size_t i = 0; i < groups_.size(); ++i) {
     groups_[i]->use_stream(stream);
-    groups_[i]->begin_replay(recorded.collectives[i]);
+    groups_[i]->begin_replay(captured.collectives[i]);
   }
-  kernels().launch(recorded.graph, stream);
+  kernels().launch(captured.graph, stream);
   for (Communicator* group : groups_) group->end_replay();
-  if (recording == 0) inputs_read_->record(gpu_.stream(Lane::kCompute));
+  if (number == 0) inputs_read_->record(gpu_.stream(Lane::kCompute));
 }
 
-void GpuDevice::drop_recordings() {
-  if (input_mode_ == InputMode::kRecord) end_broken_recording();
-  if (recordings_.empty()) return;
-  for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
+void GpuDevice::drop_captures() {
+  if (input_mode_ == InputMode::kCapture) end_broken_capture();
+  if (captures_.empty()) return;
+  for (const Capture& capture : captures_) kernels().destroy(capture.graph);
   for (Communicator* group : groups_)
-    group->release_recordings(static_cast<int64_t>(recordings_.size()));
-  recordings_.clear();
+    group->release_captures(static_cast<int64_t>(captures_.size()));
+  captures_.clear();
 }
 
-/// Ends a recording that an error has interrupted. It must be released like a complete one, because
+/// Ends a capture that an error has interrupted. It must be released like a complete one, because
 /// it holds collectives.
-void GpuDevice::end_broken_recording() {
+void GpuDevice::end_broken_capture() {
   try {
-    end_recording();
+    end_capture();
   } catch (const std::exception&) {
-    input_mode_ = InputMode::kSend;  // the device has discarded the recording
+    input_mode_ = InputMode::kSend;  // the device has discarded the capture
   }
 }
 
@@ -310,14 +310,14 @@ void GpuDevice::stage_inputs() {
   staged_bytes_ = 0;
 }
 
-/// Copies input data into pinned memory at a fixed address for each input, because a recorded copy
+/// Copies input data into pinned memory at a fixed address for each input, because a captured copy
 /// reads the same address in every replay.
 void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
-  std::byte* const staged = recorded_inputs_.data() + staged_bytes_;
+  std::byte* const staged = captured_inputs_.data() + staged_bytes_;
   staged_bytes_ += aligned(bytes);
-  require(staged_bytes_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
+  require(staged_bytes_ <= captured_inputs_.bytes(), "a captured run has room for its inputs");
   std::memcpy(staged, from, static_cast<size_t>(bytes));
-  if (input_mode_ == InputMode::kRecord) kernels().copy(to, staged, bytes, stream);
+  if (input_mode_ == InputMode::kCapture) kernels().copy(to, staged, bytes, stream);
 }
 
 void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
@@ -442,7 +442,7 @@ void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
 void GpuDevice::compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
                                const OptimizerConfig& optimizer) {
   if (tier != Tier::kDevice) return host_.compute_scales(lane, update, tier, optimizer);
-  kernels().measure_codes(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
+  kernels().compute_scales(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }
 
 std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {

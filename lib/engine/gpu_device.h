@@ -18,7 +18,7 @@ namespace ftrun {
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
-  ~GpuDevice() override { drop_recordings(); }
+  ~GpuDevice() override { drop_captures(); }
 
   void begin_run(const StepScalars& scalars, bool traced) override;
   void enter(const Instr& instr) override;
@@ -42,11 +42,11 @@ class GpuDevice final : public LaneDevice {
               const OptimizerConfig& optimizer) override;
   void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) override;
-  bool can_record() const override { return can_record_; }
-  void begin_recording(InstrId first) override;
-  void end_recording() override;
-  void replay(size_t recording) override;
-  void drop_recordings() override;
+  bool can_capture() const override { return can_capture_; }
+  void begin_capture(InstrId first) override;
+  void end_capture() override;
+  void replay(size_t number) override;
+  void drop_captures() override;
   void stage_inputs() override;
   void drain() override;
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
@@ -63,7 +63,7 @@ class GpuDevice final : public LaneDevice {
   InstrId id_of(const Instr& instr) const {
     return static_cast<InstrId>(&instr - program_.instrs.data());
   }
-  Tier tier(const Range& range) const { return program_.at(range.buffer).tier; }
+  Tier tier(const BufferRange& range) const { return program_.at(range.buffer).tier; }
   bool crosses_tiers(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
@@ -71,7 +71,7 @@ class GpuDevice final : public LaneDevice {
   void stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
   void check_groups();
-  void end_broken_recording();
+  void end_broken_capture();
   void make_events();
   void make_timings();
   void make_staging();
@@ -109,23 +109,23 @@ class GpuDevice final : public LaneDevice {
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// InputMode describes how load() and put() treat their data: they send it, record it, or stage
+  /// InputMode describes how load() and put() treat their data: they send it, capture it, or stage
   /// it for a replay.
-  enum class InputMode { kSend, kRecord, kStage };
+  enum class InputMode { kSend, kCapture, kStage };
   InputMode input_mode_ = InputMode::kSend;
-  bool can_record_ = false;
-  /// The first instruction of the current recording: all instructions before it are over when it is
+  bool can_capture_ = false;
+  /// The first instruction of the current capture: all instructions before it are over when it is
   /// replayed.
-  InstrId recorded_from_ = 0;
-  struct Recording {
+  InstrId captured_from_ = 0;
+  struct Capture {
     DeviceGraph graph;
-    /// The recorded collectives, by group.
+    /// The captured collectives, by group.
     std::vector<std::vector<CollectiveRecord>> collectives;
   };
-  std::vector<Recording> recordings_;
-  /// The pinned memory of the batches and numbers that a recorded run reads, in their order.
+  std::vector<Capture> captures_;
+  /// The pinned memory of the batches and numbers that a captured run reads, in their order.
   /// input_bytes_ is the size of all of them, staged_bytes_ the size of those staged so far.
-  GpuBlock recorded_inputs_;
+  GpuBlock captured_inputs_;
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
   int64_t staged_bytes_ = 0;

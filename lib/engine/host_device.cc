@@ -49,7 +49,7 @@ void HostDevice::update(Lane, const FlatUpdate& update, Tier, const OptimizerCon
 
 void HostDevice::compute_scales(Lane, const FlatUpdate& update, Tier,
                                 const OptimizerConfig& optimizer) {
-  measure_codes(update, optimizer, *scalars_);
+  ftrun::compute_scales(update, optimizer, *scalars_);
 }
 
 std::array<const double*, 2> HostDevice::fetch(Lane, const TypedSpan& a, const TypedSpan& b) {

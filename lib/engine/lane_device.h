@@ -33,7 +33,8 @@ struct TypedSpan {
 };
 
 /// Returns the span of a range of one of the programs that `memory` holds.
-inline TypedSpan span_of(const Program& program, const RankMemory& memory, const Range& range) {
+inline TypedSpan span_of(const Program& program, const RankMemory& memory,
+                         const BufferRange& range) {
   const Buffer& buffer = program.at(range.buffer);
   return {memory.at(program, range), buffer.format.dtype, element_count(program, range),
           buffer.tier};
@@ -106,23 +107,24 @@ class LaneDevice {
                                std::span<double* const> to) = 0;
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) = 0;
-  /// Computes the new scales (measure_codes()) of the values that update() will write.
+  /// Computes the new scales (compute_scales() of kernels.h) of the values that update() will
+  /// write.
   virtual void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
                               const OptimizerConfig& optimizer) = 0;
 
-  // Returns whether the device can record instructions. If it can, one thread may run instructions
-  // [first, last) in program order between begin_recording() and end_recording(), which records
-  // their device work instead of doing it. replay() does the recorded work, as often as wanted,
-  // after earlier and before later work of the compute lane.
-  virtual bool can_record() const { return false; }
-  virtual void begin_recording(InstrId first) { static_cast<void>(first); }
-  virtual void end_recording() {}
-  virtual void replay(size_t recording) { static_cast<void>(recording); }
-  /// Destroys all recordings, including one that an error has interrupted. Call it before the
+  // Returns whether the device can capture instructions. If it can, one thread may run instructions
+  // [first, last) in program order between begin_capture() and end_capture(), which captures their
+  // device work instead of doing it. replay() does the captured work, as often as wanted, after
+  // earlier and before later work of the compute lane.
+  virtual bool can_capture() const { return false; }
+  virtual void begin_capture(InstrId first) { static_cast<void>(first); }
+  virtual void end_capture() {}
+  virtual void replay(size_t number) { static_cast<void>(number); }
+  /// Destroys all captured graphs, including one that an error has interrupted. Call it before the
   /// groups of the program are closed or aborted.
-  virtual void drop_recordings() {}
+  virtual void drop_captures() {}
   /// Stages inputs until the next replay(): load() and put() then only copy their data to where the
-  /// first recording reads it, and must be called in the order of the recording.
+  /// first captured graph reads it, and must be called in the order of the capture.
   virtual void stage_inputs() {}
 
   /// Waits until the work of all lanes is over; called by the thread that runs the program, when

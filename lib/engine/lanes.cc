@@ -16,7 +16,7 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
       lanes_(static_cast<size_t>(lane_count(program))),
       run_(std::move(run)),
       on_abort_(std::move(on_abort)),
-      steps_(lanes_),
+      instrs_(lanes_),
       one_launcher_(one_launcher),
       done_(lanes_, 0),
       runs_(lanes_, 0),
@@ -26,7 +26,7 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
     if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
   std::vector<size_t> workers;
   for (size_t worker = 1; worker < lanes_; ++worker)
-    if (!steps_[worker].empty()) workers.push_back(worker);
+    if (!instrs_[worker].empty()) workers.push_back(worker);
   threads_ = start_threads(
       workers.size(), [this, workers](size_t i) { serve(workers[i]); }, [this] { stop(); });
 }
@@ -39,7 +39,7 @@ Lanes::~Lanes() {
 void Lanes::stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
-  wake_finished();
+  wake_ready_waiters();
 }
 
 size_t Lanes::thread_of(Lane lane) const {
@@ -55,25 +55,25 @@ void Lanes::plan(const Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto lane = static_cast<size_t>(instr.lane);
-    LaneInstr step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
+    LaneInstr planned{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
     for (const InstrId wait : instr.waits) {
-      int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
+      int64_t& after = planned.after[static_cast<size_t>(program.instr(wait).lane)];
       after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
     }
     ordinal_[i] = length[lane]++;
-    auto& steps = steps_[thread_of(instr.lane)];
-    position_[i] = steps.size();
-    steps.push_back(std::move(step));
+    auto& of_thread = instrs_[thread_of(instr.lane)];
+    position_[i] = of_thread.size();
+    of_thread.push_back(std::move(planned));
   }
 }
 
-template <typename Over>
-void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over) {
-  if (over()) return;
+template <typename IsOver>
+void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const IsOver& is_over) {
+  if (is_over()) return;
   Waiter& self = waiters_[worker];
-  self.over = std::cref(over);
-  self.woken.wait(lock, std::cref(over));
-  self.over = nullptr;
+  self.is_over = std::cref(is_over);
+  self.woken.wait(lock, std::cref(is_over));
+  self.is_over = nullptr;
 }
 
 void Lanes::run_once() {
@@ -83,14 +83,14 @@ void Lanes::run_once() {
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_;
-    wake_finished();
+    wake_ready_waiters();
   }
   constexpr auto kCaller = static_cast<size_t>(Lane::kCompute);
-  run_steps(kCaller);
+  run_instrs(kCaller);
   std::unique_lock lock(mutex_);
   wait_until(lock, kCaller, [&] {
     for (size_t worker = 1; worker < lanes_; ++worker)
-      if (!steps_[worker].empty() && runs_[worker] != started_) return false;
+      if (!instrs_[worker].empty() && runs_[worker] != started_) return false;
     return true;
   });
   if (error_) std::rethrow_exception(error_);
@@ -104,69 +104,69 @@ void Lanes::serve(size_t worker) {
       wait_until(lock, worker, [&] { return stopping_ || runs_[worker] != started_; });
       if (stopping_) return;
     }
-    run_steps(worker);
+    run_instrs(worker);
     const std::lock_guard lock(mutex_);
     runs_[worker] = started_;
-    wake_finished();
+    wake_ready_waiters();
   }
 }
 
-void Lanes::run_steps(size_t worker) {
+void Lanes::run_instrs(size_t worker) {
   try {
-    for (const LaneInstr& step : steps_[worker]) {
-      wait_for(step);
+    for (const LaneInstr& instr : instrs_[worker]) {
+      wait_for(instr);
       {
         const std::lock_guard lock(mutex_);
         if (error_) return;
       }
-      run_(program_.instr(step.instr));
+      run_(program_.instr(instr.id));
       const std::lock_guard lock(mutex_);
-      ++done_[step.lane];
-      wake_finished();
+      ++done_[instr.lane];
+      wake_ready_waiters();
     }
   } catch (...) {
     fail(std::current_exception());
   }
 }
 
-/// Returns whether `first_lane` and the lanes after it have done everything that instruction `step`
-/// waits for.
-bool Lanes::done_before(const LaneInstr& step, Lane first_lane) const {
+/// Returns whether `first_lane` and the lanes after it have done everything that instruction
+/// `instr` waits for.
+bool Lanes::done_before(const LaneInstr& instr, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
-    if (done_[lane] < step.after[lane]) return false;
+    if (done_[lane] < instr.after[lane]) return false;
   return true;
 }
 
 bool Lanes::ready(InstrId id) {
-  const auto& steps = steps_[thread_of(program_.instr(id).lane)];
+  const auto& of_thread = instrs_[thread_of(program_.instr(id).lane)];
   const std::lock_guard lock(mutex_);
-  return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
+  return !error_ && done_before(of_thread[position_[static_cast<size_t>(id)]]);
 }
 
-bool Lanes::stages_done_before(const LaneInstr& step) const {
+bool Lanes::stages_done_before(const LaneInstr& instr) const {
   return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
-                     [&](size_t lane) { return done_[lane] >= step.after[lane]; });
+                     [&](size_t lane) { return done_[lane] >= instr.after[lane]; });
 }
 
-/// Wakes the threads whose wait is over. The caller holds the mutex.
-void Lanes::wake_finished() {
+/// Wakes the waiting threads whose condition holds. The caller holds the mutex.
+void Lanes::wake_ready_waiters() {
   for (Waiter& waiter : waiters_)
-    if (waiter.over && waiter.over()) waiter.woken.notify_one();
+    if (waiter.is_over && waiter.is_over()) waiter.woken.notify_one();
 }
 
-void Lanes::wait_for(const LaneInstr& step) {
+void Lanes::wait_for(const LaneInstr& instr) {
   std::unique_lock lock(mutex_);
   const auto seconds_until = [&](const auto& done) {
     const auto is_over = [&] { return error_ != nullptr || done(); };
     if (is_over()) return 0.0;
     const auto start = std::chrono::steady_clock::now();
-    wait_until(lock, thread_of(static_cast<Lane>(step.lane)), is_over);
+    wait_until(lock, thread_of(static_cast<Lane>(instr.lane)), is_over);
     return seconds_since(start);
   };
-  const double stages = seconds_until([&] { return stages_done_before(step); });
-  const double groups = seconds_until([&] { return done_before(step, Lane::kFirstGroup); });
-  const double rest = seconds_until([&] { return done_before(step); });
-  if (step.lane != static_cast<size_t>(Lane::kCompute)) return;
+  const double stages = seconds_until([&] { return stages_done_before(instr); });
+  const double groups = seconds_until([&] { return done_before(instr, Lane::kFirstGroup); });
+  const double rest = seconds_until([&] { return done_before(instr); });
+  if (instr.lane != static_cast<size_t>(Lane::kCompute)) return;
   exposed_communication_seconds_ += groups;
   waited_ = {stages, groups + rest};
 }
@@ -176,7 +176,7 @@ void Lanes::fail(std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     if (error_) return;
     error_ = std::move(error);
-    wake_finished();
+    wake_ready_waiters();
   }
   if (on_abort_) on_abort_();
 }

@@ -54,7 +54,7 @@ class Lanes {
  private:
   /// LaneInstr is an instruction with its lane and its waits.
   struct LaneInstr {
-    InstrId instr;
+    InstrId id;
     size_t lane;
     /// The number of instructions of each other lane that must be done first.
     std::vector<int64_t> after;
@@ -62,15 +62,15 @@ class Lanes {
 
   void plan(const Program& program);
   size_t thread_of(Lane lane) const;
-  bool done_before(const LaneInstr& step, Lane first_lane = Lane::kCompute) const;
-  bool stages_done_before(const LaneInstr& step) const;
+  bool done_before(const LaneInstr& instr, Lane first_lane = Lane::kCompute) const;
+  bool stages_done_before(const LaneInstr& instr) const;
   void stop();
   void serve(size_t worker);
-  void run_steps(size_t worker);
-  void wait_for(const LaneInstr& step);
-  template <typename Over>
-  void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over);
-  void wake_finished();
+  void run_instrs(size_t worker);
+  void wait_for(const LaneInstr& instr);
+  template <typename IsOver>
+  void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const IsOver& is_over);
+  void wake_ready_waiters();
   void fail(std::exception_ptr error);
 
   const Program& program_;
@@ -79,9 +79,9 @@ class Lanes {
   std::function<void()> on_abort_;
   /// The instructions of each thread: those of one lane or, with one launcher, those of the lanes
   /// of all groups.
-  std::vector<std::vector<LaneInstr>> steps_;
+  std::vector<std::vector<LaneInstr>> instrs_;
   bool one_launcher_;
-  /// The index of each instruction among those of its lane, and its index in steps_ of its thread.
+  /// The index of each instruction among those of its lane, and its index in instrs_ of its thread.
   std::vector<size_t> ordinal_;
   std::vector<size_t> position_;
   std::vector<int64_t> done_;
@@ -95,11 +95,11 @@ class Lanes {
   /// The waits of the calling thread.
   Waited waited_;
   std::mutex mutex_;
-  /// Waiter is a waiting thread and its condition: the thread that fulfills the condition wakes
-  /// only this one.
+  /// Waiter is a waiting thread and the condition that ends its wait: the thread that fulfills the
+  /// condition wakes only this one.
   struct Waiter {
     std::condition_variable woken;
-    std::function<bool()> over;
+    std::function<bool()> is_over;
   };
   std::vector<Waiter> waiters_;
   std::vector<std::thread> threads_;

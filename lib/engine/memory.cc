@@ -196,7 +196,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
   blocks_[key] = std::move(block);
 }
 
-std::byte* RankMemory::at(const Program& program, const Range& range) const {
+std::byte* RankMemory::at(const Program& program, const BufferRange& range) const {
   const Buffer& buffer = program.at(range.buffer);
   if (buffer.persistent) {
     if (buffer.tier == Tier::kNvme) bug(cat("buffer ", buffer.name, " lies on disk"));
@@ -212,23 +212,23 @@ const RankMemory::OwnedBlock& RankMemory::block(const Buffer& buffer) const {
   return found->second;
 }
 
-bool RankMemory::on_disk(const Program& program, const Range& range) const {
+bool RankMemory::on_disk(const Program& program, const BufferRange& range) const {
   return program.at(range.buffer).tier == Tier::kNvme;
 }
 
-bool RankMemory::is_in_main_memory(const Program& program, const Range& range) const {
+bool RankMemory::is_in_main_memory(const Program& program, const BufferRange& range) const {
   const Tier tier = program.at(range.buffer).tier;
   return tier == Tier::kHost || (tier == Tier::kDevice && gpu_ == nullptr);
 }
 
-void RankMemory::read(const Program& program, const Range& range, void* out) const {
+void RankMemory::read(const Program& program, const BufferRange& range, void* out) const {
   if (is_in_main_memory(program, range))
     std::memcpy(out, at(program, range), static_cast<size_t>(range.bytes));
   else
     gpu_->download(out, at(program, range), range.bytes);
 }
 
-void RankMemory::write(const Program& program, const Range& range, const void* data) const {
+void RankMemory::write(const Program& program, const BufferRange& range, const void* data) const {
   if (is_in_main_memory(program, range))
     std::memcpy(at(program, range), data, static_cast<size_t>(range.bytes));
   else
@@ -242,8 +242,8 @@ void RankMemory::populate(const Program& program, BufferId buffer) const {
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 
-SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,
-                                        bool write) const {
+SwapFile::Ticket RankMemory::start_disk(const Program& program, const BufferRange& range,
+                                        void* data, bool write) const {
   ShadowMap& disk = block(program.at(range.buffer)).disk;
   return write ? swap_->write(data, range.bytes, disk.write_offset(range.offset, range.bytes))
                : swap_->read(data, range.bytes, disk.read_offset(range.offset, range.bytes));
@@ -259,17 +259,18 @@ void RankMemory::release_disk() {
     if (block.tier == Tier::kNvme) block.disk.end();
 }
 
-void RankMemory::read_kept(const Program& program, const Range& range, void* data) const {
+void RankMemory::read_kept(const Program& program, const BufferRange& range, void* data) const {
   swap_->read_synchronously(
       data, swap_align(range.bytes),
       block(program.at(range.buffer)).disk.snapshot_offset(range.offset, range.bytes));
 }
 
-void RankMemory::read_disk(const Program& program, const Range& range, void* data) const {
+void RankMemory::read_disk(const Program& program, const BufferRange& range, void* data) const {
   swap_->wait(start_disk(program, range, data, false));
 }
 
-void RankMemory::write_disk(const Program& program, const Range& range, const void* data) const {
+void RankMemory::write_disk(const Program& program, const BufferRange& range,
+                            const void* data) const {
   swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
 }
 

@@ -87,27 +87,27 @@ class RankMemory {
   void allocate(const Program& program);
 
   /// Returns the address of a range of one of the programs, in memory.
-  std::byte* at(const Program& program, const Range& range) const;
-  bool on_disk(const Program& program, const Range& range) const;
+  std::byte* at(const Program& program, const BufferRange& range) const;
+  bool on_disk(const Program& program, const BufferRange& range) const;
 
   /// Returns the GPU whose memory is the device tier; null on a CPU.
   Gpu* gpu() const { return gpu_; }
   /// Returns whether host code may read and write the range in place, because it is in main memory.
-  bool is_in_main_memory(const Program& program, const Range& range) const;
+  bool is_in_main_memory(const Program& program, const BufferRange& range) const;
   /// Copies a range in memory to main memory; write() copies back. Must not be called while lanes
   /// run.
-  void read(const Program& program, const Range& range, void* out) const;
-  void write(const Program& program, const Range& range, const void* data) const;
+  void read(const Program& program, const BufferRange& range, void* out) const;
+  void write(const Program& program, const BufferRange& range, const void* data) const;
 
   /// Makes the kernel allocate the pages of a persistent buffer in main memory; the buffer's
   /// content is unchanged.
   void populate(const Program& program, BufferId buffer) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
-  void read_disk(const Program& program, const Range& range, void* data) const;
-  void write_disk(const Program& program, const Range& range, const void* data) const;
+  void read_disk(const Program& program, const BufferRange& range, void* data) const;
+  void write_disk(const Program& program, const BufferRange& range, const void* data) const;
   /// Starts to read or write a range on disk, and returns the ticket for swap().wait().
-  SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data,
+  SwapFile::Ticket start_disk(const Program& program, const BufferRange& range, void* data,
                               bool write) const;
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
@@ -117,7 +117,7 @@ class RankMemory {
   void keep_disk();
   void release_disk();
   /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.
-  void read_kept(const Program& program, const Range& range, void* data) const;
+  void read_kept(const Program& program, const BufferRange& range, void* data) const;
 
   /// TierBytes holds the bytes of a tier: persistent ones by category, and arenas.
   struct TierBytes {

@@ -151,7 +151,7 @@ int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
   return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
 }
 
-Range ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) const {
+BufferRange ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) const {
   return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
           bytes_of(piece, end - begin)};
 }
@@ -160,7 +160,7 @@ Range ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) 
 /// piece lies on disk. If it lies on disk or in GPU memory, `room` is the buffer of the conversion.
 void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source,
                        const void* data, std::byte* room) {
-  const Range to = range_of(piece, begin, end);
+  const BufferRange to = range_of(piece, begin, end);
   const bool converts = dtype(piece) != source;
   if (memory_.is_in_main_memory(program_, to)) {
     if (converts) return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
@@ -179,7 +179,7 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 /// `reading.of_snapshot` is set, reads the values of the snapshot.
 void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
                        StateReading reading) const {
-  const Range from = range_of(piece, begin, end);
+  const BufferRange from = range_of(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
   std::optional<BounceBuffer> own;
   if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
@@ -190,7 +190,7 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
   for (int64_t at = from.offset; at < from.offset + from.bytes;) {
     const int64_t first = at / kSwapAlignment * kSwapAlignment;
     const int64_t last = std::min(from.offset + from.bytes, first + room);
-    const Range sectors{from.buffer, first, swap_align(last - first)};
+    const BufferRange sectors{from.buffer, first, swap_align(last - first)};
     if (reading.of_snapshot)
       memory_.read_kept(program_, sectors, sectors_read);
     else
@@ -286,7 +286,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
       pack_values(format, scales, run.begin, read(run.begin, run.end), run.position,
                   records.data());
     const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
-    const Range to = range_of(piece, in_unit, in_unit + (end - at));
+    const BufferRange to = range_of(piece, in_unit, in_unit + (end - at));
     if (memory_.is_in_main_memory(program_, to))
       std::memcpy(memory_.at(program_, to), records.data(), static_cast<size_t>(to.bytes));
     else
@@ -382,7 +382,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_main_memory;
   for (const StatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
-    const Range from = range_of(piece, piece.saved.begin, piece.saved.end);
+    const BufferRange from = range_of(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
     if (memory_.is_in_main_memory(program_, from))
       in_main_memory.push_back({to, memory_.at(program_, from), from.bytes});
@@ -425,7 +425,7 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
-  const Range range = range_of(piece, first, first + box.numel() * piece.block);
+  const BufferRange range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
     saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);

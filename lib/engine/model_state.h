@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/initial_weights.h"
 #include "engine/memory.h"
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/step_plan.h"
@@ -89,7 +89,7 @@ class ModelState {
   /// of the blocks.
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
-  Range range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
+  BufferRange range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
   std::vector<StateSlice> slices_of(StateReading reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReading reading) const;

@@ -38,7 +38,7 @@ class ReplicaCheck {
   /// StatePart holds the bytes of a tensor's state in this rank's memory.
   struct StatePart {
     std::string name;
-    Range range;
+    BufferRange range;
   };
   /// StateSet holds state parts of which the same ranks hold copies.
   struct StateSet {

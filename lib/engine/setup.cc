@@ -54,31 +54,34 @@ PlannedModel::PlannedModel(const Config& from, int rank)
   map_to_model_names(folder, plan.train.model, /*logs_notices=*/rank == 0);
 }
 
-TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
-                             const std::string& run, Gpu* gpu)
-    : groups_(groups),
+TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
+                             const RankCommunicators& communicators, const std::string& run,
+                             Gpu* gpu)
+    : communicators_(communicators),
       model_(std::move(model)),
       baseline_bytes_(warm_up(gpu, save_buffers_)),
       memory_(
-          groups.peer_visible(), swap_options(config, run, groups.rank()),
+          communicators.shared_memory_communicator(),
+          swap_options(config, run, communicators.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
             // Without a GPU, the device tier and the host tier are both main memory.
             const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
             const MemoryMeasure measure = [=](const MemoryPlan& plan) {
               return main_memory ? plan.main_memory() : plan.at(tier).total;
             };
-            return savings_remedy(memory_savings(config, model_.config, groups_.rank(), measure),
-                                  lacking);
+            return savings_remedy(
+                memory_savings(config, model_.config, communicators_.rank(), measure), lacking);
           },
           gpu) {
   for (const ProgramPlan* plan : model_.plan.program_plans()) prepare(gpu, *plan);
-  if (gpu != nullptr) compared_ = compare_kernels(config, model_.config, groups_.rank(), *gpu);
+  if (gpu != nullptr)
+    compared_ = compare_kernels(config, model_.config, communicators_.rank(), *gpu);
   // All programs are allocated before any executor is made, because executors hold addresses in the
   // arenas.
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
-  train_executor_ = executor_of(train_program());
-  evaluate_executor_ = executor_of(evaluation_program());
-  if (plan().text) text_executor_ = executor_of(text_program());
+  train_executor_ = executor_of(train_plan());
+  evaluation_executor_ = executor_of(evaluation_plan());
+  if (plan().text) text_executor_ = executor_of(text_plan());
   state_ = std::make_unique<ModelState>(model_.plan, memory_);
   if (gpu != nullptr) return;
   // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning
@@ -90,12 +93,13 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
 }
 
 std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
-  return std::make_unique<Executor>(plan.program, plan.model, memory_, groups_);
+  return std::make_unique<Executor>(plan.program, plan.model, memory_, communicators_);
 }
 
-void TrainingSetup::drop_recordings() {
-  for (Executor* executor : {train_executor_.get(), evaluate_executor_.get(), text_executor_.get()})
-    if (executor != nullptr) executor->drop_recordings();
+void TrainingSetup::drop_captures() {
+  for (Executor* executor :
+       {train_executor_.get(), evaluation_executor_.get(), text_executor_.get()})
+    if (executor != nullptr) executor->drop_captures();
 }
 
 }  // namespace ftrun

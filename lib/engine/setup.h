@@ -32,26 +32,26 @@ struct PlannedModel {
 /// from the config before any weight is read, and do not depend on data.
 class TrainingSetup {
  public:
-  /// Borrows the groups of the plan's programs, and the GPU (null for the CPU). `run`
+  /// Borrows the communicators of the plan's programs, and the GPU (null for the CPU). `run`
   /// distinguishes this run from others that swap to the same disk.
-  TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
+  TrainingSetup(const Config& config, PlannedModel model, const RankCommunicators& communicators,
                 const std::string& run, Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
-  const ProgramPlan& train_program() const { return model_.plan.train; }
-  const ProgramPlan& evaluation_program() const { return model_.plan.evaluate; }
+  const ProgramPlan& train_plan() const { return model_.plan.train; }
+  const ProgramPlan& evaluation_plan() const { return model_.plan.evaluate; }
   /// Returns the program that writes samples of text. The program and its executor exist only if
   /// samples are wanted and there is validation data to begin them with.
-  const ProgramPlan& text_program() const { return model_.plan.text.value(); }
+  const ProgramPlan& text_plan() const { return model_.plan.text.value(); }
   const StepPlan& plan() const { return model_.plan; }
-  const RankGroups& groups() const { return groups_; }
+  const RankCommunicators& communicators() const { return communicators_; }
   Executor& train_executor() { return *train_executor_; }
-  Executor& evaluate_executor() { return *evaluate_executor_; }
+  Executor& evaluation_executor() { return *evaluation_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or
-  /// aborted, because a group may wait for recordings of its collectives without end.
-  void drop_recordings();
+  /// Destroys the GPU's captured graphs of all programs. Call it before the communicators are
+  /// closed or aborted, because a group may wait for graphs of its collectives without end.
+  void drop_captures();
   ModelState& state() { return *state_; }
   const SaveBuffers& save_buffers() const { return save_buffers_; }
   const RankMemory& memory() const { return memory_; }
@@ -75,14 +75,14 @@ class TrainingSetup {
  private:
   std::unique_ptr<Executor> executor_of(const ProgramPlan& plan);
 
-  const RankGroups groups_;
+  const RankCommunicators communicators_;
   const PlannedModel model_;
   SaveBuffers save_buffers_;
   int64_t baseline_bytes_;
   RankMemory memory_;
   std::optional<ComparedKernels> compared_;
   std::unique_ptr<Executor> train_executor_;
-  std::unique_ptr<Executor> evaluate_executor_;
+  std::unique_ptr<Executor> evaluation_executor_;
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<Executor> text_executor_;
 };

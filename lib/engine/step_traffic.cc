@@ -43,12 +43,12 @@ void TrafficSums::add(const TrafficSums& other) {
 
 StepTraffic::StepTraffic(const TrainingSetup& setup)
     : setup_(setup),
-      sent_(program_traffic(setup.train_program().program).bytes),
-      disk_(disk_traffic(setup.train_program().program)) {}
+      sent_(program_traffic(setup.train_plan().program).bytes),
+      disk_(disk_traffic(setup.train_plan().program)) {}
 
 StepTraffic::Observed StepTraffic::observe() const {
   Observed now;
-  for (const Communicator* group : setup_.groups().distinct()) {
+  for (const Communicator* group : setup_.communicators().distinct()) {
     const std::optional<int64_t> bytes = group->transported_bytes();
     now.transported =
         bytes && now.transported ? std::optional(*now.transported + *bytes) : std::nullopt;

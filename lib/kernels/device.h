@@ -119,7 +119,7 @@ class DeviceKernels {
   virtual void pop_range() = 0;
 
   // --- captured graphs ---------------------------------------------------------------------------
-  /// Records calls on `stream` (and on streams that wait for its events), instead of running them,
+  /// Captures calls on `stream` (and on streams that wait for its events), instead of running them,
   /// until end_capture().
   virtual void begin_capture(DeviceStream stream) = 0;
   virtual DeviceGraph end_capture(DeviceStream stream) = 0;
@@ -157,9 +157,9 @@ class DeviceKernels {
   virtual void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                                 const StepScalars* scalars, DeviceStream stream) = 0;
 
-  /// Runs measure_codes() (kernels.h) on the device.
-  virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                             const StepScalars* scalars, DeviceStream stream) = 0;
+  /// Runs compute_scales() (kernels.h) on the device.
+  virtual void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                              const StepScalars* scalars, DeviceStream stream) = 0;
 
   /// Converts to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,

@@ -75,15 +75,15 @@ struct FlatUpdate {
   std::array<float*, kMaxOptimizerStates> scales{};
   BlockMap blocks = {};
   /// The scales after the step, of the blocks of which the range has elements: the caller gives
-  /// them, or measure_codes() computes them. Null: the step computes each new scale from the
-  /// block's elements in the range, and replaces the old scale.
+  /// them, or compute_scales() does. Null: the step computes each new scale from the block's
+  /// elements in the range, and replaces the old scale.
   std::array<float*, kMaxOptimizerStates> new_scales{};
   /// The memory for a copy of the new parameters in F32, BF16 or F16, with which the layers
   /// compute; null for none. It is not the parameters' own memory.
   void* copy = nullptr;
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;
-  /// The number of the first element among all parameters that a tensor-parallel rank uses, which
+  /// The index of the first element among all parameters that a tensor-parallel rank uses, which
   /// does not depend on how data-parallel ranks and calls cut them. It decides the random bits of
   /// stochastic rounding.
   int64_t first_index = 0;
@@ -108,8 +108,8 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
 
 /// Runs the first half of a step with `new_scales`: raises the new scales to at least those that
 /// the range's elements need. It changes nothing else.
-void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                   const StepScalars& scalars);
+void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                    const StepScalars& scalars);
 
 /// Sets the number of threads that kernels use from now on in this process (LibTorch's intra-op
 /// threads).

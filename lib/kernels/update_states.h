@@ -13,12 +13,13 @@ inline FlatUpdate with_states_of(FlatUpdate update, const OptimizerConfig& confi
   for (size_t s = 0; s < kept; ++s)
     require(update.states[s] != nullptr, "an optimizer's step needs its states");
   for (size_t s = kept; s < update.states.size(); ++s) update.states[s] = nullptr;
-  const bool coded = update.state_dtype == DType::kU8;
-  require(!coded || optimizer_of(config.type).coded,
+  const bool is_8bit = update.state_dtype == DType::kU8;
+  require(!is_8bit || optimizer_of(config.type).has_8bit_states,
           "only an optimizer whose states may be codes has them");
   for (size_t s = 0; s < kept; ++s)
-    require((update.scales[s] != nullptr) == coded && (update.new_scales[s] == nullptr || coded),
-            "codes have scales, and numbers have none");
+    require(
+        (update.scales[s] != nullptr) == is_8bit && (update.new_scales[s] == nullptr || is_8bit),
+        "codes have scales, and numbers have none");
   return update;
 }
 

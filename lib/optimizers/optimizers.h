@@ -79,7 +79,7 @@ struct Optimizer {
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
   /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
   /// (code_map.h) with a scale for each block; states of smaller tensors are fp32.
-  bool coded = false;
+  bool has_8bit_states = false;
   /// The name of a boolean parameter that becomes true if a config names the type by one of its
   /// aliases; null: there is none.
   const char* alias_sets = nullptr;

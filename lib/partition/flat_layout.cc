@@ -75,22 +75,22 @@ bool straddles_blocks(const TensorInfo& tensor, const Slice& slice) {
   return false;
 }
 
-std::vector<UpdatePart> update_parts(const Unit& unit,
-                                     const std::function<UpdateKind(const Slice&)>& kind_of,
-                                     int64_t begin, int64_t end) {
-  std::vector<UpdatePart> parts;
+std::vector<UpdateKindRange> update_kind_ranges(
+    const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
+    int64_t end) {
+  std::vector<UpdateKindRange> ranges;
   for (const Slice& slice : slices_in(unit, begin, end)) {
     const UpdateKind kind = kind_of(slice);
-    if (!parts.empty() && parts.back().kind == kind) continue;
-    const bool has_own_part = kind.straddling >= 0;
-    if (!parts.empty()) parts.back().end = std::min(parts.back().end, slice.position_in_unit);
-    parts.push_back({parts.empty() && !has_own_part ? begin : slice.position_in_unit,
-                     has_own_part ? slice.position_in_unit + slice.extent : end, kind});
+    if (!ranges.empty() && ranges.back().kind == kind) continue;
+    const bool has_own_range = kind.straddling >= 0;
+    if (!ranges.empty()) ranges.back().end = std::min(ranges.back().end, slice.position_in_unit);
+    ranges.push_back({ranges.empty() && !has_own_range ? begin : slice.position_in_unit,
+                      has_own_range ? slice.position_in_unit + slice.extent : end, kind});
   }
-  // The range holds only padding, so any update kind of the unit is correct.
-  if (parts.empty() && begin < end)
-    parts.push_back({begin, end, {.coded = !unit.has_plain_states}});
-  return parts;
+  // There is only padding, so any update kind of the unit is correct.
+  if (ranges.empty() && begin < end)
+    ranges.push_back({begin, end, {.has_8bit_states = !unit.has_plain_states}});
+  return ranges;
 }
 
 }  // namespace ftrun

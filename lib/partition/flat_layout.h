@@ -60,27 +60,27 @@ bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 /// its optimizer states are 8-bit codes or plain numbers.
 struct UpdateKind {
   bool decay = false;
-  bool coded = false;
+  bool has_8bit_states = false;
   /// The tensor, if its states are codes and it straddles blocks: such a tensor is updated
   /// separately.
   TensorId straddling = -1;
   bool operator==(const UpdateKind&) const = default;
 };
 
-/// UpdatePart is a range of elements [begin, end) of a unit. All its tensors have the same update
+/// UpdateKindRange is a range of elements [begin, end) of a unit whose tensors all have one update
 /// kind.
-struct UpdatePart {
+struct UpdateKindRange {
   int64_t begin = 0;
   int64_t end = 0;
   UpdateKind kind;
-  bool operator==(const UpdatePart&) const = default;
+  bool operator==(const UpdateKindRange&) const = default;
 };
 
-/// Cuts [begin, end) of a unit into as few parts as possible that each have one update kind.
-/// Together the parts cover the range, except padding next to a tensor that straddles blocks; other
-/// padding belongs to a neighboring part. Calls `kind_of` once for each slice in the range.
-std::vector<UpdatePart> update_parts(const Unit& unit,
-                                     const std::function<UpdateKind(const Slice&)>& kind_of,
-                                     int64_t begin, int64_t end);
+/// Cuts [begin, end) of a unit into as few ranges as possible that each have one update kind.
+/// Together they cover [begin, end), except padding next to a tensor that straddles blocks; other
+/// padding belongs to a neighboring range. Calls `kind_of` once for each slice.
+std::vector<UpdateKindRange> update_kind_ranges(
+    const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
+    int64_t end);
 
 }  // namespace ftrun

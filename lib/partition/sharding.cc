@@ -3,9 +3,9 @@
 namespace ftrun {
 
 Sharding::Sharding(const Partition& partition,
-                   const std::function<MemberIndex(const Unit&)>& place_of, bool cut_small) {
+                   const std::function<GroupPlace(const Unit&)>& place_of, bool cut_small) {
   for (const Unit& unit : partition.units) {
-    const MemberIndex place = place_of(unit);
+    const GroupPlace place = place_of(unit);
     UnitShare share{false, unit.padded, unit.padded, 0, {0, unit.padded}};
     const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
     const bool pays = !unit.small || (cut_small && before_last < unit.padded);
@@ -20,7 +20,7 @@ Sharding::Sharding(const Partition& partition,
   }
 }
 
-Sharding::Sharding(const Partition& partition, MemberIndex place, bool cut_small)
+Sharding::Sharding(const Partition& partition, GroupPlace place, bool cut_small)
     : Sharding(
           partition, [place](const Unit&) { return place; }, cut_small) {}
 

@@ -9,9 +9,10 @@
 
 namespace ftrun {
 
-/// MemberIndex is a rank's index among the ranks that share one copy of a state, and the number of
-/// these ranks.
-struct MemberIndex {
+/// GroupPlace is a rank's place in a group: its index among the members, and their number. Members
+/// are ranks that communicate or that divide something among themselves (the shards of a state, the
+/// parts of a tensor, the samples of a batch), or the stages of a pipeline.
+struct GroupPlace {
   int count = 1;
   int index = 0;
 };
@@ -26,10 +27,10 @@ class Sharding {
   /// `cut_small`, and only if every rank gets at least one block: cut finer, a unit would be mostly
   /// padding (16 MB for a norm at 1,024 ranks), while a whole copy costs only a few kilobytes on
   /// each rank.
-  Sharding(const Partition& partition, const std::function<MemberIndex(const Unit&)>& place_of,
+  Sharding(const Partition& partition, const std::function<GroupPlace(const Unit&)>& place_of,
            bool cut_small);
   /// Cuts all units over the same ranks.
-  Sharding(const Partition& partition, MemberIndex place, bool cut_small);
+  Sharding(const Partition& partition, GroupPlace place, bool cut_small);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);
 

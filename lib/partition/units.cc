@@ -16,11 +16,11 @@ namespace {
 class UnitBuilder {
  public:
   UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
-              const std::function<bool(const TensorInfo&)>& coded)
+              const std::function<bool(const TensorInfo&)>& has_8bit_states)
       : model_(model),
         granularity_(granularity),
         small_(small),
-        coded_(coded),
+        has_8bit_states_(has_8bit_states),
         placed_(model.tensors.size()) {}
 
   Partition build() {
@@ -44,10 +44,10 @@ class UnitBuilder {
   }
 
   ParamLocation place_param(int layer, const GraphParam& param) {
-    const auto [has_coded, has_plain] = kinds_of_states(param);
+    const auto [has_8bit, has_plain] = kinds_of_states(param);
     Unit& unit =
         unit_for(layer, param.part,
-                 {is_small(param), trains(param), param.packed, param.fp32, has_coded, has_plain});
+                 {is_small(param), trains(param), param.packed, param.fp32, has_8bit, has_plain});
     unit.padded = start_behind(unit.padded, param);
     const ParamLocation start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
@@ -117,11 +117,11 @@ class UnitBuilder {
   /// Returns whether some tensors of the parameter have optimizer states that are codes, and
   /// whether some have states that are plain numbers.
   std::pair<bool, bool> kinds_of_states(const GraphParam& param) const {
-    const auto is_coded = [&](TensorId id) {
-      return trains(param) && coded_ && coded_(model_.tensor(id));
+    const auto is_8bit = [&](TensorId id) {
+      return trains(param) && has_8bit_states_ && has_8bit_states_(model_.tensor(id));
     };
-    const auto coded = std::count_if(param.tensors.begin(), param.tensors.end(), is_coded);
-    return {coded > 0, coded < std::ssize(param.tensors)};
+    const auto with_8bit = std::count_if(param.tensors.begin(), param.tensors.end(), is_8bit);
+    return {with_8bit > 0, with_8bit < std::ssize(param.tensors)};
   }
 
   /// Common holds the properties in which all parameters of a unit agree.
@@ -130,7 +130,7 @@ class UnitBuilder {
     bool trainable = true;
     bool packed = false;
     bool fp32 = false;
-    bool has_coded_states = false;
+    bool has_8bit_states = false;
     bool has_plain_states = true;
     auto operator<=>(const Common&) const = default;
   };
@@ -141,9 +141,9 @@ class UnitBuilder {
     const auto [it, added] =
         by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
-    const char* const states = !common.has_coded_states  ? ""
-                               : common.has_plain_states ? ".partly_coded"
-                                                         : ".coded";
+    const char* const states = !common.has_8bit_states   ? ""
+                               : common.has_plain_states ? ".partly_8bit"
+                                                         : ".8bit";
     if (added)
       out_.units.push_back({.id = it->second,
                             .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind,
@@ -152,7 +152,7 @@ class UnitBuilder {
                             .trainable = common.trainable,
                             .packed = common.packed,
                             .fp32 = common.fp32,
-                            .has_coded_states = common.has_coded_states,
+                            .has_8bit_states = common.has_8bit_states,
                             .has_plain_states = common.has_plain_states});
     return out_.units[static_cast<size_t>(it->second)];
   }
@@ -179,7 +179,7 @@ class UnitBuilder {
   const ModelDescription& model_;
   UnitGranularity granularity_;
   SmallTensors small_;
-  const std::function<bool(const TensorInfo&)>& coded_;
+  const std::function<bool(const TensorInfo&)>& has_8bit_states_;
   int64_t small_elements_ = 0;
   Partition out_;
   /// The location of each tensor; empty until the tensor is placed.
@@ -205,8 +205,9 @@ std::vector<UnitId> Partition::units_of(int layer) const {
 }
 
 Partition build_units(const ModelDescription& model, UnitGranularity granularity,
-                      SmallTensors small, const std::function<bool(const TensorInfo&)>& coded) {
-  return UnitBuilder(model, granularity, small, coded).build();
+                      SmallTensors small,
+                      const std::function<bool(const TensorInfo&)>& has_8bit_states) {
+  return UnitBuilder(model, granularity, small, has_8bit_states).build();
 }
 
 std::string partition_text(const Partition& partition) {

@@ -60,10 +60,10 @@ struct Unit {
   bool packed = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;
-  /// `has_coded_states`: some of the unit's tensors have optimizer states that are 8-bit codes.
+  /// `has_8bit_states`: some of the unit's tensors have optimizer states that are 8-bit codes.
   /// `has_plain_states`: some have states that are plain numbers. Both are true where one matrix of
   /// a graph has tensors of both kinds.
-  bool has_coded_states = false;
+  bool has_8bit_states = false;
   bool has_plain_states = true;
 };
 
@@ -100,12 +100,12 @@ struct SmallTensors {
 /// Puts every tensor of the model into exactly one unit. Tensors of one GraphParam lie one after
 /// another without gaps, so that the graph sees them as one matrix. Small tensors get their own
 /// units, separate from the large ones of their layer, at every ZeRO stage, so that all stages sum
-/// the gradient norm in the same order. `coded` selects the tensors whose optimizer states are
-/// codes, none when empty; their matrices also have their own units.
+/// the gradient norm in the same order. `has_8bit_states` selects the tensors whose optimizer
+/// states are codes, none when empty; their matrices also have their own units.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
                       SmallTensors small = {},
-                      const std::function<bool(const TensorInfo&)>& coded = {});
+                      const std::function<bool(const TensorInfo&)>& has_8bit_states = {});
 
 /// Formats a partition, one line per unit: "unit 1 layers.0: 3540672 elements (3540096 in 9
 /// tensors), layers 1".

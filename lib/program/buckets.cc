@@ -12,7 +12,7 @@ namespace {
 int64_t elements_of(const Program& program, const Instr& instr) {
   const auto& ranges = instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes;
   int64_t count = 0;
-  for (const Range& range : ranges) count += element_count(program, range);
+  for (const BufferRange& range : ranges) count += element_count(program, range);
   return count;
 }
 
@@ -26,7 +26,7 @@ bool may_join(const Instr& bucket, const Instr& next) {
 /// last range ends extends that range: one call over both gives the same result as two calls. Other
 /// kinds of collectives keep separate ranges, because they divide each range among the ranks.
 void join_ranges(Instr& bucket, const Instr& next) {
-  const auto continues = [](const Range& a, const Range& b) {
+  const auto continues = [](const BufferRange& a, const BufferRange& b) {
     return a.buffer == b.buffer && a.offset + a.bytes == b.offset;
   };
   for (size_t i = 0; i < next.writes.size(); ++i) {

@@ -96,13 +96,13 @@ class Reuse {
 
 /// Reserves storage for the secondary shards of all units that would otherwise be gathered more
 /// than once in a step over all shards.
-std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& placement,
-                                        const std::vector<GatherSpan>& spans) {
-  const MemberIndex secondary = program.place_in(placement.groups().secondary);
+std::map<UnitId, BufferRange> place_secondary(Program& program, const UnitPlacement& placement,
+                                              const std::vector<GatherSpan>& spans) {
+  const GroupPlace secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
-  std::map<UnitId, Range> shards;
+  std::map<UnitId, BufferRange> shards;
   for (const bool packed : {false, true}) {
     Buffer buffer{
         .name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
@@ -128,7 +128,8 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& p
 /// GatherBuilder makes the instructions that gather the parameters of each span.
 class GatherBuilder {
  public:
-  GatherBuilder(Program& program, const UnitPlacement& placement, std::map<UnitId, Range> secondary)
+  GatherBuilder(Program& program, const UnitPlacement& placement,
+                std::map<UnitId, BufferRange> secondary)
       : program_(program), placement_(placement), secondary_(std::move(secondary)) {}
 
   std::vector<Instr> build_gather(const GatherSpan& span) {
@@ -146,9 +147,9 @@ class GatherBuilder {
     const UnitId id = span.use.unit;
     const StateSpec& state = placement_.spec(id);
     const UnitRange shard = placement_.shard(id);
-    const Range whole = program_.whole(span.use.buffer);
+    const BufferRange whole = program_.whole(span.use.buffer);
     std::vector<Instr> chain;
-    const auto move = [&](const Range& from, const Range& to) {
+    const auto move = [&](const BufferRange& from, const BufferRange& to) {
       chain.push_back(make_copy(program_, from, to, id));
       return to;
     };
@@ -156,10 +157,10 @@ class GatherBuilder {
       return add_temporary(program_, cat(name, ".", id, ".", span.number), tier, Category::kStaging,
                            state.formats.compute, shard.size(), peer_visible);
     };
-    const auto lies_on = [&](const Range& range, Tier tier) {
+    const auto lies_on = [&](const BufferRange& range, Tier tier) {
       return program_.at(range.buffer).tier == tier;
     };
-    Range source = placement_.parameters(id, shard);
+    BufferRange source = placement_.parameters(id, shard);
     if (lies_on(source, Tier::kNvme)) source = move(source, stage("from_disk", Tier::kHost, false));
     if (!state.cuts.parameters) {
       move(source, whole);
@@ -175,8 +176,8 @@ class GatherBuilder {
 
   /// Copies this rank's secondary shard out of the gathered unit. The copy runs on the lane of the
   /// gather, so that compute does not wait for it.
-  Instr keep_secondary_shard(const Instr& gather, const Range& shard) const {
-    const MemberIndex secondary = program_.place_in(placement_.groups().secondary);
+  Instr keep_secondary_shard(const Instr& gather, const BufferRange& shard) const {
+    const GroupPlace secondary = program_.place_in(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
@@ -185,7 +186,7 @@ class GatherBuilder {
     return copy;
   }
 
-  Instr from_secondary(const GatherSpan& span, const Range& shard) const {
+  Instr from_secondary(const GatherSpan& span, const BufferRange& shard) const {
     const Communication communication{placement_.groups().secondary,
                                       placement_.spec(span.use.unit).formats.compute.dtype};
     Instr gather = make_collective(InstrKind::kAllGather, communication, shard,
@@ -196,7 +197,7 @@ class GatherBuilder {
 
   Program& program_;
   const UnitPlacement& placement_;
-  std::map<UnitId, Range> secondary_;
+  std::map<UnitId, BufferRange> secondary_;
   std::map<UnitId, int> times_;
 };
 
@@ -260,7 +261,7 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
                                          const GatherLimits& limits) {
   std::vector<GatherSpan> spans = gather_spans_of(program, uses);
   if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
-  std::map<UnitId, Range> secondary;
+  std::map<UnitId, BufferRange> secondary;
   if (limits.secondary_shards) secondary = place_secondary(program, placement, spans);
   GatherBuilder gathers(program, placement, std::move(secondary));
   const std::vector<size_t> places = Prefetch(program, limits, spans).run();

@@ -15,7 +15,7 @@ bool has_gradient_peers(const StateSpec& state) {
 std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientUse& use) {
   std::vector<Instr> sums;
   for (const PartialGradients& partial : state.partial_gradients) {
-    std::vector<Range> ranges;
+    std::vector<BufferRange> ranges;
     for (const UnitRange& part : partial.parts)
       add_range(ranges,
                 {use.whole.buffer, use.whole.offset + state.formats.gradient.bytes(part.begin),
@@ -31,10 +31,10 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
 
 /// Returns the range that holds the gradient in the dtype in which it is sent: the gradient itself,
 /// or a temporary buffer to which `reduction.before` converts it.
-Range to_wire(Program& program, const StateSpec& state, const GradientUse& use,
-              Reduction& reduction) {
+BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse& use,
+                    Reduction& reduction) {
   if (state.formats.communication == state.formats.gradient) return use.whole;
-  const Range wire = add_temporary(
+  const BufferRange wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
       Category::kBuckets, state.formats.communication, element_count(program, use.whole), true);
   reduction.before.push_back(make_copy(program, use.whole, wire, use.unit));
@@ -44,8 +44,8 @@ Range to_wire(Program& program, const StateSpec& state, const GradientUse& use,
 /// Sums the range in place over each group in turn. Callers list the shard group before the replica
 /// group. Sharded units are reduced in the same order, so sums have the same bits at every ZeRO
 /// stage.
-void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& range, UnitId id,
-                 Reduction& reduction) {
+void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRange& range,
+                 UnitId id, Reduction& reduction) {
   for (const GroupId group : groups) {
     if (group == kNoGroup) continue;
     Instr sum = make_collective(InstrKind::kAllReduce, {group, dtype}, range, range, id);
@@ -59,8 +59,8 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& r
 /// Copies a reduced gradient to the gradient that the update reads if it is the first of the step,
 /// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of
 /// the reduction instead of the compute lane, so that computation does not wait.
-void add_to_gradient(const Program& program, const StateSpec& state, const Range& part,
-                     const Range& to, UnitId id, bool first, std::vector<Instr>& into) {
+void add_to_gradient(const Program& program, const StateSpec& state, const BufferRange& part,
+                     const BufferRange& to, UnitId id, bool first, std::vector<Instr>& into) {
   if (part == to) return;
   Instr instr = make_copy(program, part, to, id);
   if (!first) instr.kind = InstrKind::kAccumulate;
@@ -76,19 +76,19 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : placement_.unit(id).layers)
     if (pipeline.holds(options_.pipeline_stage, layer))
-      return pipeline.chunk_of(pipeline.part_with(layer));
+      return pipeline.chunk_of(pipeline.model_chunk_with(layer));
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::range_for_gradient(const ParamLocation& location, int64_t bytes,
-                                            int32_t micro_batch) {
+BufferRange GradientReduction::range_for_gradient(const ParamLocation& location, int64_t bytes,
+                                                  int32_t micro_batch) {
   const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
   const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
   if (is_new) {
     const int64_t elements = placement_.sharding().whole(id);
-    const Range whole =
+    const BufferRange whole =
         state.reduces_micro_batches
             ? add_temporary(program_, cat("gradient.", id, ".", micro_batch), Tier::kDevice,
                             Category::kBuckets, state.formats.gradient, elements,
@@ -96,7 +96,7 @@ Range GradientReduction::range_for_gradient(const ParamLocation& location, int64
             : placement_.gradient(id, {0, elements});
     uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
-  const Range& whole = uses_[use->second].whole;
+  const BufferRange& whole = uses_[use->second].whole;
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
@@ -148,14 +148,14 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.before = sum_partial_gradients(state, use)};
-  const Range own = placement_.gradient(id, placement_.shard(id));
-  const Range to = state.reduces_micro_batches ? own : use.whole;
+  const BufferRange own = placement_.gradient(id, placement_.shard(id));
+  const BufferRange to = state.reduces_micro_batches ? own : use.whole;
   if (!has_gradient_peers(state)) {
     add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
     return reduction;
   }
   const DType sent = state.formats.communication.dtype;
-  const Range wire = to_wire(program_, state, use, reduction);
+  const BufferRange wire = to_wire(program_, state, use, reduction);
   if (!state.cuts.optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
     add_to_gradient(program_, state, wire, to, id, first, reduction.after);
@@ -165,8 +165,8 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
                       program_.at(own.buffer).tier == Tier::kDevice &&
                       state.formats.communication == state.formats.gradient;
   const int64_t bytes = state.formats.communication.bytes(placement_.shard(id).size());
-  const Range shard =
-      direct ? own : Range{wire.buffer, wire.offset + state.place.index * bytes, bytes};
+  const BufferRange shard =
+      direct ? own : BufferRange{wire.buffer, wire.offset + state.place.index * bytes, bytes};
   reduction.collective =
       make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, shard, id);
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be

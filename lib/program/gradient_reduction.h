@@ -20,20 +20,21 @@ struct GradientUse {
   int32_t micro_batch = -1;
   /// The chunk of this pipeline stage whose backward pass completes the gradient.
   int32_t chunk = 0;
-  Range whole;
+  BufferRange whole;
 };
 
 /// Reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
   /// Instructions that run after the last operation list that writes the gradient and before the
   /// collective: they sum partial gradients of tensor-parallel ranks and of pipeline ends, and
-  /// convert the gradient to the dtype in which it is sent.
+  /// convert the gradient to the dtype in which it is sent. Without a collective they also move the
+  /// gradient to the buffer that the update reads.
   std::vector<Instr> before;
-  /// The collective, which may be joined with those of other units in a bucket. It has no value
-  /// without a shard or replica group.
+  /// The collective over the shard or the replica group, which may be joined with those of other
+  /// units in a bucket. It has no value if the unit has neither group.
   std::optional<Instr> collective;
-  /// Instructions that run after the collective: they move the result to the buffer that the update
-  /// reads.
+  /// Instructions that run after the collective: they sum its result over the replica group, if
+  /// there is one beside the shard group, and move it to the buffer that the update reads.
   std::vector<Instr> after;
 };
 
@@ -48,7 +49,7 @@ class GradientReduction {
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
   /// and records the use of the unit's gradient.
-  Range range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
+  BufferRange range_for_gradient(const ParamLocation& location, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix

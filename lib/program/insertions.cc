@@ -68,7 +68,7 @@ std::vector<Touches> find_touches(const Program& program) {
   std::vector<Touches> touches(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i)
     for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
-      for (const Range& range : *ranges) {
+      for (const BufferRange& range : *ranges) {
         Touches& buffer = touches[static_cast<size_t>(range.buffer)];
         buffer.first = std::min(buffer.first, i);
         buffer.last = i;
@@ -77,11 +77,11 @@ std::vector<Touches> find_touches(const Program& program) {
 }
 
 void rename_buffer(Instr& instr, BufferId from, BufferId to) {
-  const auto rename = [&](Range& range) {
+  const auto rename = [&](BufferRange& range) {
     if (range.buffer == from) range.buffer = to;
   };
-  for (Range& range : instr.reads) rename(range);
-  for (Range& range : instr.writes) rename(range);
+  for (BufferRange& range : instr.reads) rename(range);
+  for (BufferRange& range : instr.writes) rename(range);
   if (!instr.runs_ops()) return;
   for (Binding& binding : instr.ops().bindings) rename(binding.range);
 }

@@ -20,12 +20,12 @@ std::vector<KeptState> kept_states(const Config& config) {
     kept.push_back({.dtype = narrow ? DType::kBF16 : DType::kF32,
                     .first = state.first == nullptr ? 0.0 : config.optimizer.*state.first,
                     .name = state.name});
-  if (!optimizer_of(config.optimizer.type).coded) return kept;
+  if (!optimizer_of(config.optimizer.type).has_8bit_states) return kept;
   for (const OptimizerState& state : states)
-    kept.push_back({.dtype = DType::kU8, .coded = true, .name = state.name});
+    kept.push_back({.dtype = DType::kU8, .is_8bit = true, .name = state.name});
   for (const OptimizerState& state : states)
     kept.push_back({.dtype = DType::kF32,
-                    .coded = true,
+                    .is_8bit = true,
                     .block = kTensorBlock,
                     .name = cat(state.name, "_absmax")});
   return kept;

@@ -73,7 +73,7 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touche
   }
   // One allocation of the exact size for each list: lists that grow are allocated several times
   // and keep unused capacity.
-  std::vector<Range> ranges;
+  std::vector<BufferRange> ranges;
   ranges.reserve(touched.reads.size() + touched.writes.size());
   for (const ValueId id : touched.writes) add_range(ranges, places.at(id));
   instr.writes.assign(ranges.begin(), ranges.end());

@@ -21,16 +21,16 @@ class ValuePlaces {
  public:
   explicit ValuePlaces(const LayerGraph& graph) : places_(graph.values.size()) {}
 
-  void set(ValueId id, const Range& place) { places_[static_cast<size_t>(id)] = place; }
+  void set(ValueId id, const BufferRange& place) { places_[static_cast<size_t>(id)] = place; }
   bool has(ValueId id) const { return places_[static_cast<size_t>(id)].buffer >= 0; }
   /// Returns the storage of a value that has one.
-  const Range& at(ValueId id) const {
+  const BufferRange& at(ValueId id) const {
     require(has(id), "a value has a place");
     return places_[static_cast<size_t>(id)];
   }
 
  private:
-  std::vector<Range> places_;
+  std::vector<BufferRange> places_;
 };
 
 /// Returns the kind of instruction that runs a phase of a layer.

@@ -82,7 +82,7 @@ std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneC
   const std::vector<int64_t> start = start_times(program, known);
   const std::vector<int64_t> done = completion_times(program, known);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const auto touch = [&](const Range& range) {
+    const auto touch = [&](const BufferRange& range) {
       StorageRequest& life = lifetimes[static_cast<size_t>(range.buffer)];
       const Buffer& buffer = program.at(range.buffer);
       life.bytes = buffer.bytes;
@@ -91,8 +91,8 @@ std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneC
       life.last =
           std::max(life.last, is_result ? static_cast<int64_t>(program.instrs.size()) : done[i]);
     };
-    for (const Range& range : program.instrs[i].reads) touch(range);
-    for (const Range& range : program.instrs[i].writes) touch(range);
+    for (const BufferRange& range : program.instrs[i].reads) touch(range);
+    for (const BufferRange& range : program.instrs[i].writes) touch(range);
   }
   return lifetimes;
 }

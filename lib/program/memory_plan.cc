@@ -125,8 +125,8 @@ StateFormula state_formula(const StepPlan& plan) {
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
   formula.moments = moment_bytes(plan);
-  const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state,
-                                                   state_groups(state), plan.options.micro_batches);
+  const std::vector<StateSpec> specs = state_specs(
+      plan.train.model, plan.partition, state, group_collection(state), plan.options.micro_batches);
   const bool master = std::any_of(specs.begin(), specs.end(),
                                   [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
@@ -146,7 +146,7 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 namespace {
 
 /// Returns the range of a peer's memory that the other ranks read in call i of a collective.
-const Range& peer_range(const Instr& instr, size_t i) {
+const BufferRange& peer_range(const Instr& instr, size_t i) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   return in_place ? instr.writes[i] : instr.reads[i];
 }
@@ -166,7 +166,7 @@ class MappedBytes {
   /// peer's part for an all-gather, the message for a receive, a block of one peer for shifts and
   /// all-to-alls, and this rank's part of each peer's buffer for reductions.
   int64_t of_call(const Instr& instr, size_t i, int ranks) const {
-    const Range& in = peer_range(instr, i);
+    const BufferRange& in = peer_range(instr, i);
     if (instr.kind == InstrKind::kReceive) return of_part(in.bytes);
     if (!in_shared_memory(program_.at(in.buffer))) return 0;
     const bool is_shift = instr.kind == InstrKind::kShift,
@@ -265,7 +265,7 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
 int64_t staged_by_call(const Program& program, const Instr& instr, size_t i, int ranks) {
   // A message that peers cannot read is copied, not staged.
   if (instr.kind == InstrKind::kSend || instr.kind == InstrKind::kReceive) return 0;
-  const Range& in = peer_range(instr, i);
+  const BufferRange& in = peer_range(instr, i);
   const int64_t whole = instr.kind == InstrKind::kAllGather ? in.bytes * ranks : in.bytes;
   if (whole <= kShmStagedBytes || in_shared_memory(program.at(in.buffer))) return 0;
   return std::min(in.bytes, kShmHalfBytes);
@@ -281,7 +281,7 @@ int64_t staged_peer_bytes(const std::vector<const Program*>& programs,
       if (!instr.communicates() || instr.group() == kNoGroup) continue;
       const ProgramGroup& group = program->group(instr.group());
       if (!over_shared_memory(group)) continue;
-      int64_t& largest = half[group.ranks.ranks];
+      int64_t& largest = half[group.members.ranks];
       for (size_t i = 0; i < instr.writes.size(); ++i)
         largest = std::max(largest, staged_by_call(*program, instr, i, group.place.count));
     }

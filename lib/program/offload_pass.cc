@@ -34,7 +34,7 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
     if (instr.runs_ops() && instr.kind != InstrKind::kForward)
       uses.begin_of_backward.try_emplace(instr.micro_batch, i);
     for (const auto* ranges : {&instr.reads, &instr.writes})
-      for (const Range& range : *ranges)
+      for (const BufferRange& range : *ranges)
         if (const auto found = uses.users.find(range.buffer); found != uses.users.end())
           if (found->second.empty() || found->second.back() != i) found->second.push_back(i);
   }

@@ -29,15 +29,17 @@ class ParameterUses {
 
   /// Assigns bytes [position, +bytes) of the unit's parameters, readable until release(), and
   /// records the use of a unit that must be gathered.
-  Range range_for_parameters(const ParamLocation& location, int64_t bytes, int32_t micro_batch) {
+  BufferRange range_for_parameters(const ParamLocation& location, int64_t bytes,
+                                   int32_t micro_batch) {
     const StateSpec& state = placement_.spec(location.unit);
     if (!state.gathered) {
-      const Range at = placement_.parameters(location.unit, {location.position, location.position});
+      const BufferRange at =
+          placement_.parameters(location.unit, {location.position, location.position});
       return {at.buffer, at.offset, bytes};
     }
     const auto [use, is_new] = joinable_uses_.try_emplace(location.unit, uses_.size());
     if (is_new) {
-      const Range whole = add_temporary(
+      const BufferRange whole = add_temporary(
           program_, cat("gathered.", location.unit, ".", uses_.size()), Tier::kDevice,
           Category::kBuckets, state.formats.compute, placement_.sharding().whole(location.unit));
       uses_.push_back({location.unit, micro_batch, whole.buffer});

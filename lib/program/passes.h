@@ -31,9 +31,10 @@ struct GatherLimits {
   /// (stage3_max_live_parameters).
   int64_t max_live_elements = 0;
   /// Keeps secondary shards (ZeRO++): where parameters are gathered more than once, this rank keeps
-  /// its share of the first gather's result, an equal part for each rank of StateGroups::secondary,
-  /// in a persistent buffer; later gathers of the step read it there, over that group only. The
-  /// first gather still runs over all shards, because the update has changed them.
+  /// its share of the first gather's result, an equal part for each rank of
+  /// GroupCollection::secondary, in a persistent buffer; later gathers of the step read it there,
+  /// over that group only. The first gather still runs over all shards, because the update has
+  /// changed them.
   bool secondary_shards = false;
 };
 

@@ -11,12 +11,12 @@
 
 namespace ftrun {
 
-bool overlaps(const Range& a, const Range& b) {
+bool overlaps(const BufferRange& a, const BufferRange& b) {
   return a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-void add_range(std::vector<Range>& ranges, const Range& range) {
-  for (Range& known : ranges) {
+void add_range(std::vector<BufferRange>& ranges, const BufferRange& range) {
+  for (BufferRange& known : ranges) {
     if (known.buffer != range.buffer) continue;
     if (known.offset + known.bytes == range.offset) {
       known.bytes += range.bytes;
@@ -69,7 +69,7 @@ std::string_view instr_name(InstrKind kind) {
       "accumulate",
       "gradient_norm",
       "decide",
-      "measure",
+      "compute_scales",
       "update",
   });
   return kNames[static_cast<size_t>(kind)];
@@ -112,7 +112,7 @@ BufferId find_result(const Program& program) {
   return -1;
 }
 
-bool share_bytes(const Program& program, const Range& a, const Range& b) {
+bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b) {
   const Buffer& x = program.at(a.buffer);
   const Buffer& y = program.at(b.buffer);
   if (x.persistent || y.persistent || arena_of(x) != arena_of(y)) return overlaps(a, b);
@@ -122,10 +122,11 @@ bool share_bytes(const Program& program, const Range& a, const Range& b) {
 }
 
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b) {
-  const auto overlap = [&](const std::vector<Range>& some, const std::vector<Range>& others) {
-    return std::any_of(some.begin(), some.end(), [&](const Range& x) {
+  const auto overlap = [&](const std::vector<BufferRange>& some,
+                           const std::vector<BufferRange>& others) {
+    return std::any_of(some.begin(), some.end(), [&](const BufferRange& x) {
       return std::any_of(others.begin(), others.end(),
-                         [&](const Range& y) { return share_bytes(program, x, y); });
+                         [&](const BufferRange& y) { return share_bytes(program, x, y); });
     });
   };
   return overlap(a.writes, b.reads) || overlap(a.reads, b.writes) || overlap(a.writes, b.writes);
@@ -143,16 +144,16 @@ const ProgramGroup* group_on(const Program& program, Lane lane) {
 
 bool is_link(const Program& program, Lane lane) {
   const ProgramGroup* group = group_on(program, lane);
-  return group != nullptr && group->ranks.is_link();
+  return group != nullptr && group->members.is_link();
 }
 
 bool is_between_stages(const Program& program, Lane lane) {
   const ProgramGroup* group = group_on(program, lane);
-  return group != nullptr && group->ranks.axes().intersects(kStageAxes);
+  return group != nullptr && group->members.axes().intersects(kStageAxes);
 }
 
-Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
-                      const Range& out, int32_t unit) {
+Instr make_collective(InstrKind kind, const Communication& communication, const BufferRange& in,
+                      const BufferRange& out, int32_t unit) {
   return {.kind = kind,
           .lane = lane_of(communication.group),
           .reads = {in},
@@ -161,7 +162,8 @@ Instr make_collective(InstrKind kind, const Communication& communication, const 
           .detail = communication};
 }
 
-Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit) {
+Instr make_copy(const Program& program, const BufferRange& from, const BufferRange& to,
+                int32_t unit) {
   const Tier source = program.at(from.buffer).tier;
   const Tier target = program.at(to.buffer).tier;
   Lane lane = Lane::kCompute;
@@ -172,7 +174,7 @@ Instr make_copy(const Program& program, const Range& from, const Range& to, int3
   return {.kind = InstrKind::kCopy, .lane = lane, .reads = {from}, .writes = {to}, .unit = unit};
 }
 
-int64_t element_count(const Program& program, const Range& range) {
+int64_t element_count(const Program& program, const BufferRange& range) {
   return range.bytes / dtype_bytes(program.at(range.buffer).format.dtype);
 }
 
@@ -189,7 +191,7 @@ std::string instr_label(const Instr& instr) {
 
 namespace {
 
-std::string range_text(const Program& program, const Range& range) {
+std::string range_text(const Program& program, const BufferRange& range) {
   const Buffer& buffer = program.at(range.buffer);
   if (range.offset == 0 && range.bytes == buffer.bytes) return buffer.name;
   return cat(buffer.name, "[", range.offset, "+", range.bytes, "]");
@@ -204,13 +206,13 @@ std::string_view lane_mark(Lane lane) {
 /// Returns " over tp", or " over cp by 1".
 std::string group_text(const Program& program, const Instr& instr) {
   if (instr.group() == kNoGroup) return "";
-  const std::string text = cat(" over ", program.group(instr.group()).ranks.label);
+  const std::string text = cat(" over ", program.group(instr.group()).members.label);
   return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.communication().shift) : text;
 }
 
-std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
+std::string ranges_text(const Program& program, const std::vector<BufferRange>& ranges) {
   std::vector<std::string> parts;
-  for (const Range& range : ranges) parts.push_back(range_text(program, range));
+  for (const BufferRange& range : ranges) parts.push_back(range_text(program, range));
   return join(parts, " ");
 }
 
@@ -222,7 +224,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
                       : "")
       << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_text(program, instr);
   if (instr.runs_ops() && instr.ops().accumulate) out << " accumulate";
-  if (const auto* update = std::get_if<UpdateRange>(&instr.detail))
+  if (const auto* update = std::get_if<UpdateDetail>(&instr.detail))
     out << (update->decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);
   if (!instr.writes.empty()) out << "  writes " << ranges_text(program, instr.writes);
@@ -294,7 +296,7 @@ uint64_t program_hash(const Program& program) {
                 : "")
         << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
-      for (const Range& range : *ranges)
+      for (const BufferRange& range : *ranges)
         out << ' ' << program.at(range.buffer).name << ' ' << range.bytes;
   }
   const std::string text = out.str();

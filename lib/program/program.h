@@ -97,18 +97,18 @@ inline bool in_shared_memory(const Buffer& buffer) {
   return buffer.peer_visible || buffer.in_gap;
 }
 
-/// Range is the bytes [offset, offset + bytes) of a buffer.
-struct Range {
+/// BufferRange is the bytes [offset, offset + bytes) of a buffer.
+struct BufferRange {
   BufferId buffer = -1;
   int64_t offset = 0;
   int64_t bytes = 0;
-  bool operator==(const Range&) const = default;
+  bool operator==(const BufferRange&) const = default;
 };
 
-bool overlaps(const Range& a, const Range& b);
+bool overlaps(const BufferRange& a, const BufferRange& b);
 /// Adds a range to a list; if a listed range ends where the new one begins, extends the listed
 /// range instead.
-void add_range(std::vector<Range>& ranges, const Range& range);
+void add_range(std::vector<BufferRange>& ranges, const BufferRange& range);
 
 /// GroupId is an index in Program::groups.
 using GroupId = int32_t;
@@ -138,7 +138,7 @@ constexpr bool is_communication(Lane lane) {
 /// * kReceive receives writes[0] from the other rank of `group`
 enum class InstrKind : uint8_t {
   kLoadBatch,   // copies the loader's micro-batch into its buffers
-  kClear,       // zeroes its writes: padding that no list writes
+  kClear,       // zeroes its writes: padding, or what is only added to or raised
   kBegin,       // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
   kForward,     // operations of a layer's forward list
   kBackward,    // operations of a layer's backward list (input and weight gradients)
@@ -162,17 +162,17 @@ CollectiveKind collective_kind(InstrKind kind);
 /// instructions.
 InstrKind instr_kind(CollectiveKind kind);
 
-/// ProgramGroup holds the ranks that collectives of a program run over, and this rank's place among
-/// them.
+/// ProgramGroup is a group over which collectives of a program run: its members, and this rank's
+/// place among them.
 struct ProgramGroup {
-  RankGroup ranks;
-  MemberIndex place;
+  RankGroup members;
+  GroupPlace place;
 };
 
 /// Binding is the storage of one value of a layer's graph.
 struct Binding {
   ValueId value;
-  Range range;
+  BufferRange range;
 };
 
 // The structs below are the possible types of Instr::detail; each is used by some kinds of
@@ -211,9 +211,9 @@ struct Communication {
   int64_t row_elements = 1;
 };
 
-/// UpdateRange is the detail of kUpdate and kComputeScales. UpdateOperands
+/// UpdateDetail is the detail of kUpdate and kComputeScales. UpdateOperands
 /// (program/update_operands.h) names the ranges that they read and write.
-struct UpdateRange {
+struct UpdateDetail {
   /// The update applies weight decay.
   bool decay = false;
   /// The update also writes the copy of the weights in the dtype of computation.
@@ -249,8 +249,8 @@ struct Instr {
   /// The instructions that must be done before this one. Passes add the waits that do not follow
   /// from reads and writes; add_waits adds the rest.
   std::vector<InstrId> waits;
-  std::vector<Range> reads;
-  std::vector<Range> writes;
+  std::vector<BufferRange> reads;
+  std::vector<BufferRange> writes;
   /// The instruction runs only when the step's decision is `finite`.
   bool if_finite = false;
   /// The layer of the model and the micro-batch of the step; -1 where there is none.
@@ -259,7 +259,8 @@ struct Instr {
   /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
   /// Data that only this kind of instruction has; std::monostate for kinds without any.
-  std::variant<std::monostate, LayerOps, Communication, GradientNormSlots, UpdateRange, DiskRequest>
+  std::variant<std::monostate, LayerOps, Communication, GradientNormSlots, UpdateDetail,
+               DiskRequest>
       detail;
 
   bool runs_ops() const { return std::holds_alternative<LayerOps>(detail); }
@@ -275,8 +276,8 @@ struct Instr {
   /// Returns the instruction's group; kNoGroup where it does not communicate.
   GroupId group() const { return communicates() ? communication().group : kNoGroup; }
   /// Returns the detail of a kUpdate or kComputeScales.
-  const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
-  UpdateRange& update() { return std::get<UpdateRange>(detail); }
+  const UpdateDetail& update() const { return std::get<UpdateDetail>(detail); }
+  UpdateDetail& update() { return std::get<UpdateDetail>(detail); }
   bool starts_early() const {
     const auto* disk = std::get_if<DiskRequest>(&detail);
     return disk != nullptr && disk->starts_early;
@@ -293,12 +294,12 @@ struct Program {
   std::vector<Instr> instrs;
   /// Ranges of persistent buffers that hold data when the step begins: parameters and optimizer
   /// state. A step writes all other memory before it reads it.
-  std::vector<Range> initialized_ranges;
+  std::vector<BufferRange> initialized_ranges;
   /// The groups of the program's collectives, in the order in which communicators are opened. All
   /// programs of a rank have the same list.
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
-  MemberIndex stage;
+  GroupPlace stage;
   /// Bytes of each arena; set by place_buffers.
   ArenaBytes arena_bytes{};
 
@@ -307,14 +308,12 @@ struct Program {
     return static_cast<BufferId>(buffers.size()) - 1;
   }
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
-  Range whole(BufferId id) const { return {id, 0, at(id).bytes}; }
+  BufferRange whole(BufferId id) const { return {id, 0, at(id).bytes}; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
-  MemberIndex place_in(GroupId id) const {
-    return id == kNoGroup ? MemberIndex{} : group(id).place;
-  }
+  GroupPlace place_in(GroupId id) const { return id == kNoGroup ? GroupPlace{} : group(id).place; }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
@@ -324,7 +323,7 @@ BufferId find_result(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
 /// place_buffers has placed them, in one arena.
-bool share_bytes(const Program& program, const Range& a, const Range& b);
+bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
@@ -339,12 +338,13 @@ bool is_between_stages(const Program& program, Lane lane);
 
 /// Make a collective, on its group's lane, and a copy, on the compute lane within one tier, else on
 /// the lane between the two tiers (to device, to host, disk). `unit` is Instr::unit.
-Instr make_collective(InstrKind kind, const Communication& communication, const Range& in,
-                      const Range& out, int32_t unit = -1);
-Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);
+Instr make_collective(InstrKind kind, const Communication& communication, const BufferRange& in,
+                      const BufferRange& out, int32_t unit = -1);
+Instr make_copy(const Program& program, const BufferRange& from, const BufferRange& to,
+                int32_t unit = -1);
 
 /// Counts the elements of a range by its buffer's dtype.
-int64_t element_count(const Program& program, const Range& range);
+int64_t element_count(const Program& program, const BufferRange& range);
 
 std::string_view instr_name(InstrKind kind);
 /// Returns "compute", "to device", ...; "communication" for the lanes of groups.

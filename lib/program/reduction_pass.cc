@@ -29,7 +29,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
     by_begin[{use.whole.buffer, use.whole.offset}] = gradients.size();
     gradients.push_back({use, {}});
   }
-  const auto record_writer = [&](size_t i, const Range& range) {
+  const auto record_writer = [&](size_t i, const BufferRange& range) {
     auto found = by_begin.upper_bound({range.buffer, range.offset});
     if (found != by_begin.begin()) --found;
     const auto end = by_begin.lower_bound({range.buffer, range.offset + range.bytes});
@@ -42,7 +42,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
     if (program.instrs[i].runs_ops())
-      for (const Range& range : program.instrs[i].writes) record_writer(i, range);
+      for (const BufferRange& range : program.instrs[i].writes) record_writer(i, range);
   return gradients;
 }
 

@@ -20,9 +20,9 @@ namespace ftrun {
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
-  /// The state belongs to tensors whose states are codes (StateOptions::coded). False: to the other
-  /// tensors.
-  bool coded = false;
+  /// The state belongs to tensors whose states are codes (StateOptions::has_8bit_states). False: to
+  /// the other tensors.
+  bool is_8bit = false;
   /// The number of neighboring elements that share one value: the block size for the scales of
   /// codes, else 1.
   int64_t block = 1;
@@ -38,13 +38,13 @@ struct StateOptions {
   /// This rank's place along the axis dp_shard. The ranks along this axis read different sequences
   /// and share one copy of the state. sample_place() and state_place() return the place among all
   /// ranks that divide the samples, or the state.
-  MemberIndex dp_shard;
+  GroupPlace dp_shard;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
   /// This rank's place among the ranks that share each row of tokens (context parallelism). They
   /// read the same sequences, and share one copy of the state with all ranks along dp_shard.
-  MemberIndex context;
+  GroupPlace context;
   /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
   /// It divides the number of state ranks; 1 = none.
@@ -52,7 +52,7 @@ struct StateOptions {
   /// This rank's place among the ranks that share each layer (tensor parallelism), and the number
   /// of neighbors among them that use the same part of a tensor with fewer parts than ranks
   /// (key/value heads); 1 = none.
-  MemberIndex tensor;
+  GroupPlace tensor;
   int tensor_copies = 1;
   /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
   /// first and the last stage each have a copy of the same matrix (tied embeddings).
@@ -92,24 +92,24 @@ struct StateOptions {
   std::function<bool(const TensorInfo&)> decays;
   /// Selects the tensors whose states are codes; none when empty. The partition must have been made
   /// with the same function.
-  std::function<bool(const TensorInfo&)> coded;
+  std::function<bool(const TensorInfo&)> has_8bit_states;
 
   /// Returns whether a tensor has `state`, one of `optimizer_states`.
   bool keeps(const TensorInfo& tensor, const KeptState& state) const {
-    return state.coded == (coded && coded(tensor));
+    return state.is_8bit == (has_8bit_states && has_8bit_states(tensor));
   }
 };
 
 /// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
 /// sequences: batches, the loader and evaluations are divided among them.
-inline MemberIndex sample_place(const StateOptions& state) {
+inline GroupPlace sample_place(const StateOptions& state) {
   return {state.replicas * state.dp_shard.count,
           state.replica * state.dp_shard.count + state.dp_shard.index};
 }
 
 /// Returns this rank's place among the state ranks: the ranks along kStateAxes (dp_shard x cp).
 /// They share one copy of the state that belongs to one tensor-parallel rank of one pipeline stage.
-inline MemberIndex state_place(const StateOptions& state) {
+inline GroupPlace state_place(const StateOptions& state) {
   return {state.dp_shard.count * state.context.count,
           state.dp_shard.index * state.context.count + state.context.index};
 }
@@ -117,14 +117,14 @@ inline MemberIndex state_place(const StateOptions& state) {
 /// Returns this rank's place among the ranks that a unit is sharded over. At present these are the
 /// state ranks for every unit. Units that differ between state ranks, such as experts, would have
 /// another place here and another group in their StateSpec.
-inline MemberIndex unit_place(const StateOptions& state, const Unit& /*unit*/) {
+inline GroupPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
-/// UnitHolders specifies which ranks of StateGroups::model hold a unit's weights that the optimizer
-/// updates. `split` neighboring ranks divide the unit's tensors among themselves: tensor-parallel
-/// ranks, and for experts also the ranks with other experts. Each neighbor's part of the unit is
-/// cut into `parts`.
+/// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
+/// optimizer updates. `split` neighboring ranks divide the unit's tensors among themselves:
+/// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
+/// of the unit is cut into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
@@ -152,9 +152,9 @@ inline bool is_first_of_stage(const StateOptions& state) {
   return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }
 
-/// StateGroups holds the groups of a rank's programs by purpose. A group that would have only one
-/// rank is kNoGroup.
-struct StateGroups {
+/// GroupCollection holds the groups of a rank's programs, and which of them serves which purpose
+/// (like Megatron's ProcessGroupCollection). A group that would have only one rank is kNoGroup.
+struct GroupCollection {
   /// The groups of the program (Program::groups): each set of ranks once.
   std::vector<ProgramGroup> list;
   /// The group of all ranks.
@@ -185,16 +185,16 @@ struct StateGroups {
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }
 };
-StateGroups state_groups(const StateOptions& state);
+GroupCollection group_collection(const StateOptions& state);
 
 /// Returns the group of the ranks that a unit is sharded over (unit_place()).
-inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
+inline GroupId unit_group(const GroupCollection& groups, const Unit& /*unit*/) {
   return groups.shard;
 }
 
 /// Lists the groups of all ranks, each once, in the order in which communicators are opened: a
 /// rank's GroupIds count only the groups that it is a member of.
-std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
+std::vector<RankGroup> groups_of_all_ranks(const StateOptions& state);
 
 /// Computes which units are sharded over ranks: none at stage 0, all at stages 1 and 2, and all
 /// except small units at stage 3.
@@ -220,13 +220,13 @@ struct StatePiece {
   int64_t end = 0;
   /// The part of the piece that this rank writes into checkpoints.
   UnitRange saved;
-  Range range;
+  BufferRange range;
   /// The number of elements that share one value of the state.
   int64_t block = 1;
   /// The copy of the saved part, for a checkpoint that is written while training continues. It is
   /// empty if no copy is wanted, or if `range` lies on disk: copies of state on disk are at
   /// Buffer::shadow_offset.
-  Range snapshot;
+  BufferRange snapshot;
 
   /// Special values of `state`; other values are indices of optimizer states.
   static constexpr int32_t kParam = -1;

@@ -31,7 +31,8 @@ class StatePieces {
     const UnitRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
                     there = state.cuts.parameters ? own : UnitRange{0, unit.padded};
     const bool trains = placement_.trains(), master = trains && state.has_master;
-    const auto add = [&](int32_t kind, const UnitRange& part, const Range& range, int64_t block) {
+    const auto add = [&](int32_t kind, const UnitRange& part, const BufferRange& range,
+                         int64_t block) {
       pieces_.push_back({.state = kind,
                          .unit = unit.id,
                          .begin = part.begin,
@@ -121,7 +122,7 @@ class StatePieces {
 
   UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
-    const MemberIndex place = placement_.spec(id).place;
+    const GroupPlace place = placement_.spec(id).place;
     const Sharding& cut = placement_.sharding();
     const UnitRange part =
         cut.is_cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);

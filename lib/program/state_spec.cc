@@ -16,7 +16,7 @@ namespace {
 /// because the tier must not change the order of additions. With one micro-batch there is nothing
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
-bool reduces_micro_batches(const StateOptions& options, MemberIndex place, int32_t micro_batches) {
+bool reduces_micro_batches(const StateOptions& options, GroupPlace place, int32_t micro_batches) {
   return options.zero_stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
@@ -49,7 +49,7 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
 /// stages hold copies of the unit's matrix, the parts that these stages sum.
 std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const ModelDescription& model,
                                                    const StateOptions& options,
-                                                   const StateGroups& groups) {
+                                                   const GroupCollection& groups) {
   auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
@@ -89,8 +89,8 @@ UpdateKind update_kind(const ModelDescription& model, const StateOptions& option
                        const Slice& slice) {
   const TensorInfo& tensor = model.tensor(slice.tensor);
   UpdateKind kind{!options.decays || options.decays(tensor),
-                  options.coded && options.coded(tensor)};
-  if (kind.coded && straddles_blocks(tensor, slice)) kind.straddling = slice.tensor;
+                  options.has_8bit_states && options.has_8bit_states(tensor)};
+  if (kind.has_8bit_states && straddles_blocks(tensor, slice)) kind.straddling = slice.tensor;
   return kind;
 }
 
@@ -102,7 +102,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
-    if (!spec.held || !spec.trainable || !unit.has_coded_states) continue;
+    if (!spec.held || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
@@ -114,9 +114,9 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   return found;
 }
 
-std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
-                                                     const OptimizerConfig& optimizer) {
-  if (!optimizer_of(optimizer.type).coded) return {};
+std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescription& model,
+                                                                const OptimizerConfig& optimizer) {
+  if (!optimizer_of(optimizer.type).has_8bit_states) return {};
   std::set<std::string> fp32_names;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
@@ -148,7 +148,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
 }
 
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
-                                   const StateOptions& options, const StateGroups& groups,
+                                   const StateOptions& options, const GroupCollection& groups,
                                    int32_t micro_batches) {
   const Sharding cut = cut_states(partition, options);
   const std::vector<Tier> tiers = optimizer_tiers(partition, options);
@@ -175,7 +175,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.formats.communication = {options.communication};
     spec.formats.master = {master_dtype(unit, options)};
     for (const KeptState& state : options.optimizer_states) {
-      const bool kept = state.coded ? unit.has_coded_states : unit.has_plain_states;
+      const bool kept = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
       spec.formats.states.push_back(
           kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
                : std::nullopt);

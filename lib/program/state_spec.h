@@ -72,7 +72,7 @@ struct StateSpec {
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
   /// This rank's place in `shard`; place 0 of 1 if there is no such group.
-  MemberIndex place;
+  GroupPlace place;
   StateCuts cuts;
   /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
@@ -121,8 +121,8 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
 
 /// Returns a function that selects the tensors whose states the optimizer keeps as codes; an empty
 /// function if there are no such tensors.
-std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
-                                                     const OptimizerConfig& optimizer);
+std::function<bool(const TensorInfo&)> tensors_with_8bit_states(const ModelDescription& model,
+                                                                const OptimizerConfig& optimizer);
 
 /// StoredState is a state of a trained tensor, as checkpoints store it. `state` has the same
 /// meaning as in StatePiece.
@@ -148,7 +148,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
 /// Makes the specification of every unit, indexed by its id. `micro_batches` is the same as for
 /// UnitPlacement.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
-                                   const StateOptions& options, const StateGroups& groups,
+                                   const StateOptions& options, const GroupCollection& groups,
                                    int32_t micro_batches);
 
 }  // namespace ftrun

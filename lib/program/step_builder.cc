@@ -33,7 +33,7 @@ namespace {
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValuePlaces& places) {
   for (const Op& op : op_list) {
     if (op_spec(op.kind).collective != CollectiveKind::kAllReduce) continue;
-    const Range out = places.at(op.out[0]);
+    const BufferRange out = places.at(op.out[0]);
     const bool moves =
         graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
     if (moves) places.set(op.in[0], out);
@@ -85,12 +85,12 @@ struct BufferPlan {
     for (size_t v = 0; v < plan.offset.size(); ++v)
       if (plan.offset[v] >= 0)
         values.emplace_back(static_cast<ValueId>(v),
-                            Range{-1, plan.offset[v], graph.values[v].bytes()});
+                            BufferRange{-1, plan.offset[v], graph.values[v].bytes()});
   }
 
   int64_t bytes;
   /// The ranges have no buffer yet.
-  std::vector<std::pair<ValueId, Range>> values;
+  std::vector<std::pair<ValueId, BufferRange>> values;
 };
 
 /// ListFacts holds what all instructions of one list have in common, regardless of their layer and
@@ -267,7 +267,7 @@ class StepBuilder {
     return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = exchanges_});
   }
   const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
-  Range whole(BufferId id) const { return program_.whole(id); }
+  BufferRange whole(BufferId id) const { return program_.whole(id); }
   Instr& emit(InstrKind kind) {
     program_.instrs.emplace_back().kind = kind;
     return program_.instrs.back();
@@ -476,8 +476,8 @@ void StepBuilder::emit_compute(const Instr& like, const ListPart& part, const Va
 
 void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
-  const Range& in = places.at(op.in[0]);
-  const Range& out = places.at(op.out[0]);
+  const BufferRange& in = places.at(op.in[0]);
+  const BufferRange& out = places.at(op.out[0]);
   const auto& over = op.attrs.get<CollectiveAttrs>();
   const GroupId group = placement_.groups().along(over.axis);
   require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
@@ -593,7 +593,7 @@ void StepBuilder::add_phase(const ScheduleAction& action, BufferId result) {
   receive(moved.received, number, flow);
   const InstrKind kind = kind_of(action.phase);
   const LayerRange chunk =
-      pipeline().layers(pipeline().part_of(stage, action.chunk), layer_count());
+      pipeline().layers(pipeline().model_chunk_of(stage, action.chunk), layer_count());
   const auto layers = static_cast<size_t>(chunk.end - chunk.first);
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;

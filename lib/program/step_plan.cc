@@ -68,7 +68,7 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
   state.optimizer_states = kept_states(config);
   state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
-  state.coded = coded_tensors(model, config.optimizer);
+  state.has_8bit_states = tensors_with_8bit_states(model, config.optimizer);
   return state;
 }
 
@@ -154,7 +154,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   plan.partition = build_units(
       train, config.partition.unit,
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
-      coded_tensors(train, config.optimizer));
+      tensors_with_8bit_states(train, config.optimizer));
   plan.options = step_options(config, model, train, plan.partition, rank);
   plan.evaluation_micro_batches = evaluation_micro_batches(config, plan.options.state);
   StepProgram step = build_training_step(train, plan.partition, plan.options);

@@ -47,7 +47,7 @@ Traffic program_traffic(const Program& program) {
     TrafficRow& row = rows[{instr.kind, instr.group()}];
     row.kind = instr.kind;
     row.group = instr.group();
-    row.axes = program.group(instr.group()).ranks.label;
+    row.axes = program.group(instr.group()).members.label;
     row.ranks = ranks;
     for (size_t i = 0; i < calls_of(instr); ++i) {
       const int64_t bytes = sent(instr, i, ranks);
@@ -62,7 +62,7 @@ Traffic program_traffic(const Program& program) {
 
 DiskTraffic disk_traffic(const Program& program) {
   DiskTraffic traffic;
-  const auto on_disk = [&](const Range& range) {
+  const auto on_disk = [&](const BufferRange& range) {
     return program.at(range.buffer).tier == Tier::kNvme;
   };
   for (const Instr& instr : program.instrs) {
@@ -113,7 +113,7 @@ class Formula {
         gradient_bytes_(dtype_bytes(state_.communication)),
         compute_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
-        groups_(state_groups(state_)),
+        groups_(group_collection(state_)),
         specs_(state_specs(model, partition, state_, groups_, options.micro_batches)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
@@ -155,7 +155,7 @@ class Formula {
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (terms.copies)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.unit >= 0 && program_.group(instr.group()).ranks.runs_within(kLayerAxes);
+        return instr.unit >= 0 && program_.group(instr.group()).members.runs_within(kLayerAxes);
       });
     if (terms.stages)
       bytes += sent_by([&](const Instr& instr) {
@@ -279,7 +279,7 @@ class Formula {
   int64_t gradient_bytes_;
   int64_t compute_bytes_;
   Traffic traffic_;
-  StateGroups groups_;
+  GroupCollection groups_;
   std::vector<StateSpec> specs_;
   std::map<UnitId, int64_t> readers_;
   std::map<UnitId, GatherCounts> gathers_;

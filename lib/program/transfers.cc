@@ -15,18 +15,18 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
   if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
   const auto transfer_between = [&](int from, int to) {
-    const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.parts();
+    const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.model_chunks();
     if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
     const int32_t layer = pipeline.layers(std::min(from, to), layers.count).end - 1;
     if (gradient && layer < layers.first_trained) return Transfer{};
     return Transfer{layer, action.micro_batch, gradient, pipeline.stage_of(from),
                     pipeline.stage_of(to)};
   };
-  const int part = pipeline.part_of(stage, action.chunk);
-  // Outputs go to the next part, gradients to the previous part.
+  const int model_chunk = pipeline.model_chunk_of(stage, action.chunk);
+  // Outputs go to the next chunk, gradients to the previous chunk.
   const int ahead = gradient ? -1 : 1;
-  return {.received = transfer_between(part - ahead, part),
-          .sent = transfer_between(part, part + ahead)};
+  return {.received = transfer_between(model_chunk - ahead, model_chunk),
+          .sent = transfer_between(model_chunk, model_chunk + ahead)};
 }
 
 namespace {
@@ -34,7 +34,7 @@ namespace {
 /// TransferPass decides where the sends and receives of one rank are inserted.
 class TransferPass {
  public:
-  TransferPass(const Program& program, const StateGroups& groups, DType dtype)
+  TransferPass(const Program& program, const GroupCollection& groups, DType dtype)
       : program_(program), groups_(groups), dtype_(dtype), touches_(find_touches(program)) {}
 
   void send(const PlacedTransfer& placed) {
@@ -76,7 +76,7 @@ class TransferPass {
   }
 
   const Program& program_;
-  const StateGroups& groups_;
+  const GroupCollection& groups_;
   const DType dtype_;
   const std::vector<Touches> touches_;
   std::vector<Insertion> insertions_;
@@ -86,7 +86,7 @@ class TransferPass {
 
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups,
+                      const StateOptions& state, const GroupCollection& groups,
                       const LayersOfModel& layers, DType dtype) {
   TransferPass pass(program, groups, dtype);
   std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const PlacedTransfer*> arriving;

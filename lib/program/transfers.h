@@ -11,7 +11,7 @@
 namespace ftrun {
 
 /// Transfer sends one value from a stage of a pipeline to another in a micro-batch: the output of a
-/// part's last layer to the next part, or the gradient with respect to it back.
+/// chunk's last layer to the next chunk, or the gradient with respect to it back.
 struct Transfer {
   /// The layer whose output, or the gradient of whose output, is sent.
   int32_t layer = -1;
@@ -53,7 +53,7 @@ struct PlacedTransfer {
 /// overlap the work before. `begins` holds the first plain instruction of each action.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups,
+                      const StateOptions& state, const GroupCollection& groups,
                       const LayersOfModel& layers, DType dtype);
 
 }  // namespace ftrun

@@ -27,8 +27,8 @@ Persistent parameter_buffer(const StorageFormat& format, DType compute) {
 
 }  // namespace
 
-Range add_temporary(Program& program, std::string name, Tier tier, Category category,
-                    const StorageFormat& format, int64_t elements, bool peer_visible) {
+BufferRange add_temporary(Program& program, std::string name, Tier tier, Category category,
+                          const StorageFormat& format, int64_t elements, bool peer_visible) {
   return program.whole(program.add({.name = std::move(name),
                                     .tier = tier,
                                     .category = category,
@@ -42,7 +42,7 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
                              int32_t micro_batches)
     : partition_(partition),
       options_(options),
-      groups_(state_groups(options)),
+      groups_(group_collection(options)),
       specs_(state_specs(model, partition, options, groups_, micro_batches)),
       cut_(cut_states(partition, options)) {
   program.groups = groups_.list;
@@ -60,7 +60,7 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
   if (!options.persistent_kind) name += cat(".", first);
-  const Range whole =
+  const BufferRange whole =
       add_temporary(program, std::move(name), tier, options.category, options.format, elements,
                     options.peer_visible && tier == Tier::kDevice);
   program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.persistent_kind;
@@ -193,7 +193,7 @@ void UnitPlacement::place_optimizer(Program& program) {
 void UnitPlacement::place_straddling(Program& program, const ModelDescription& model) {
   straddling_.states = static_cast<size_t>(
       std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
-                    [](const KeptState& kept) { return kept.coded && kept.block > 1; }));
+                    [](const KeptState& kept) { return kept.is_8bit && kept.block > 1; }));
   if (straddling_.states == 0) return;
   straddling_.tensors = straddling_tensors(model, partition_, options_, specs_);
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
@@ -206,8 +206,8 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
                                              tier, elements, -1);
 }
 
-Range UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
-                           const UnitRange& elements) {
+BufferRange UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
+                                 const UnitRange& elements) {
   const UnitBuffer& kept = unit_buffers[static_cast<size_t>(id)];
   return {kept.buffer, kept.format.bytes(kept.offset + elements.begin - kept.first),
           kept.format.bytes(elements.size())};
@@ -228,7 +228,8 @@ int64_t StraddlingScales::blocks(Tier tier) const {
   return blocks;
 }
 
-Range StraddlingScales::range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const {
+BufferRange StraddlingScales::range(const StraddlingTensor& tensor, size_t state,
+                                    BufferId buffer) const {
   const int64_t size = dtype_bytes(DType::kF32);
   const int64_t first = static_cast<int64_t>(state) * blocks(tensor.tier) + tensor.first;
   return {buffer, first * size, tensor.blocks * size};

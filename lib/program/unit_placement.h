@@ -31,15 +31,15 @@ struct StraddlingScales {
   const StraddlingTensor& find_tensor(TensorId tensor) const;
   int64_t elements(Tier tier) const { return static_cast<int64_t>(states) * blocks(tier); }
   /// Returns the range of a tensor's scales of one state in `buffer`.
-  Range range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
+  BufferRange range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
 
  private:
   int64_t blocks(Tier tier) const;
 };
 
 /// Adds a buffer of `elements` elements that lives within the step, and returns its whole range.
-Range add_temporary(Program& program, std::string name, Tier tier, Category category,
-                    const StorageFormat& format, int64_t elements, bool peer_visible = false);
+BufferRange add_temporary(Program& program, std::string name, Tier tier, Category category,
+                          const StorageFormat& format, int64_t elements, bool peer_visible = false);
 
 /// UnitPlacement specifies which part of each unit's parameters, gradients and optimizer state this
 /// rank holds, and in which bytes of which buffer. It follows the units' StateSpecs.
@@ -53,7 +53,7 @@ class UnitPlacement {
 
   /// Returns whether the step trains.
   bool trains() const { return !gradients_.empty(); }
-  const StateGroups& groups() const { return groups_; }
+  const GroupCollection& groups() const { return groups_; }
   const Partition& partition() const { return partition_; }
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
@@ -69,19 +69,19 @@ class UnitPlacement {
   // sharded, a buffer may hold the whole unit.
 
   /// Returns the range of parameters as layers read them.
-  Range parameters(UnitId id, const UnitRange& elements) const {
+  BufferRange parameters(UnitId id, const UnitRange& elements) const {
     return range(parameters_, id, elements);
   }
   /// Returns the range of the gradient as the update reads it.
-  Range gradient(UnitId id, const UnitRange& elements) const {
+  BufferRange gradient(UnitId id, const UnitRange& elements) const {
     return range(gradients_, id, elements);
   }
   /// Returns the range of the master copy, or of the parameters if there is no master copy.
-  Range weights(UnitId id, const UnitRange& elements) const {
+  BufferRange weights(UnitId id, const UnitRange& elements) const {
     return range(spec(id).has_master ? masters_ : parameters_, id, elements);
   }
   /// Returns the range of the optimizer state `number`.
-  Range state(size_t number, UnitId id, const UnitRange& elements) const {
+  BufferRange state(size_t number, UnitId id, const UnitRange& elements) const {
     return range(states_[number], id, elements);
   }
   const StraddlingScales& straddling() const { return straddling_; }
@@ -111,8 +111,8 @@ class UnitPlacement {
     /// The rank holds only its shard, not a whole copy.
     bool cut = false;
   };
-  static Range range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
-                     const UnitRange& elements);
+  static BufferRange range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
+                           const UnitRange& elements);
   std::vector<UnitBuffer> place_units(
       Program& program, const UnitBufferOptions& options,
       const std::function<TierPart(const StateSpec&)>& part_of) const;
@@ -128,7 +128,7 @@ class UnitPlacement {
 
   const Partition& partition_;
   const StateOptions& options_;
-  const StateGroups groups_;
+  const GroupCollection groups_;
   const std::vector<StateSpec> specs_;
   const Sharding cut_;
   std::vector<UnitBuffer> parameters_;

@@ -111,9 +111,9 @@ void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) 
 /// StagedOperands holds the operands of the updates of an interval, on the tier where the updates
 /// run. `states` has no value for states that the unit does not have.
 struct StagedOperands {
-  Range gradient;
-  Range weights;
-  std::vector<std::optional<Range>> states;
+  BufferRange gradient;
+  BufferRange weights;
+  std::vector<std::optional<BufferRange>> states;
 };
 
 /// UpdateStaging copies the operands of updates to the tier where the updates run, and copies the
@@ -150,7 +150,8 @@ class UpdateStaging {
   /// same tier, or have another dtype, the update itself writes them: their range is appended to
   /// `written`, and the result is true. If they are in another tier, instructions of `plan` copy
   /// them there afterwards.
-  bool write_parameters(std::vector<Range>& written, const Range& parameters, UnitUpdate& plan) {
+  bool write_parameters(std::vector<BufferRange>& written, const BufferRange& parameters,
+                        UnitUpdate& plan) {
     const StateSpec& state = placement_.spec(plan.unit);
     const Tier here = tier_of(written[0]);
     const Tier there = tier_of(parameters);
@@ -161,8 +162,8 @@ class UpdateStaging {
     };
     if (makes_copy) written.push_back(here == there ? parameters : stage(here));
     if (here == there) return makes_copy;
-    Range from = makes_copy ? written.back() : written[0];
-    const auto move = [&](const Range& to) {
+    BufferRange from = makes_copy ? written.back() : written[0];
+    const auto move = [&](const BufferRange& to) {
       plan.after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
@@ -173,18 +174,18 @@ class UpdateStaging {
   }
 
  private:
-  Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
+  Tier tier_of(const BufferRange& range) const { return program_.at(range.buffer).tier; }
 
   /// Returns a staging buffer. Each name has two buffers that updates use alternately, so the
   /// copies of one update overlap the work of the next one, and no more memory is used than for two
   /// updates.
-  Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
-               const UnitUpdate& plan) {
+  BufferRange staged(const std::string& name, Tier tier, const StorageFormat& format,
+                     int64_t elements, const UnitUpdate& plan) {
     const std::string full = cat(name, ".", tier_name(tier), ".", plan.staging_slot);
     const int64_t bytes = format.bytes(elements);
     auto found = buffers_.find(full);
     if (found == buffers_.end()) {
-      const Range none = add_temporary(program_, full, tier, Category::kStaging, format, 0);
+      const BufferRange none = add_temporary(program_, full, tier, Category::kStaging, format, 0);
       found = buffers_.emplace(full, none.buffer).first;
     }
     Buffer& buffer = program_.buffers[static_cast<size_t>(found->second)];
@@ -194,13 +195,13 @@ class UpdateStaging {
 
   /// Returns the range `at` itself if it lies on the tier where the unit is updated, otherwise a
   /// copy of it on that tier.
-  Range at_update_tier(const Range& at, const std::string& name, bool written,
-                       const UnitRange& interval, UnitUpdate& plan) {
+  BufferRange at_update_tier(const BufferRange& at, const std::string& name, bool written,
+                             const UnitRange& interval, UnitUpdate& plan) {
     const bool on_device = placement_.spec(plan.unit).tiers.optimizer == Tier::kDevice;
     const Tier here = on_device ? Tier::kDevice : Tier::kHost;
     const Buffer& buffer = program_.at(at.buffer);
     if (buffer.tier == here) return at;
-    const Range copied = staged(name, here, buffer.format, interval.size(), plan);
+    const BufferRange copied = staged(name, here, buffer.format, interval.size(), plan);
     plan.before.push_back(make_copy(program_, at, copied, plan.unit));
     plan.before.back().if_finite = true;
     if (written) plan.after.push_back(make_copy(program_, copied, at, plan.unit));
@@ -253,16 +254,16 @@ class UpdateBuilder {
                             options_.update_elements);
   }
 
-  /// Splits an interval of a unit into parts that each have a single update kind.
-  std::vector<UpdatePart> parts_of(const Unit& unit, const UnitRange& interval) const {
+  /// Splits an interval of a unit into ranges that each have a single update kind.
+  std::vector<UpdateKindRange> ranges_of(const Unit& unit, const UnitRange& interval) const {
     const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
-    return update_parts(unit, kind_of, interval.begin, interval.end);
+    return update_kind_ranges(unit, kind_of, interval.begin, interval.end);
   }
 
   /// Returns the sub-range that holds elements `part` of the unit. `interval` is the range that
   /// holds elements `whole`.
-  Range subrange_of(const Range& interval, const UnitRange& elements,
-                    const UnitRange& whole) const {
+  BufferRange subrange_of(const BufferRange& interval, const UnitRange& elements,
+                          const UnitRange& whole) const {
     const Buffer& buffer = program_.at(interval.buffer);
     return {interval.buffer, interval.offset + buffer.format.bytes(elements.begin - whole.begin),
             buffer.format.bytes(elements.size())};
@@ -286,9 +287,9 @@ class UpdateBuilder {
   }
 
   void plan_update(const Unit& unit, const UnitRange& interval, UnitUpdate& plan) {
-    const Range parameters = placement_.parameters(unit.id, interval);
+    const BufferRange parameters = placement_.parameters(unit.id, interval);
     const StagedOperands operands = staging_.stage_operands(interval, true, plan);
-    std::vector<Range> weights{operands.weights};
+    std::vector<BufferRange> weights{operands.weights};
     const bool writes_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
     for (Instr& instr : plan.after) instr.if_finite = true;
@@ -303,7 +304,7 @@ class UpdateBuilder {
                                        subrange_of(weights.back(), padding, interval), unit.id));
       plan.updates.back().if_finite = true;
     };
-    for (const UpdatePart& part : parts_of(unit, interval)) {
+    for (const UpdateKindRange& part : ranges_of(unit, interval)) {
       pass_padding(part.begin);
       done = part.end;
       Instr update = update_of(unit, part, operands, interval);
@@ -316,7 +317,7 @@ class UpdateBuilder {
   }
 
   /// Makes the update of a part of an interval, without the copy of its weights.
-  Instr update_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
+  Instr update_of(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
                   const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr update;
@@ -324,12 +325,14 @@ class UpdateBuilder {
     update.unit = unit.id;
     update.if_finite = true;
     update.detail =
-        UpdateRange{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
+        UpdateDetail{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
     update.reads = {subrange_of(operands.gradient, elements, interval)};
     update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
       const KeptState& kept = options_.optimizer_states[s];
-      if (kept.coded != part.kind.coded || (part.kind.straddling >= 0 && kept.block > 1)) continue;
+      if (kept.is_8bit != part.kind.has_8bit_states ||
+          (part.kind.straddling >= 0 && kept.block > 1))
+        continue;
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
       update.writes.push_back(subrange_of(*operands.states[s], elements, interval));
     }
@@ -344,7 +347,7 @@ class UpdateBuilder {
   // and encode their elements with it.
 
   /// Adds the scales that a part reads, if its tensor straddles blocks.
-  void add_scales(const UpdatePart& part, Instr& instr) const {
+  void add_scales(const UpdateKindRange& part, Instr& instr) const {
     if (part.kind.straddling < 0 || scales_.states == 0) return;
     const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling);
     const Slice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
@@ -357,7 +360,7 @@ class UpdateBuilder {
   void compute_straddling_scales() {
     if (scales_.tensors.empty()) return;
     for (const auto& [tier, old] : scales_.buffers) {
-      const Range all =
+      const BufferRange all =
           add_temporary(program_, cat(buffer_names::kNewScales, ".", tier_name(tier)), tier,
                         Category::kBuckets, {DType::kF32}, scales_.elements(tier),
                         placement_.groups().all != kNoGroup && tier == Tier::kDevice);
@@ -385,29 +388,29 @@ class UpdateBuilder {
 
   void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
     for (const UnitRange& interval : intervals_of(unit.id)) {
-      std::vector<UpdatePart> parts = parts_of(unit, interval);
-      std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
+      std::vector<UpdateKindRange> parts = ranges_of(unit, interval);
+      std::erase_if(parts, [](const UpdateKindRange& part) { return part.kind.straddling < 0; });
       if (parts.empty()) continue;
       scales.push_back({.unit = unit.id, .staging_slot = static_cast<int>(scales.size() % 2)});
       UnitUpdate& plan = scales.back();
       const StagedOperands operands = staging_.stage_operands(interval, false, plan);
-      for (const UpdatePart& part : parts)
+      for (const UpdateKindRange& part : parts)
         plan.updates.push_back(scales_of(unit, part, operands, interval));
     }
   }
 
-  Instr scales_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
+  Instr scales_of(const Unit& unit, const UpdateKindRange& part, const StagedOperands& operands,
                   const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr scales;
     scales.kind = InstrKind::kComputeScales;
     scales.unit = unit.id;
     scales.if_finite = true;
-    scales.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
+    scales.detail = UpdateDetail{.first_element = index_.at(unit.id) + part.begin};
     scales.reads = {subrange_of(operands.gradient, elements, interval),
                     subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
-      if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
+      if (options_.optimizer_states[s].is_8bit && options_.optimizer_states[s].block == 1)
         scales.reads.push_back(subrange_of(*operands.states[s], elements, interval));
     add_scales(part, scales);
     scales.writes.assign(scales.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
@@ -418,12 +421,12 @@ class UpdateBuilder {
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
   /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
   /// there.
-  void reduce_scales(const Range& scales, const std::set<GroupId>& cut_over) {
+  void reduce_scales(const BufferRange& scales, const std::set<GroupId>& cut_over) {
     std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
     const GroupId tensor = placement_.groups().tensor;
     if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
     if (groups.empty()) return;
-    Range on_device = scales;
+    BufferRange on_device = scales;
     if (program_.at(scales.buffer).tier == Tier::kHost) {
       on_device =
           add_temporary(program_, cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice,
@@ -456,7 +459,7 @@ class UpdateBuilder {
   std::map<Tier, BufferId> new_scales_;
   UpdateStaging staging_;
   /// The index of each unit's first element among all parameters that this tensor-parallel rank
-  /// uses (UpdateRange::first_element).
+  /// uses (UpdateDetail::first_element).
   const FlatLayout index_;
 };
 
@@ -471,7 +474,7 @@ void add_gradient_norm(Program& program, const StateOptions& options,
                        const UnitPlacement& placement, BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
-  const MemberIndex tensor = options.tensor;
+  const GroupPlace tensor = options.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
   const GradientNormSlots slots{
       ranks, ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};
@@ -494,7 +497,7 @@ void add_gradient_norm(Program& program, const StateOptions& options,
   program.instrs.push_back(std::move(sum));
   const GroupId model = placement.groups().model;
   if (model == kNoGroup) return;
-  const Range all = program.whole(norm);
+  const BufferRange all = program.whole(norm);
   program.instrs.push_back(make_collective(InstrKind::kAllReduce, {model, DType::kF64}, all, all));
 }
 

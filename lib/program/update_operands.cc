@@ -3,18 +3,18 @@
 namespace ftrun {
 
 std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr) {
-  const std::span<const Range> reads = instr.reads, writes = instr.writes;
+  const std::span<const BufferRange> reads = instr.reads, writes = instr.writes;
   if (reads.size() < 2) return std::nullopt;
   UpdateOperands operands{.gradient = reads[0], .weights = reads[1]};
-  const std::span<const Range> rest = reads.subspan(2);
-  const bool coded = !rest.empty() && program.at(rest[0].buffer).format.dtype == DType::kU8;
+  const std::span<const BufferRange> rest = reads.subspan(2);
+  const bool is_8bit = !rest.empty() && program.at(rest[0].buffer).format.dtype == DType::kU8;
   const bool straddles = instr.update().blocks.has_value();
-  if (straddles && !coded) return std::nullopt;
-  const size_t lists = straddles ? 3 : coded ? 2 : 1;
+  if (straddles && !is_8bit) return std::nullopt;
+  const size_t lists = straddles ? 3 : is_8bit ? 2 : 1;
   const size_t states = rest.size() / lists;
   if (rest.size() != lists * states) return std::nullopt;
   operands.states = rest.first(states);
-  if (coded) operands.scales = rest.subspan(states, states);
+  if (is_8bit) operands.scales = rest.subspan(states, states);
   if (straddles) operands.new_scales = rest.last(states);
   operands.updated = reads.subspan(1, 1 + rest.size() - (straddles ? 2 * states : 0));
 

@@ -10,20 +10,20 @@ namespace ftrun {
 /// UpdateOperands names the ranges of a kUpdate or kComputeScales. It points into the instruction,
 /// which must outlive it. Both kinds read {gradient, weights, states..., scales..., new scales...}:
 /// states that are codes have scales, and only those of a tensor that straddles blocks
-/// (UpdateRange::blocks) have new ones. A kUpdate writes `updated`, then the copy of the weights; a
-/// kComputeScales writes the new scales.
+/// (UpdateDetail::blocks) have new ones. A kUpdate writes `updated`, then the copy of the weights;
+/// a kComputeScales writes the new scales.
 struct UpdateOperands {
-  Range gradient;
-  Range weights;
-  std::span<const Range> states;
+  BufferRange gradient;
+  BufferRange weights;
+  std::span<const BufferRange> states;
   /// A range of scales for each state that is codes. Its first scale belongs to the first block of
   /// the update. For a tensor that straddles blocks the range holds all scales of the tensor.
-  std::span<const Range> scales;
-  std::span<const Range> new_scales;
+  std::span<const BufferRange> scales;
+  std::span<const BufferRange> new_scales;
   /// The ranges that a kUpdate reads and writes: weights, states, and scales without new ones.
-  std::span<const Range> updated;
-  /// The copy of the weights that a kUpdate writes (UpdateRange::writes_copy).
-  std::optional<Range> copy;
+  std::span<const BufferRange> updated;
+  /// The copy of the weights that a kUpdate writes (UpdateDetail::writes_copy).
+  std::optional<BufferRange> copy;
 };
 
 /// Decodes the operands of a kUpdate or kComputeScales; returns nothing if the number of ranges is

@@ -15,7 +15,7 @@ namespace {
 /// of parameters many times, so only the last access to a range is kept.
 class AccessList {
  public:
-  void record(InstrId id, const Range& range) {
+  void record(InstrId id, const BufferRange& range) {
     const Access access{id, range.offset, range.offset + range.bytes};
     if (Access* known = find(access)) {
       // No range meets one that ends before it begins.
@@ -28,7 +28,7 @@ class AccessList {
   }
 
   /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
-  InstrId last_meeting(const Range& range, InstrId known, InstrId otherwise) const {
+  InstrId last_meeting(const BufferRange& range, InstrId known, InstrId otherwise) const {
     for (auto it = accesses_.rbegin(); it != accesses_.rend() && it->id > known; ++it)
       if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
     return otherwise;
@@ -86,9 +86,9 @@ class AccessLog {
   explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
-    for (const Range& range : instr.reads)
+    for (const BufferRange& range : instr.reads)
       accesses_to(range).of(instr.lane).reads.record(id, range);
-    for (const Range& range : instr.writes)
+    for (const BufferRange& range : instr.writes)
       accesses_to(range).of(instr.lane).writes.record(id, range);
   }
 
@@ -96,7 +96,7 @@ class AccessLog {
   /// what it writes; instructions before it on that lane are done when it is. Does not look for
   /// instructions of a lane up to those of `known`, which are done in any case.
   void find_conflicts(const Instr& instr, std::span<const InstrId> known, LaneClock& last) const {
-    const auto search = [&](const Range& range, bool reads_too) {
+    const auto search = [&](const BufferRange& range, bool reads_too) {
       for (const auto& [lane, accesses] : buffers_[static_cast<size_t>(range.buffer)]) {
         if (lane == instr.lane) continue;
         const InstrId done = known[static_cast<size_t>(lane)];
@@ -105,8 +105,8 @@ class AccessLog {
         if (reads_too) latest = accesses.reads.last_meeting(range, std::max(latest, done), latest);
       }
     };
-    for (const Range& range : instr.reads) search(range, false);
-    for (const Range& range : instr.writes) search(range, true);
+    for (const BufferRange& range : instr.reads) search(range, false);
+    for (const BufferRange& range : instr.writes) search(range, true);
   }
 
  private:
@@ -115,7 +115,7 @@ class AccessLog {
     AccessList writes;
   };
 
-  ByLane<Accesses>& accesses_to(const Range& range) {
+  ByLane<Accesses>& accesses_to(const BufferRange& range) {
     return buffers_[static_cast<size_t>(range.buffer)];
   }
 
@@ -139,7 +139,7 @@ class BucketsInFlight {
   const LaneClock* instrs_to_wait_for(const Instr& instr) {
     if (instr.lane != Lane::kCompute) return nullptr;
     bool starts = false;
-    for (const Range& range : instr.writes) {
+    for (const BufferRange& range : instr.writes) {
       if (!is_bucket(range)) continue;
       filling_ = true;
       starts |= std::exchange(filled_[static_cast<size_t>(range.buffer)], 1) == 0;
@@ -155,16 +155,16 @@ class BucketsInFlight {
   }
 
  private:
-  bool is_bucket(const Range& range) const {
+  bool is_bucket(const BufferRange& range) const {
     const Buffer& buffer = program_.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kBuckets;
   }
   /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
   /// ranks leaves them in the bucket.
   bool empties(const Instr& instr) const {
-    if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within(kLayerAxes))
+    if (instr.group() != kNoGroup && program_.group(instr.group()).members.runs_within(kLayerAxes))
       return false;
-    return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
+    return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const BufferRange& range) {
       return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;
     });
   }
@@ -195,7 +195,7 @@ class SendsInFlight {
   /// buffer that will be sent: the last but one send on the same link. Returns -1 if there is none.
   InstrId send_to_wait_for(const Instr& instr) {
     InstrId needed = -1;
-    for (const Range& range : instr.writes) {
+    for (const BufferRange& range : instr.writes) {
       const size_t lane = std::exchange(lane_of_[static_cast<size_t>(range.buffer)], kNotSent);
       if (lane != kNotSent) needed = std::max(needed, older_[lane]);
     }

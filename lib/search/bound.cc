@@ -82,7 +82,7 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
 template <class Each>
 void for_each_layer(const PipelineLayout& cut, int stage, int32_t layers, const Each& each) {
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-    const LayerRange range = cut.layers(cut.part_of(stage, chunk), layers);
+    const LayerRange range = cut.layers(cut.model_chunk_of(stage, chunk), layers);
     for (int32_t l = range.first; l < range.end; ++l) each(static_cast<size_t>(l));
   }
 }
@@ -229,17 +229,17 @@ double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineL
   double largest = 0;
   for (int stage = 0; stage < cut.stages(); ++stage) {
     GraphCost cost;
-    int first_part = cut.part_of(stage, 0);
+    int first_model_chunk = cut.model_chunk_of(stage, 0);
     for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-      const int part = cut.part_of(stage, chunk);
-      const LayerRange range = cut.layers(part, layers);
+      const int model_chunk = cut.model_chunk_of(stage, chunk);
+      const LayerRange range = cut.layers(model_chunk, layers);
       cost += costs.cost_of(range);
-      first_part = std::min(first_part, part);
+      first_model_chunk = std::min(first_model_chunk, model_chunk);
     }
     double around = 0;
     if (cut.stages() > 1) {
       const GraphCost& before =
-          costs.prefix_costs[static_cast<size_t>(cut.layers(first_part, layers).first)];
+          costs.prefix_costs[static_cast<size_t>(cut.layers(first_model_chunk, layers).first)];
       around = before.forward + (is_split ? 0 : before.backward);
     }
     const double one = cost.forward + (is_split ? cost.backward_split : cost.backward);
@@ -334,8 +334,8 @@ int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const Pipeline
                                          int stage, const Layout& layout) const {
   std::vector<GraphCost> chunks;
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-    const LayerRange range =
-        cut.layers(cut.part_of(stage, chunk), static_cast<int32_t>(costs.model.layers.size()));
+    const LayerRange range = cut.layers(cut.model_chunk_of(stage, chunk),
+                                        static_cast<int32_t>(costs.model.layers.size()));
     chunks.push_back(costs.cost_of(range));
   }
   if (cut.stages() == 1) return chunks.front().saved;

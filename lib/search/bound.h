@@ -146,8 +146,7 @@ class BoundCalculator {
 
   const SearchTask& task_;
   std::map<ModelCostsKey, ModelCosts> model_costs_;
-  /// The number of blocks in each part of the model, by the weights of layers and the number of
-  /// parts.
+  /// The number of blocks in each model chunk, by the weights of layers and the number of chunks.
   std::map<std::pair<LayerWeights, int64_t>, std::vector<int64_t>> blocks_;
   /// Cuts by tensor-parallel degree, stages, chunks, placement of chunks, and numbers of blocks.
   std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, PipelineCut>

@@ -21,7 +21,7 @@ struct Layout {
   int64_t tensor = 1;
   int64_t pipeline = 1;
   PipelineSchedule schedule = kDefaultSchedule;
-  /// The number of parts of the model that each stage of the pipeline has.
+  /// The number of model chunks of each stage of the pipeline.
   int64_t chunks = 1;
   /// The ZeRO stage.
   int64_t zero = 0;

@@ -14,14 +14,14 @@ double bytes_of(ConfigDtype dtype) {
 }
 
 double state_bytes(const Config& config) {
-  double coded = 0, plain = 0;
-  bool has_coded = false;
+  double in_8bit = 0, plain = 0;
+  bool has_8bit = false;
   for (const KeptState& state : kept_states(config)) {
     const auto bytes = static_cast<double>(dtype_bytes(state.dtype));
-    has_coded |= state.coded;
-    (state.coded ? coded : plain) += bytes / static_cast<double>(state.block);
+    has_8bit |= state.is_8bit;
+    (state.is_8bit ? in_8bit : plain) += bytes / static_cast<double>(state.block);
   }
-  return has_coded ? std::min(coded, plain) : plain;
+  return has_8bit ? std::min(in_8bit, plain) : plain;
 }
 
 }  // namespace

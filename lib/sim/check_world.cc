@@ -36,7 +36,7 @@ bool check_ranges(const Program& program, Faults& faults) {
     sound = false;
   };
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const auto inside = [&](const Range& range) {
+    const auto inside = [&](const BufferRange& range) {
       if (range.buffer < 0 || static_cast<size_t>(range.buffer) >= program.buffers.size())
         return refuse(cat(instr_text(program, i), " touches buffer ", range.buffer,
                           ", but there are ", program.buffers.size()));
@@ -46,8 +46,8 @@ bool check_ranges(const Program& program, Faults& faults) {
                    " of ", buffer.name, ", which has ", buffer.bytes));
     };
     const Instr& instr = program.instrs[i];
-    for (const Range& range : instr.reads) inside(range);
-    for (const Range& range : instr.writes) inside(range);
+    for (const BufferRange& range : instr.reads) inside(range);
+    for (const BufferRange& range : instr.writes) inside(range);
     if (instr.runs_ops())
       for (const Binding& binding : instr.ops().bindings) inside(binding.range);
     if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
@@ -107,23 +107,23 @@ class WrittenBytes {
 
 void check_written_before_read(const Program& program, Faults& faults) {
   std::vector<WrittenBytes> written(program.buffers.size());
-  const auto add = [&](const Range& range) {
+  const auto add = [&](const BufferRange& range) {
     written[static_cast<size_t>(range.buffer)].add(range.offset, range.offset + range.bytes);
   };
-  for (const Range& range : program.initialized_ranges) add(range);
+  for (const BufferRange& range : program.initialized_ranges) add(range);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    const auto reads = [&](const Range& range) {
+    const auto reads = [&](const BufferRange& range) {
       if (!written[static_cast<size_t>(range.buffer)].contain(range.offset,
                                                               range.offset + range.bytes))
         faults.push_back(cat(instr_text(program, i), " reads bytes ", range.offset, "+",
                              range.bytes, " of ", program.at(range.buffer).name,
                              " before they are written"));
     };
-    for (const Range& range : instr.reads) reads(range);
+    for (const BufferRange& range : instr.reads) reads(range);
     if (instr.kind == InstrKind::kAccumulate)
-      for (const Range& range : instr.writes) reads(range);
-    for (const Range& range : instr.writes) add(range);
+      for (const BufferRange& range : instr.writes) reads(range);
+    for (const BufferRange& range : instr.writes) add(range);
   }
 }
 
@@ -152,11 +152,11 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
     faults.push_back(cat(instr_text(program, at), " shifts by ", instr.communication().shift,
                          " among ", ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
-    const Range& from = instr.reads[i];
-    const Range& to = instr.writes[i];
+    const BufferRange& from = instr.reads[i];
+    const BufferRange& to = instr.writes[i];
     const bool is_counts = is_counted && i == 1;
     const DType dtype = is_counts ? DType::kI32 : instr.communication().dtype;
-    for (const Range* range : {&from, &to}) {
+    for (const BufferRange* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
         faults.push_back(cat(instr_text(program, at), " moves ", range->bytes, " bytes of ",
@@ -180,12 +180,12 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
 /// exchange, or are U8.
 void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const MemberIndex group = program.place_in(instr.group());
+  const GroupPlace group = program.place_in(instr.group());
   const bool is_all_reduce = instr.kind == InstrKind::kAllReduce;
   const bool is_all_gather = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
-    const Range& part = is_all_gather ? instr.reads[i] : instr.writes[i];
-    const Range& whole = is_all_gather ? instr.writes[i] : instr.reads[i];
+    const BufferRange& part = is_all_gather ? instr.reads[i] : instr.writes[i];
+    const BufferRange& whole = is_all_gather ? instr.writes[i] : instr.reads[i];
     const int64_t parts = is_all_reduce ? 1 : group.count;
     if (whole.bytes != part.bytes * parts)
       faults.push_back(cat(instr_text(program, at), is_all_gather ? " gathers " : " reduces ",
@@ -206,12 +206,12 @@ void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
 /// receive on another link, and the range has a size and dtype that the link can carry.
 bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
-  const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
+  const std::vector<BufferRange>& ranges = sends ? instr.reads : instr.writes;
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).format.dtype;
-  return group.ranks.is_link() && group.place.count == 2 &&
-         (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) ==
+  return group.members.is_link() && group.place.count == 2 &&
+         (group.members.ranks[static_cast<size_t>(group.place.index)] == group.members.sender) ==
              sends &&
          (dtype == instr.communication().dtype || dtype == DType::kU8) &&
          ranges[0].bytes % dtype_bytes(instr.communication().dtype) == 0;
@@ -231,11 +231,11 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
 /// Returns whether ranges of `cover` together hold all bytes of a range. It follows them from the
 /// range's begin to its end. An instruction has few ranges, so this is faster than a set of
 /// intervals.
-bool is_covered(const Range& range, const std::vector<Range>& cover) {
+bool is_covered(const BufferRange& range, const std::vector<BufferRange>& cover) {
   const int64_t end = range.offset + range.bytes;
   for (int64_t at = range.offset; at < end;) {
     int64_t reached = at;
-    for (const Range& other : cover)
+    for (const BufferRange& other : cover)
       if (other.buffer == range.buffer && other.offset <= at)
         reached = std::max(reached, other.offset + other.bytes);
     if (reached == at) return false;
@@ -245,9 +245,10 @@ bool is_covered(const Range& range, const std::vector<Range>& cover) {
 }
 
 /// Returns the ranges of which `cover` does not hold every byte, each as a whole.
-std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& cover) {
-  std::vector<Range> left;
-  for (const Range& range : ranges)
+std::vector<BufferRange> uncovered(const std::vector<BufferRange>& ranges,
+                                   const std::vector<BufferRange>& cover) {
+  std::vector<BufferRange> left;
+  for (const BufferRange& range : ranges)
     if (!is_covered(range, cover)) left.push_back(range);
   return left;
 }
@@ -256,15 +257,15 @@ std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector
 /// bound, because the passes see only its reads and writes.
 void check_bindings(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  std::vector<Range> bound;
+  std::vector<BufferRange> bound;
   for (const Binding& binding : instr.ops().bindings) bound.push_back(binding.range);
-  std::vector<Range> touched = instr.reads;
+  std::vector<BufferRange> touched = instr.reads;
   touched.insert(touched.end(), instr.writes.begin(), instr.writes.end());
-  for (const Range& range : uncovered(bound, touched))
+  for (const BufferRange& range : uncovered(bound, touched))
     faults.push_back(cat(instr_text(program, at), " is bound to bytes ", range.offset, "+",
                          range.bytes, " of ", program.at(range.buffer).name,
                          ", which it does not touch"));
-  for (const Range& range : uncovered(touched, bound))
+  for (const BufferRange& range : uncovered(touched, bound))
     faults.push_back(cat(instr_text(program, at), " touches bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, ", which it is not bound to"));
 }
@@ -273,13 +274,13 @@ void check_bindings(const Program& program, size_t at, Faults& faults) {
 /// to add to them. `made` collects the gradient buffers that such instructions have written.
 void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  std::vector<Range> gradients;
-  for (const Range& range : instr.reads)
+  std::vector<BufferRange> gradients;
+  for (const BufferRange& range : instr.reads)
     if (made.contains(range.buffer)) gradients.push_back(range);
-  for (const Range& range : uncovered(gradients, instr.writes))
+  for (const BufferRange& range : uncovered(gradients, instr.writes))
     faults.push_back(cat(instr_text(program, at), " reads bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, " and does not add to them"));
-  for (const Range& range : instr.writes) {
+  for (const BufferRange& range : instr.writes) {
     const Category category = program.at(range.buffer).category;
     if (category == Category::kGradients || category == Category::kBuckets)
       made.insert(range.buffer);
@@ -287,14 +288,15 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
 }
 
 /// Returns whether a range holds as many elements as the gradient of the update.
-bool has_elements(const Program& program, const Instr& instr, const Range& range) {
+bool has_elements(const Program& program, const Instr& instr, const BufferRange& range) {
   return program.at(range.buffer).format.bytes(element_count(program, instr.reads[0])) ==
          range.bytes;
 }
 
-bool have_elements(const Program& program, const Instr& instr, std::span<const Range> ranges) {
+bool have_elements(const Program& program, const Instr& instr,
+                   std::span<const BufferRange> ranges) {
   return std::all_of(ranges.begin(), ranges.end(),
-                     [&](const Range& range) { return has_elements(program, instr, range); });
+                     [&](const BufferRange& range) { return has_elements(program, instr, range); });
 }
 
 /// Returns whether an update is sound: it writes the weights and states to the ranges from which it
@@ -307,7 +309,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
 }
 
 /// Returns whether a kComputeScales is sound: it writes exactly the new scales that it reads.
-bool is_sound_measure(const Program& program, const Instr& instr) {
+bool is_sound_scale_computation(const Program& program, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
   return have_elements(program, instr, operands->updated) &&
@@ -316,7 +318,7 @@ bool is_sound_measure(const Program& program, const Instr& instr) {
 }
 
 /// Returns this rank's place in the group whose all-reduce sums a buffer.
-MemberIndex place_of_sum(const Program& program, BufferId buffer) {
+GroupPlace place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
       return program.place_in(instr.group());
@@ -328,14 +330,14 @@ MemberIndex place_of_sum(const Program& program, BufferId buffer) {
 /// the same bits on all ranks. If ranks share slots, the all-reduce adds their sums.
 bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
-  MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
+  GroupPlace place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
   const auto& slots = std::get<GradientNormSlots>(instr.detail);
   const bool own = slots.ranks == place.count && slots.place == place.index;
   if (!own && (slots.ranks != 1 || slots.place != 0)) return false;
   int64_t last = -1;
-  for (const Range& range : instr.writes) {
+  for (const BufferRange& range : instr.writes) {
     const int64_t slot = range.offset / dtype_bytes(DType::kF64);
     if (range.bytes != dtype_bytes(DType::kF64) || slot % slots.ranks != slots.place ||
         slot <= last)
@@ -366,7 +368,7 @@ bool has_its_detail(const Instr& instr) {
       return std::holds_alternative<GradientNormSlots>(instr.detail);
     case InstrKind::kComputeScales:
     case InstrKind::kUpdate:
-      return std::holds_alternative<UpdateRange>(instr.detail);
+      return std::holds_alternative<UpdateDetail>(instr.detail);
     case InstrKind::kCopy:
       return std::holds_alternative<std::monostate>(instr.detail) ||
              std::holds_alternative<DiskRequest>(instr.detail);
@@ -401,7 +403,8 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kAllToAll:
     case InstrKind::kCountedAllToAll:
     case InstrKind::kShift:
-      return instr.lane == lane_of(instr.group()) && !program.group(instr.group()).ranks.is_link();
+      return instr.lane == lane_of(instr.group()) &&
+             !program.group(instr.group()).members.is_link();
     case InstrKind::kSend:
     case InstrKind::kReceive:
       return instr.lane == lane_of(instr.group()) && is_sound_transfer(program, instr);
@@ -415,7 +418,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kDecide:
       return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
     case InstrKind::kComputeScales:
-      return instr.lane == Lane::kCompute && is_sound_measure(program, instr);
+      return instr.lane == Lane::kCompute && is_sound_scale_computation(program, instr);
     case InstrKind::kUpdate:
       return instr.lane == Lane::kCompute && is_sound_update(program, instr);
   }
@@ -441,9 +444,9 @@ void check_forms(const Program& program, Faults& faults) {
 }
 
 bool touches_together(const Instr& a, const Instr& b) {
-  const auto overlap = [](const std::vector<Range>& x, const std::vector<Range>& y) {
-    for (const Range& p : x)
-      for (const Range& q : y)
+  const auto overlap = [](const std::vector<BufferRange>& x, const std::vector<BufferRange>& y) {
+    for (const BufferRange& p : x)
+      for (const BufferRange& q : y)
         if (overlaps(p, q)) return true;
     return false;
   };
@@ -476,7 +479,7 @@ void check_decision(const Program& program, const LaneClocks& known, Faults& fau
 void list_buffers(const Instr& instr, std::vector<BufferId>& buffers) {
   buffers.clear();
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) buffers.push_back(range.buffer);
+    for (const BufferRange& range : *ranges) buffers.push_back(range.buffer);
   std::sort(buffers.begin(), buffers.end());
   buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
 }
@@ -575,7 +578,7 @@ void check_result(const Program& program, Faults& faults) {
   if (result < 0) return;
   bool made = false;
   for (size_t i = 0; i < program.instrs.size(); ++i)
-    for (const Range& range : program.instrs[i].writes) {
+    for (const BufferRange& range : program.instrs[i].writes) {
       if (range.buffer == result)
         made = true;
       else if (made && share_bytes(program, range, program.whole(result)))

@@ -28,7 +28,7 @@ std::string_view curve_name(InstrKind kind) {
 
 }  // namespace
 
-std::string slowdown_key(const Instr& instr) {
+std::string instr_slowdown_key(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kClear:
       return "clear";
@@ -61,9 +61,9 @@ std::string slowdown_key(const Instr& instr) {
   return "";
 }
 
-int64_t total_bytes(const std::vector<Range>& ranges) {
+int64_t total_bytes(const std::vector<BufferRange>& ranges) {
   int64_t bytes = 0;
-  for (const Range& range : ranges) bytes += range.bytes;
+  for (const BufferRange& range : ranges) bytes += range.bytes;
   return bytes;
 }
 
@@ -125,7 +125,7 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
 /// Returns the seconds in which an instruction reads and writes its bytes. Main memory next to a
 /// GPU has its own rate.
 double InstrCosts::seconds_of_bytes(const Instr& instr) const {
-  const std::string kind = slowdown_key(instr);
+  const std::string kind = instr_slowdown_key(instr);
   if (kind.empty()) return 0;
   const double bytes = memory_bytes(instr);
   if (!machine_.has_gpus || !touches(instr, Tier::kHost))
@@ -139,7 +139,7 @@ double InstrCosts::seconds_of_bytes(const Instr& instr) const {
 
 bool InstrCosts::touches(const Instr& instr, Tier tier) const {
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges)
+    for (const BufferRange& range : *ranges)
       if (program_.at(range.buffer).tier == tier) return true;
   return false;
 }
@@ -167,7 +167,7 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
 }
 
 double InstrCosts::seconds_of_collective(const Instr& instr) const {
-  const RankGroup& group = program_.group(instr.group()).ranks;
+  const RankGroup& group = program_.group(instr.group()).members;
   const int ranks_on_node = ranks_on_node_[static_cast<size_t>(instr.group())];
   double seconds = 0;
   for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call)

@@ -56,7 +56,7 @@ class InstrCosts {
 };
 
 /// Adds up the bytes of ranges.
-int64_t total_bytes(const std::vector<Range>& ranges);
+int64_t total_bytes(const std::vector<BufferRange>& ranges);
 
 /// Returns the bytes of memory that an instruction outside the operation lists reads and writes.
 /// Bytes that it writes in place are also read.
@@ -64,6 +64,6 @@ double memory_bytes(const Instr& instr);
 
 /// Names an instruction's kind as machine files do ("update", "copy"); "" for kinds whose time is
 /// negligible.
-std::string slowdown_key(const Instr& instr);
+std::string instr_slowdown_key(const Instr& instr);
 
 }  // namespace ftrun

@@ -99,7 +99,8 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
 
 // Memory.
 
-Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range, DType dtype) const {
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range,
+                                      DType dtype) const {
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = (range.bytes / 2 + size - 1) / size;
@@ -110,7 +111,7 @@ Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range, DT
   return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
 }
 
-Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const Range& range) const {
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
 }
 
@@ -261,13 +262,13 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
          uint64_t & value : lanes)
       value = random() % 1000;
-  const auto priority_of = [&](Walk::LaneStep lane_step) {
-    return priority[static_cast<size_t>(lane_step.rank)][static_cast<size_t>(lane_step.lane)];
+  const auto priority_of = [&](Walk::LaneHead lane_head) {
+    return priority[static_cast<size_t>(lane_head.rank)][static_cast<size_t>(lane_head.lane)];
   };
   const uint64_t random_share = random() % 3;  // of 4 choices: how many ignore the priorities
   walk_->begin(finite);
   while (!walk_->has_fault() && !walk_->ready().empty()) {
-    const std::vector<Walk::LaneStep>& ready = walk_->ready();
+    const std::vector<Walk::LaneHead>& ready = walk_->ready();
     auto chosen = std::max_element(ready.begin(), ready.end(),
                                    [&](auto a, auto b) { return priority_of(a) < priority_of(b); });
     if (random() % 4 < random_share)
@@ -285,7 +286,7 @@ void Interpreter::scramble_persistent(SymbolicRank& rank, std::mt19937_64& rando
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
   for (auto& cells : rank.persistent) fill_with_garbage(cells, random);
-  for (const Range& range : program.initialized_ranges) {
+  for (const BufferRange& range : program.initialized_ranges) {
     const auto buffer = static_cast<size_t>(range.buffer);
     std::copy_n(kept[buffer].begin() + range.offset / 2, range.bytes / 2,
                 rank.persistent[buffer].begin() + range.offset / 2);
@@ -301,36 +302,36 @@ void Interpreter::fail(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-void Interpreter::execute(Walk::LaneStep lane_step) {
-  const Instr& instr = walk_->instr(lane_step);
-  const std::span<const int32_t> members = walk_->members(lane_step);
-  if (lane_step.lane == static_cast<int32_t>(Lane::kCompute)) {
-    SymbolicRank& rank = ranks_[static_cast<size_t>(lane_step.rank)];
+void Interpreter::execute(Walk::LaneHead lane_head) {
+  const Instr& instr = walk_->instr(lane_head);
+  const std::span<const int32_t> members = walk_->members(lane_head);
+  if (lane_head.lane == static_cast<int32_t>(Lane::kCompute)) {
+    SymbolicRank& rank = ranks_[static_cast<size_t>(lane_head.rank)];
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
-  if (!walk_->runs_in_step(lane_step)) return;
-  if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_step.rank), instr);
-  if (instr.is_transfer()) return transfer(members, lane_step);
-  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, lane_step);
+  if (!walk_->runs_in_step(lane_head)) return;
+  if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_head.rank), instr);
+  if (instr.is_transfer()) return transfer(members, lane_head);
+  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, lane_head);
   const bool moves = instr.kind == InstrKind::kAllToAll || instr.kind == InstrKind::kShift;
   for (size_t i = 0; i < instr.writes.size(); ++i)
-    moves ? move_blocks(members, lane_step, i) : combine(members, lane_step, i);
+    moves ? move_blocks(members, lane_head, i) : combine(members, lane_head, i);
 }
 
 // Instructions.
 
-void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane_step) {
+void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneHead lane_head) {
   const auto with = [&](InstrKind kind) {
     for (const int32_t member : members)
-      if (walk_->instr(walk_->lane_step_of(member, lane_step)).kind == kind) return member;
+      if (walk_->instr(walk_->lane_head_of(member, lane_head)).kind == kind) return member;
     return int32_t{-1};
   };
   const int32_t sender = with(InstrKind::kSend);
   const int32_t receiver = with(InstrKind::kReceive);
   if (sender < 0 || receiver < 0) return fail("a send has no matching receive");
   const auto cells_of = [&](int32_t member) {
-    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
-    const Range& range = member == sender ? instr.reads[0] : instr.writes[0];
+    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
+    const BufferRange& range = member == sender ? instr.reads[0] : instr.writes[0];
     return cells(ranks_[static_cast<size_t>(member)], range, instr.communication().dtype);
   };
   const Cells from = cells_of(sender);
@@ -340,9 +341,9 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane
   for (int64_t e = 0; e < to.count; ++e) write(to, e, read(from, e));
 }
 
-void Interpreter::combine(std::span<const int32_t> members, Walk::LaneStep lane_step,
+void Interpreter::combine(std::span<const int32_t> members, Walk::LaneHead lane_head,
                           size_t index) {
-  const InstrKind kind = walk_->instr(lane_step).kind;
+  const InstrKind kind = walk_->instr(lane_head).kind;
   const bool is_all_gather = kind == InstrKind::kAllGather;
   const bool is_reduce_scatter = kind == InstrKind::kReduceScatter;
   // `whole` holds the parts of all members one after another, or for each element their sum or
@@ -353,9 +354,9 @@ void Interpreter::combine(std::span<const int32_t> members, Walk::LaneStep lane_
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     const auto r = static_cast<size_t>(member);
-    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
+    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
     const Program& program = ranks_[r].step.program;
-    for (const Range& range : {instr.reads[index], instr.writes[index]})
+    for (const BufferRange& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).format.dtype != instr.communication().dtype &&
           program.at(range.buffer).format.dtype != DType::kU8)
         fail(cat("rank ", r, ": ", instr_text(ranks_[r], instr), " takes ",
@@ -375,7 +376,7 @@ void Interpreter::combine(std::span<const int32_t> members, Walk::LaneStep lane_
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     SymbolicRank& rank = ranks_[static_cast<size_t>(member)];
-    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
+    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
     const Cells to = cells(rank, instr.writes[index], instr.communication().dtype);
     if (to.count != (is_all_gather       ? total * n
                      : is_reduce_scatter ? total / n
@@ -390,12 +391,12 @@ void Interpreter::combine(std::span<const int32_t> members, Walk::LaneStep lane_
 
 /// Moves the blocks of a shift or an all-to-all to their receivers. In a shift each rank has one
 /// block.
-void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step,
+void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneHead lane_head,
                               size_t index) {
   const auto n = static_cast<int64_t>(members.size());
   std::vector<std::vector<uint64_t>> sent;
   for (const int32_t member : members) {
-    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
+    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
     const Cells from =
         cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.communication().dtype);
     std::vector<uint64_t>& values = sent.emplace_back();
@@ -404,7 +405,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
   for (int64_t m = 0; m < n; ++m) {
     SymbolicRank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr =
-        walk_->instr(walk_->lane_step_of(members[static_cast<size_t>(m)], lane_step));
+        walk_->instr(walk_->lane_head_of(members[static_cast<size_t>(m)], lane_head));
     const bool is_shift = instr.kind == InstrKind::kShift;
     const Cells to = cells(rank, instr.writes[index], instr.communication().dtype);
     const int64_t block = is_shift ? to.count : to.count / n;
@@ -422,10 +423,10 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
 
 /// Runs a kCountedAllToAll. A symbolic count does not say how many rows it stands for, so each
 /// rank's result is a hash of everything that all ranks send.
-void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step) {
+void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneHead lane_head) {
   uint64_t all = members.size();
   for (const int32_t member : members) {
-    const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
+    const Instr& instr = walk_->instr(walk_->lane_head_of(member, lane_head));
     for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.communication().dtype),
                                        std::pair(instr.reads[1], DType::kI32)}) {
       const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
@@ -433,7 +434,7 @@ void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep 
     }
   }
   for (size_t m = 0; m < members.size(); ++m) {
-    const Instr& instr = walk_->instr(walk_->lane_step_of(members[m], lane_step));
+    const Instr& instr = walk_->instr(walk_->lane_head_of(members[m], lane_head));
     for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.communication().dtype),
                                        std::pair(instr.writes[1], DType::kI32)}) {
       const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
@@ -450,7 +451,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return load_batch(rank, instr);
     case InstrKind::kClear:
     case InstrKind::kBegin:
-      for (const Range& range : instr.writes) {
+      for (const BufferRange& range : instr.writes) {
         const Cells to = cells(rank, range);
         for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
       }
@@ -499,7 +500,7 @@ bool is_sum(const Value& value) {
 }
 
 /// Finds the first value of an operation that has no storage; -1 if all have.
-ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
+ValueId without_place(const Op& op, const std::map<ValueId, BufferRange>& places) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());
   if (op.workspace >= 0) all.push_back(op.workspace);
@@ -514,7 +515,7 @@ void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   if (!has_ops(graph, instr)) return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
-  std::map<ValueId, Range> places;
+  std::map<ValueId, BufferRange> places;
   for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
   for (const Op& op : ops) {
     if (is_collective(op.kind))
@@ -605,7 +606,7 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
   const Cells gradient = cells(rank, operands.gradient), weights = cells(rank, operands.weights);
   const size_t states = operands.states.size();
   for (size_t s = 0; s < 1 + states; ++s) {
-    const Range& range = s == 0 ? operands.weights : operands.states[s - 1];
+    const BufferRange& range = s == 0 ? operands.weights : operands.states[s - 1];
     if (program.at(range.buffer).format.bytes(gradient.count) != range.bytes)
       return fail(cat(instr_text(rank, instr), " updates ", range.bytes, " bytes with ",
                       gradient.count, " elements"));
@@ -652,7 +653,7 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
                                  const UpdateOperands& operands) {
   const Cells gradient = cells(rank, operands.gradient);
   std::vector<Cells> written;
-  for (const Range& range : instr.writes) {
+  for (const BufferRange& range : instr.writes) {
     written.push_back(cells(rank, range));
     if (written.back().count != gradient.count)
       return fail(cat(instr_text(rank, instr), " updates ", written.back().count, " elements with ",

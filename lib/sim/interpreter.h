@@ -73,16 +73,16 @@ class Interpreter {
     int64_t count;  // elements
   };
 
-  Cells cells(SymbolicRank& rank, const Range& range, DType dtype) const;
-  Cells cells(SymbolicRank& rank, const Range& range) const;
+  Cells cells(SymbolicRank& rank, const BufferRange& range, DType dtype) const;
+  Cells cells(SymbolicRank& rank, const BufferRange& range) const;
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
-  void execute(Walk::LaneStep lane_step);
-  void transfer(std::span<const int32_t> members, Walk::LaneStep lane_step);
-  void combine(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
-  void move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step, size_t index);
-  void move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step);
+  void execute(Walk::LaneHead lane_head);
+  void transfer(std::span<const int32_t> members, Walk::LaneHead lane_head);
+  void combine(std::span<const int32_t> members, Walk::LaneHead lane_head, size_t index);
+  void move_blocks(std::span<const int32_t> members, Walk::LaneHead lane_head, size_t index);
+  void move_counted(std::span<const int32_t> members, Walk::LaneHead lane_head);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(SymbolicRank& rank, const Instr& instr);
   void run_ops(SymbolicRank& rank, const Instr& instr);

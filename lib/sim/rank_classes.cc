@@ -54,7 +54,7 @@ class TraitFinder {
     state_.context.index = index % state_.context.count;
     RankTraits shard;
     for (const Unit* unit : units_) {
-      const MemberIndex place = unit_place(state_, *unit);
+      const GroupPlace place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
       add_gradient_norm_parts(*unit, own, shard.gradient_norm_parts);
       if (!sharding_.is_cut(unit->id)) continue;
@@ -102,7 +102,7 @@ class TraitFinder {
   void add_updates(const Unit& unit, const UnitRange& own, Traits& traits) const {
     for (const UnitRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
-      for (const UpdatePart& part : update_parts(
+      for (const UpdateKindRange& part : update_kind_ranges(
                unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin,
                interval.end))
         traits.insert(traits.end(),
@@ -110,7 +110,7 @@ class TraitFinder {
   }
 
   static int64_t number_of(const UpdateKind& kind) {
-    return (kind.decay ? 1 : 0) + (kind.coded ? 2 : 0) + (kind.straddling >= 0 ? 4 : 0);
+    return (kind.decay ? 1 : 0) + (kind.has_8bit_states ? 2 : 0) + (kind.straddling >= 0 ? 4 : 0);
   }
 
   const ModelDescription& model_;
@@ -188,7 +188,7 @@ World world_of(const RankClasses& classes, std::span<const Program* const> progr
   world.programs.assign(programs.begin(), programs.end());
   for (int rank = 0; rank < classes.ranks(); ++rank)
     world.ranks.push_back({.number = rank, .program = classes.class_of(rank), .groups = {}});
-  for (const RankGroup& group : state_groups_of_all(state)) {
+  for (const RankGroup& group : groups_of_all_ranks(state)) {
     for (const int member : group.ranks)
       world.ranks[static_cast<size_t>(member)].groups.push_back(
           static_cast<int32_t>(world.groups.size()));

@@ -33,7 +33,7 @@ IdleByLane idle_by_lane_of(const RankTime& rank, const Program& program) {
     if (seconds == 0) continue;
     switch (wait_cause(program, lane)) {
       case WaitCause::kGroup:
-        groups[group_on(program, lane)->ranks.label] += seconds;
+        groups[group_on(program, lane)->members.label] += seconds;
         break;
       case WaitCause::kStages:
         idle.stages += seconds;
@@ -215,7 +215,7 @@ int fewest_on_node(const World::Group& group, const NodeOf& node_of) {
 std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& ranks_on_node) {
   std::vector<bool> crosses;
   for (size_t g = 0; g < ranks_on_node.size(); ++g)
-    crosses.push_back(ranks_on_node[g] < static_cast<int>(program.groups[g].ranks.size()));
+    crosses.push_back(ranks_on_node[g] < static_cast<int>(program.groups[g].members.size()));
   return crosses;
 }
 
@@ -237,7 +237,7 @@ RankKinds assign_rank_kinds(const ClassPlans& all, const Machine& machine, int r
     std::vector<int> ranks_on_node;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
       ranks_on_node.push_back(rank.groups[g] == World::kNotMember
-                                  ? train.program.groups[g].ranks.size()
+                                  ? train.program.groups[g].members.size()
                                   : of_group[static_cast<size_t>(rank.groups[g])]);
     const double slow_factor = slow_factor_of(slow, rank.number);
     const auto [known, added] = numbers.try_emplace({rank.program, ranks_on_node, slow_factor},

@@ -10,7 +10,7 @@ namespace ftrun {
 std::string lane_title(const Program& program, Lane lane) {
   const ProgramGroup* const group = group_on(program, lane);
   if (group == nullptr) return std::string(lane_name(lane));
-  return group->ranks.is_link() ? group->ranks.name() : group->ranks.label;
+  return group->members.is_link() ? group->members.name() : group->members.label;
 }
 
 /// Adds texts without JSON escapes: labels and names of lanes and axes contain neither quotes nor

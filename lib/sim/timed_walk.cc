@@ -50,7 +50,7 @@ class TimedWalk {
   }
 
  private:
-  using LaneStep = Walk::LaneStep;
+  using LaneHead = Walk::LaneHead;
   /// RunningStep is a running instruction. Entry i is that of walk_.ready()[i], because both lists
   /// change as ready() promises. Its remaining time is in left_.
   struct RunningStep {
@@ -86,21 +86,21 @@ class TimedWalk {
   }
 
   void start_new() {
-    const std::vector<LaneStep>& ready = walk_.ready();
+    const std::vector<LaneHead>& ready = walk_.ready();
     for (size_t i = running_.size(); i < ready.size(); ++i) start(ready[i]);
   }
 
-  void start(LaneStep lane_step) {
-    const Instr& instr = walk_.instr(lane_step);
-    const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_step.rank)];
-    const InstrCost cost = walk_.runs_in_step(lane_step) ? cost_(rank.program, instr) : InstrCost();
+  void start(LaneHead lane_head) {
+    const Instr& instr = walk_.instr(lane_head);
+    const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_head.rank)];
+    const InstrCost cost = walk_.runs_in_step(lane_head) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    if (on_compute) record_wait(lane_step.rank, instr);
+    if (on_compute) record_wait(lane_head.rank, instr);
     running_.push_back({cost.threads, on_compute, instr.kind, now_});
     left_.push_back(cost.unshared_time);
     if (cost.threads == 0) return;
     ++threaded_;
-    for (const int32_t member : walk_.members(lane_step))
+    for (const int32_t member : walk_.members(lane_head))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
 
@@ -196,13 +196,13 @@ class TimedWalk {
   }
 
   void finish(size_t which) {
-    const LaneStep lane_step = walk_.ready()[which];
+    const LaneHead lane_head = walk_.ready()[which];
     const RunningStep done = running_[which];
-    for (const int32_t member : walk_.members(lane_step)) {
+    for (const int32_t member : walk_.members(lane_head)) {
       const auto r = static_cast<size_t>(member);
       busy_[static_cast<size_t>(node_of(member))] -= done.threads;
       times_[r].end = now_;
-      const LaneStep own = walk_.lane_step_of(member, lane_step);
+      const LaneHead own = walk_.lane_head_of(member, lane_head);
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
       if (!done.on_compute) {

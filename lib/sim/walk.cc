@@ -26,15 +26,15 @@ namespace {
 /// The stages hold different units, so the copies may lie in different buffers and at different
 /// offsets.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
-  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
+  return instr.unit >= 0 && program.group(instr.group()).members.runs_within(kStageAxes);
 }
 
 /// Returns whether an instruction sums, over replicas, the shard that each member holds. The offset
 /// of the shard within the whole is then not announced.
 bool adds_parts(const Program& program, const Instr& instr) {
-  return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
+  return program.group(instr.group()).members.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
-           return group.ranks.runs_within(kStateAxes);
+           return group.members.runs_within(kStateAxes);
          });
 }
 
@@ -44,7 +44,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
 void write_announcement(const Program& program, const Instr& instr, std::string& text) {
   text.clear();
   if (instr.is_transfer()) {
-    const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
+    const BufferRange& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
     append_text(text, "transfer ", dtype_name(instr.communication().dtype), " ", range.bytes,
                 " of ", program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
@@ -57,14 +57,15 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   if (instr.kind == InstrKind::kCountedAllToAll)
     append_text(text, " rows of ", instr.communication().row_elements);
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) append_text(text, " ", range.bytes);
+    for (const BufferRange& range : *ranges) append_text(text, " ", range.bytes);
   if (adds_copies_of_stages(program, instr)) {
     append_text(text, " ", category_name(program.at(instr.writes[0].buffer).category), " of unit ",
                 instr.unit);
     return;
   }
   const bool parts = adds_parts(program, instr);
-  for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
+  for (const BufferRange& range :
+       instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     append_text(text, " ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
 }
 
@@ -277,15 +278,15 @@ void Walk::begin(bool finite) {
   for (size_t r = 0; r < ranks_.size(); ++r) advance_lanes(static_cast<int32_t>(r));
 }
 
-const Instr& Walk::instr(LaneStep lane_step) const {
-  return world_.program_of(static_cast<size_t>(lane_step.rank)).instr(entry(lane_step).instr);
+const Instr& Walk::instr(LaneHead lane_head) const {
+  return world_.program_of(static_cast<size_t>(lane_head.rank)).instr(entry(lane_head).instr);
 }
 
-std::span<const int32_t> Walk::members(LaneStep lane_step) const {
-  const LaneSchedule::Entry& now = entry(lane_step);
+std::span<const int32_t> Walk::members(LaneHead lane_head) const {
+  const LaneSchedule::Entry& now = entry(lane_head);
   if (now.group == kNoGroup || !runs_in_step(now))
-    return {&indices_[static_cast<size_t>(lane_step.rank)], 1};
-  const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), now.group);
+    return {&indices_[static_cast<size_t>(lane_head.rank)], 1};
+  const int32_t group = world_.group_of(static_cast<size_t>(lane_head.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
@@ -301,72 +302,72 @@ bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Entry& entry) 
 void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.schedule->used_lanes) {
-    const LaneStep lane_step{number, lane};
-    if (has_arrived(lane_step) || at_end(lane_step) || !waits_done(rank, entry(lane_step)))
+    const LaneHead lane_head{number, lane};
+    if (has_arrived(lane_head) || at_end(lane_head) || !waits_done(rank, entry(lane_head)))
       continue;
     lane_at(rank, lane).arrived = true;
-    arrive(lane_step);
+    arrive(lane_head);
   }
 }
 
-void Walk::arrive(LaneStep lane_step) {
-  const LaneSchedule::Entry& now = entry(lane_step);
-  if (now.if_finite && !at(lane_step.rank).decided)
-    return set_fault(cat("rank ", number(lane_step), ": ", instr_text(lane_step),
+void Walk::arrive(LaneHead lane_head) {
+  const LaneSchedule::Entry& now = entry(lane_head);
+  if (now.if_finite && !at(lane_head.rank).decided)
+    return set_fault(cat("rank ", number(lane_head), ": ", instr_text(lane_head),
                          " starts before the decision"));
-  if (now.group != kNoGroup && runs_in_step(now)) return join_collective(lane_step, now.group);
-  ready_.push_back(lane_step);
+  if (now.group != kNoGroup && runs_in_step(now)) return join_collective(lane_head, now.group);
+  ready_.push_back(lane_head);
 }
 
-void Walk::join_collective(LaneStep lane_step, GroupId id) {
-  const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), id);
+void Walk::join_collective(LaneHead lane_head, GroupId id) {
+  const int32_t group = world_.group_of(static_cast<size_t>(lane_head.rank), id);
   if (group == World::kNotMember)
-    return set_fault(cat("rank ", number(lane_step), " ", activity_text(lane_step),
+    return set_fault(cat("rank ", number(lane_head), " ", activity_text(lane_head),
                          ", but is not a member of the group"));
   PendingCollective& pending = collectives_[static_cast<size_t>(group)];
   if (pending.arrived == 0)
-    pending.first = lane_step;
-  else if (entry(pending.first).announced != entry(lane_step).announced)
-    return set_fault(mismatch_text(pending.first, lane_step));
+    pending.first = lane_head;
+  else if (entry(pending.first).announced != entry(lane_head).announced)
+    return set_fault(mismatch_text(pending.first, lane_head));
   const auto& members = world_.groups[static_cast<size_t>(group)].members;
   if (++pending.arrived < static_cast<int32_t>(members.size())) return;
   pending.arrived = 0;
-  ready_.push_back(lane_step);
+  ready_.push_back(lane_head);
 }
 
 void Walk::finish(size_t which) {
-  const LaneStep lane_step = ready_[which];
+  const LaneHead lane_head = ready_[which];
   // ready() promises this order.
   ready_[which] = ready_.back();
   ready_.pop_back();
-  const std::span<const int32_t> all = members(lane_step);
-  if (all.size() == 1) return advance(lane_step);
-  // The lane steps of all members are collected first, because a rank that continues may reach the
+  const std::span<const int32_t> all = members(lane_head);
+  if (all.size() == 1) return advance(lane_head);
+  // The lane heads of all members are collected first, because a rank that continues may reach the
   // group's next collective.
-  std::vector<LaneStep>& lane_steps = member_steps_;
-  lane_steps.clear();
-  for (const int32_t member : all) lane_steps.push_back(lane_step_of(member, lane_step));
-  for (const LaneStep of_member : lane_steps) advance(of_member);
+  std::vector<LaneHead>& lane_heads = member_heads_;
+  lane_heads.clear();
+  for (const int32_t member : all) lane_heads.push_back(lane_head_of(member, lane_head));
+  for (const LaneHead of_member : lane_heads) advance(of_member);
 }
 
-/// Finds the lane step of a member. The lane of `lane_step` is tried first, because most groups
+/// Finds the lane head of a member. The lane of `lane_head` is tried first, because most groups
 /// have the same lane on all members.
-Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
-  if (entry(lane_step).group == kNoGroup) return lane_step;
-  const int32_t group = group_at(lane_step);
-  if (is_at({member, lane_step.lane}, group)) return {member, lane_step.lane};
+Walk::LaneHead Walk::lane_head_of(int32_t member, LaneHead lane_head) const {
+  if (entry(lane_head).group == kNoGroup) return lane_head;
+  const int32_t group = group_at(lane_head);
+  if (is_at({member, lane_head.lane}, group)) return {member, lane_head.lane};
   for (const int32_t lane : at(member).schedule->used_lanes)
     if (is_at({member, lane}, group)) return {member, lane};
   bug("a member has not reached the collective of its group");
 }
 
-void Walk::advance(LaneStep lane_step) {
-  WalkedRank& rank = at(lane_step.rank);
-  rank.decided |= entry(lane_step).decides;
-  LaneState& lane = lane_at(rank, lane_step.lane);
+void Walk::advance(LaneHead lane_head) {
+  WalkedRank& rank = at(lane_head.rank);
+  rank.decided |= entry(lane_head).decides;
+  LaneState& lane = lane_at(rank, lane_head.lane);
   lane.arrived = false;
   ++lane.next;
-  advance_lanes(lane_step.rank);
+  advance_lanes(lane_head.rank);
 }
 
 // The functions below describe faults.
@@ -375,45 +376,45 @@ void Walk::set_fault(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-int Walk::number(LaneStep lane_step) const {
-  return world_.ranks[static_cast<size_t>(lane_step.rank)].number;
+int Walk::number(LaneHead lane_head) const {
+  return world_.ranks[static_cast<size_t>(lane_head.rank)].number;
 }
 
-std::string Walk::instr_text(LaneStep lane_step) const {
-  return numbered_instr_text(world_.program_of(static_cast<size_t>(lane_step.rank)),
-                             entry(lane_step).instr);
+std::string Walk::instr_text(LaneHead lane_head) const {
+  return numbered_instr_text(world_.program_of(static_cast<size_t>(lane_head.rank)),
+                             entry(lane_head).instr);
 }
 
-std::string Walk::group_name(LaneStep lane_step) const {
-  const auto rank = static_cast<size_t>(lane_step.rank);
-  const GroupId id = entry(lane_step).group;
+std::string Walk::group_name(LaneHead lane_head) const {
+  const auto rank = static_cast<size_t>(lane_head.rank);
+  const GroupId id = entry(lane_head).group;
   const int32_t group = world_.group_of(rank, id);
-  return group == World::kNotMember ? world_.program_of(rank).group(id).ranks.name()
+  return group == World::kNotMember ? world_.program_of(rank).group(id).members.name()
                                     : world_.groups[static_cast<size_t>(group)].name;
 }
 
 /// Returns "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over
 /// dp_shard@0".
-std::string Walk::collective_text(LaneStep lane_step) const {
-  const Program& program = world_.program_of(static_cast<size_t>(lane_step.rank));
-  const Instr& now = instr(lane_step);
+std::string Walk::collective_text(LaneHead lane_head) const {
+  const Program& program = world_.program_of(static_cast<size_t>(lane_head.rank));
+  const Instr& now = instr(lane_head);
   int64_t bytes = 0;
-  const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
-  for (const Range& range : ranges) bytes += range.bytes;
-  return cat(instr_text(lane_step), " with ", bytes, " bytes of ",
+  const std::vector<BufferRange>& ranges = now.writes.empty() ? now.reads : now.writes;
+  for (const BufferRange& range : ranges) bytes += range.bytes;
+  return cat(instr_text(lane_head), " with ", bytes, " bytes of ",
              program.at(ranges[0].buffer).name, " as ", dtype_name(now.communication().dtype),
-             " over ", group_name(lane_step));
+             " over ", group_name(lane_head));
 }
 
 /// Describes what a rank does on a lane: "enters ...", "has not reached ...".
-std::string Walk::activity_text(LaneStep lane_step) const {
-  if (at_end(lane_step)) return "has no further collective";
-  return has_arrived(lane_step) && entry(lane_step).group != kNoGroup
-             ? "enters " + collective_text(lane_step)
-             : "has not reached " + instr_text(lane_step);
+std::string Walk::activity_text(LaneHead lane_head) const {
+  if (at_end(lane_head)) return "has no further collective";
+  return has_arrived(lane_head) && entry(lane_head).group != kNoGroup
+             ? "enters " + collective_text(lane_head)
+             : "has not reached " + instr_text(lane_head);
 }
 
-std::string Walk::mismatch_text(LaneStep one, LaneStep other) const {
+std::string Walk::mismatch_text(LaneHead one, LaneHead other) const {
   if (one.rank > other.rank) std::swap(one, other);
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
   const bool transfer = instr(one).is_transfer();
@@ -426,9 +427,9 @@ std::string Walk::mismatch_text(LaneStep one, LaneStep other) const {
 }
 
 /// Finds the first member that has not reached the collective at which a rank waits.
-Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
-  const int32_t group = group_at(lane_step);
-  for (const int32_t member : members(lane_step)) {
+Walk::LaneHead Walk::missing_member(LaneHead lane_head) const {
+  const int32_t group = group_at(lane_head);
+  for (const int32_t member : members(lane_head)) {
     const WalkedRank& rank = at(member);
     const auto has_entered = [&](int32_t lane) { return is_at({member, lane}, group); };
     if (std::any_of(rank.schedule->used_lanes.begin(), rank.schedule->used_lanes.end(),
@@ -439,7 +440,7 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
     // The member's program may not have the group.
-    if (known == groups.end()) return {member, lane_step.lane};
+    if (known == groups.end()) return {member, lane_head.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, entries(rank, lane).empty() ? 0 : lane};
   }
@@ -447,12 +448,12 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
 }
 
 /// Finds a lane of the same rank that has not done yet what its next entry waits for.
-Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
-  const WalkedRank& rank = at(lane_step.rank);
-  const LaneSchedule::Entry& now = entry(lane_step);
+Walk::LaneHead Walk::blocking_lane(LaneHead lane_head) const {
+  const WalkedRank& rank = at(lane_head.rank);
+  const LaneSchedule::Entry& now = entry(lane_head);
   for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
     const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
-    if (lane_at(rank, wait.lane).next < wait.entries) return {lane_step.rank, wait.lane};
+    if (lane_at(rank, wait.lane).next < wait.entries) return {lane_head.rank, wait.lane};
   }
   bug("an entry is blocked although its waits are done");
 }
@@ -460,33 +461,33 @@ Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
 /// Describes why the walk cannot continue, beginning at the first rank that has not reached its
 /// end: a cycle of ranks that wait for each other, or a rank that never arrives.
 std::string Walk::deadlock_text() const {
-  const auto unfinished = [&]() -> std::optional<LaneStep> {
+  const auto unfinished = [&]() -> std::optional<LaneHead> {
     for (size_t r = 0; r < ranks_.size(); ++r)
       for (const int32_t lane : ranks_[r].schedule->used_lanes)
-        if (const LaneStep lane_step{static_cast<int32_t>(r), lane}; !at_end(lane_step))
-          return lane_step;
+        if (const LaneHead lane_head{static_cast<int32_t>(r), lane}; !at_end(lane_head))
+          return lane_head;
     return std::nullopt;
   };
-  std::optional<LaneStep> lane_step = unfinished();
-  if (!lane_step) return "";
+  std::optional<LaneHead> lane_head = unfinished();
+  if (!lane_head) return "";
   std::set<std::pair<int32_t, int32_t>> seen;
-  std::optional<LaneStep> waits;
-  while (!at_end(*lane_step) && seen.emplace(lane_step->rank, lane_step->lane).second) {
-    if (has_arrived(*lane_step)) waits = lane_step;
-    lane_step = has_arrived(*lane_step) ? missing_member(*lane_step) : blocking_lane(*lane_step);
+  std::optional<LaneHead> waits;
+  while (!at_end(*lane_head) && seen.emplace(lane_head->rank, lane_head->lane).second) {
+    if (has_arrived(*lane_head)) waits = lane_head;
+    lane_head = has_arrived(*lane_head) ? missing_member(*lane_head) : blocking_lane(*lane_head);
   }
   // From here on the path is a cycle. It lies within one rank if the rank's waits do not point
   // backwards.
-  if (!at_end(*lane_step)) {
-    const LaneStep round = *lane_step;
-    while (!has_arrived(*lane_step)) {
-      lane_step = blocking_lane(*lane_step);
-      if (lane_step->rank == round.rank && lane_step->lane == round.lane && !has_arrived(round))
+  if (!at_end(*lane_head)) {
+    const LaneHead round = *lane_head;
+    while (!has_arrived(*lane_head)) {
+      lane_head = blocking_lane(*lane_head);
+      if (lane_head->rank == round.rank && lane_head->lane == round.lane && !has_arrived(round))
         return cat("rank ", number(round), " ", activity_text(round));
     }
-    waits = lane_step;
+    waits = lane_head;
   }
-  const LaneStep other = missing_member(*waits);
+  const LaneHead other = missing_member(*waits);
   return cat("rank ", number(*waits), " ", activity_text(*waits), " and waits for rank ",
              number(other), ", which ", activity_text(other));
 }

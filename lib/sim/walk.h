@@ -68,9 +68,9 @@ class Walk {
   /// `world` and `schedules` must outlive the walk.
   Walk(const World& world, std::span<const LaneSchedule> schedules);
 
-  /// LaneStep is a rank's next entry on a lane. A collective is represented by the lane step of the
-  /// member that reached it last.
-  struct LaneStep {
+  /// LaneHead is the head of a rank's lane: its next instruction. A collective is represented by
+  /// the lane head of the member that reached it last.
+  struct LaneHead {
     int32_t rank = 0;
     int32_t lane = 0;
   };
@@ -78,20 +78,20 @@ class Walk {
   /// Starts the walk of a training step. With `finite` false, instructions that run only in finite
   /// steps are skipped.
   void begin(bool finite = true);
-  /// Lists the lane steps that may run now. finish() moves the last one to the place of the one
-  /// that is done, and appends those that may run from then on. All others keep their places:
-  /// timed_walk() has a list parallel to this one, in the same order.
-  const std::vector<LaneStep>& ready() const { return ready_; }
-  const Instr& instr(LaneStep lane_step) const;
-  /// Returns whether the lane step's instruction runs; false if it runs only in finite steps and
+  /// Lists the lane heads whose instructions may run now. finish() moves the last one to the place
+  /// of the one that is done, and appends those that may run from then on. All others keep their
+  /// places: timed_walk() has a list parallel to this one, in the same order.
+  const std::vector<LaneHead>& ready() const { return ready_; }
+  const Instr& instr(LaneHead lane_head) const;
+  /// Returns whether the lane head's instruction runs; false if it runs only in finite steps and
   /// this step is not finite.
-  bool runs_in_step(LaneStep lane_step) const { return runs_in_step(entry(lane_step)); }
-  /// Returns the ranks that run the lane step together, as ascending indices. The span is valid as
-  /// long as the walk and its world.
-  std::span<const int32_t> members(LaneStep lane_step) const;
-  /// Returns the lane step of one of the members that run `lane_step` together. The lane's number
-  /// may differ between members.
-  LaneStep lane_step_of(int32_t member, LaneStep lane_step) const;
+  bool runs_in_step(LaneHead lane_head) const { return runs_in_step(entry(lane_head)); }
+  /// Returns the ranks that run the lane head's instruction together, as ascending indices. The
+  /// span is valid as long as the walk and its world.
+  std::span<const int32_t> members(LaneHead lane_head) const;
+  /// Returns the lane head of one of the members that run the instruction of `lane_head` together.
+  /// The lane's number may differ between members.
+  LaneHead lane_head_of(int32_t member, LaneHead lane_head) const;
   /// Marks ready()[which] as done.
   void finish(size_t which);
 
@@ -118,8 +118,8 @@ class Walk {
   };
   struct PendingCollective {
     int32_t arrived = 0;
-    /// The lane step of the member that arrived first.
-    LaneStep first;
+    /// The lane head of the member that arrived first.
+    LaneHead first;
   };
 
   // The small functions below are called tens of millions of times.
@@ -139,40 +139,40 @@ class Walk {
   }
   /// Returns whether a lane is at its end. This is also true for a lane that the rank's program
   /// does not have.
-  bool at_end(LaneStep lane_step) const {
-    const WalkedRank& rank = at(lane_step.rank);
-    return static_cast<size_t>(lane_step.lane) >= rank.schedule->lanes.size() ||
-           next(rank, lane_step.lane) == entries(rank, lane_step.lane).size();
+  bool at_end(LaneHead lane_head) const {
+    const WalkedRank& rank = at(lane_head.rank);
+    return static_cast<size_t>(lane_head.lane) >= rank.schedule->lanes.size() ||
+           next(rank, lane_head.lane) == entries(rank, lane_head.lane).size();
   }
-  const LaneSchedule::Entry& entry(LaneStep lane_step) const {
-    const WalkedRank& rank = at(lane_step.rank);
-    return entries(rank, lane_step.lane)[next(rank, lane_step.lane)];
+  const LaneSchedule::Entry& entry(LaneHead lane_head) const {
+    const WalkedRank& rank = at(lane_head.rank);
+    return entries(rank, lane_head.lane)[next(rank, lane_head.lane)];
   }
-  bool has_arrived(LaneStep lane_step) const {
-    return lane_at(at(lane_step.rank), lane_step.lane).arrived;
+  bool has_arrived(LaneHead lane_head) const {
+    return lane_at(at(lane_head.rank), lane_head.lane).arrived;
   }
   bool runs_in_step(const LaneSchedule::Entry& entry) const { return finite_ || !entry.if_finite; }
   bool waits_done(const WalkedRank& rank, const LaneSchedule::Entry& entry) const;
   void advance_lanes(int32_t rank);
-  void arrive(LaneStep lane_step);
-  void join_collective(LaneStep lane_step, GroupId group);
-  void advance(LaneStep lane_step);
-  int32_t group_at(LaneStep lane_step) const {
-    return world_.group_of(static_cast<size_t>(lane_step.rank), entry(lane_step).group);
+  void arrive(LaneHead lane_head);
+  void join_collective(LaneHead lane_head, GroupId group);
+  void advance(LaneHead lane_head);
+  int32_t group_at(LaneHead lane_head) const {
+    return world_.group_of(static_cast<size_t>(lane_head.rank), entry(lane_head).group);
   }
-  bool is_at(LaneStep lane_step, int32_t group) const {
-    return !at_end(lane_step) && has_arrived(lane_step) && entry(lane_step).group != kNoGroup &&
-           group_at(lane_step) == group;
+  bool is_at(LaneHead lane_head, int32_t group) const {
+    return !at_end(lane_head) && has_arrived(lane_head) && entry(lane_head).group != kNoGroup &&
+           group_at(lane_head) == group;
   }
-  LaneStep missing_member(LaneStep lane_step) const;
-  LaneStep blocking_lane(LaneStep lane_step) const;
+  LaneHead missing_member(LaneHead lane_head) const;
+  LaneHead blocking_lane(LaneHead lane_head) const;
   void set_fault(const std::string& fault);
-  int number(LaneStep lane_step) const;
-  std::string instr_text(LaneStep lane_step) const;
-  std::string group_name(LaneStep lane_step) const;
-  std::string collective_text(LaneStep lane_step) const;
-  std::string activity_text(LaneStep lane_step) const;
-  std::string mismatch_text(LaneStep one, LaneStep other) const;
+  int number(LaneHead lane_head) const;
+  std::string instr_text(LaneHead lane_head) const;
+  std::string group_name(LaneHead lane_head) const;
+  std::string collective_text(LaneHead lane_head) const;
+  std::string activity_text(LaneHead lane_head) const;
+  std::string mismatch_text(LaneHead one, LaneHead other) const;
   std::string deadlock_text() const;
 
   const World& world_;
@@ -182,8 +182,8 @@ class Walk {
   /// The lanes of all ranks, rank by rank.
   std::vector<LaneState> lanes_;
   std::vector<PendingCollective> collectives_;
-  std::vector<LaneStep> ready_;
-  std::vector<LaneStep> member_steps_;
+  std::vector<LaneHead> ready_;
+  std::vector<LaneHead> member_heads_;
   bool finite_ = true;
   std::string fault_;
 };

@@ -27,7 +27,7 @@ class WorldBuilder {
     World::Rank rank{.number = given.rank, .program = program(given.program)};
     rank.groups.assign(given.program->groups.size(), World::kNotMember);
     for (size_t g = 0; g < given.program->groups.size(); ++g) {
-      const RankGroup& group = given.program->groups[g].ranks;
+      const RankGroup& group = given.program->groups[g].members;
       if (group.index_of(given.rank) >= 0) rank.groups[g] = index_of(group);
     }
     world_.ranks.push_back(rank);

@@ -26,22 +26,22 @@ std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& class
 /// (its own program for its own class), so a few plans and one walk are enough for any number of
 /// ranks. Ranks of different pipeline stages run different programs, so ranks compare hashes of the
 /// programs of all classes.
-CheckedRanks check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
+PlanFacts check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
   std::string all;
-  CheckedRanks checked;
+  PlanFacts facts;
   session.run_on_all_ranks("checking the step program", [&] {
     const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_sound();
     all = hex64(plans.hash());
-    checked.traced = traced_ranks(config.train.trace, plans.classes());
+    facts.traced = traced_ranks(config.train.trace, plans.classes());
     if (session.rank() == 0)
-      checked.predicted = predict_here(
+      facts.predicted = predict_here(
           plans,
           std::count(session.nodes().begin(), session.nodes().end(), session.nodes().front()),
-          config.threads, checked.traced);
+          config.threads, facts.traced);
   });
   session.check_equal("the step program", all);
-  return checked;
+  return facts;
 }
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@ class SetupModel : public CheckpointedState {
 
   std::string fingerprint() const override { return setup_.folder().fingerprint(); }
   std::string base_fingerprint() const override {
-    return setup_.train_program().model.trains_all() ? "" : setup_.folder().weights_fingerprint();
+    return setup_.train_plan().model.trains_all() ? "" : setup_.folder().weights_fingerprint();
   }
   void check_same_base(const CheckpointMeta& saved, const std::string& folder) const override {
     ftrun::check_same_base(saved, folder, setup_.folder());

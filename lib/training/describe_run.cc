@@ -155,7 +155,7 @@ bool trains_on(const SequenceSet& sequences, int64_t vocab_rows, int32_t token) 
 /// the embedding (padding_idx) gets no gradient.
 void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
   const std::optional<int64_t> row = run.setup.model_config().padding_row;
-  const ModelDescription& model = run.setup.train_program().model;
+  const ModelDescription& model = run.setup.train_plan().model;
   const auto is_embedding = [name = cat(tensor_names(model.family).embedding, ".weight")](
                                 const TensorInfo& tensor) { return tensor.name == name; };
   const auto embedding = std::find_if(model.tensors.begin(), model.tensors.end(), is_embedding);
@@ -190,7 +190,7 @@ RunManifest describe_run(const RunParts& run) {
     manifest.attention = run.matmul_libraries->attention;
   }
   manifest.model =
-      describe_model(manifest.model.path, run.setup.folder(), run.setup.train_program().model);
+      describe_model(manifest.model.path, run.setup.folder(), run.setup.train_plan().model);
   manifest.data["train"] = describe_data(*run.data.train);
   for (const ValidationSet& set : run.data.validation)
     manifest.data[set.role()] = describe_data(*set.sequences);
@@ -209,8 +209,7 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   add_padding_note(run, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);
-  for (const std::string& line : trained_table(run.setup.train_program().model))
-    notes.push_back(line);
+  for (const std::string& line : trained_table(run.setup.train_plan().model)) notes.push_back(line);
   for (const ValidationSet& set : run.data.validation)
     notes.push_back(validation_text(run.request.config.train.evaluation, set));
   return notes;

@@ -34,10 +34,10 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                                              const ValidationSet& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const MemberIndex place = sample_place(setup.plan().options.state);
+  const GroupPlace place = sample_place(setup.plan().options.state);
   ValidationReader reader(*set.sequences, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
-                          setup.evaluation_program().model.vocab_rows,
+                          setup.evaluation_plan().model.vocab_rows,
                           setup.plan().evaluation_micro_batches);
   if (reader.counted_tokens_global() == 0) {
     refuse_uncounted_best(config, set, reader.sequences());
@@ -50,7 +50,7 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
     ForwardRun run;
     run.micro_batches = reader.read(pass);
     stop.add_vote(run.votes);
-    setup.evaluate_executor().run_forward(run);
+    setup.evaluation_executor().run_forward(run);
     loss += run.result.loss_sum;
     correct += run.result.correct_tokens;
     stop.read_votes(run.result.all_votes);

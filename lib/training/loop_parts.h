@@ -100,15 +100,17 @@ class Journal {
   /// Collective: updates the manifest; if that fails on rank 0, it fails on all ranks.
   virtual void update_together(const std::string& what,
                                const std::function<void(RunManifest&)>& change) = 0;
-  /// Records the measurements of a step, evaluations included.
+  /// Records the measurements of a step, evaluations included, and prints its progress line.
   virtual void record_step(const StepMetrics& metrics) = 0;
   /// Adds a traced step to the run's trace. A failure of the disk does not end the run.
   virtual void record_trace(const TracedStep& step) = 0;
   /// Records that a step has its data. The first call records how long the start of the run took.
   virtual void record_ready() = 0;
-  /// Shows the measurements of a step, if and as the config requests.
-  virtual void show_step(const TrainingProgress& progress, const StepRun& step,
-                         const StepMetrics& metrics) = 0;
+  /// Prints the lines about a step that the config requests beside the progress line: DeepSpeed's
+  /// (steps_per_print) and the times by phase (wall_clock_breakdown). Every rank also writes a
+  /// debug line of the step to its log.
+  virtual void print_step_details(const TrainingProgress& progress, const StepRun& step,
+                                  const StepMetrics& metrics) = 0;
   /// Publishes what this rank does from now on, for the messages of ranks that wait for it.
   virtual void show_phase(const std::string& what) = 0;
 };

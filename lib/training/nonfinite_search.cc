@@ -21,7 +21,7 @@ NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun s
   const NonfiniteLocation own = setup.train_executor().find_nonfinite(step);
   const int data = sample_place(setup.plan().options.state).index;
   const std::vector<std::string> all = session.exchange_texts(
-      "nonfinite", encode_nonfinite({order_of(setup.train_program(), own.instr), data, own.text}));
+      "nonfinite", encode_nonfinite({order_of(setup.train_plan(), own.instr), data, own.text}));
   return {nonfinite_places(all), step.result.finite};
 }
 

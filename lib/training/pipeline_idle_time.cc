@@ -36,7 +36,7 @@ void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<Sche
   after += step.after;
   actions.resize(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
-    const LayerRange chunk = pipeline.layers(pipeline.part_of(stage, list[i].chunk), layers);
+    const LayerRange chunk = pipeline.layers(pipeline.model_chunk_of(stage, list[i].chunk), layers);
     for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
       const auto found = step.layers.find({kind_of(list[i].phase), layer, list[i].micro_batch});
       if (found != step.layers.end()) actions[i] += found->second;
@@ -79,7 +79,7 @@ void PipelineIdleTime::end_step() {
   if (++steps_ == 2) sums_ = {};
   const int stage = options().state.pipeline_stage;
   sums_.add(setup_.train_executor().pipeline_seconds(), lists_[static_cast<size_t>(stage)],
-            pipeline(), stage, static_cast<int32_t>(setup_.train_program().model.layers.size()));
+            pipeline(), stage, static_cast<int32_t>(setup_.train_plan().model.layers.size()));
 }
 
 void PipelineIdleTime::sum_over_ranks(Session& session) {

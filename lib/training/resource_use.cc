@@ -26,7 +26,8 @@ int64_t batch_bytes(const Config& config) {
 /// together with its group.
 int64_t saver_bytes(const Config& config, const TrainingSetup& setup) {
   constexpr int64_t kThread = 512 << 10, kOfRank = 2 * kShmStagedBytes;
-  return saves_in_background(config) ? kThread + kOfRank * setup.groups().host_world->size() : 0;
+  return saves_in_background(config) ? kThread + kOfRank * setup.communicators().host_world->size()
+                                     : 0;
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ void ResourceUse::end_step(bool finite) {
 /// Sums the bytes that this rank has sent over all its groups.
 int64_t ResourceUse::bytes_sent() const {
   int64_t bytes = 0;
-  for (const Communicator* group : setup_.groups().distinct())
+  for (const Communicator* group : setup_.communicators().distinct())
     bytes += group->stats().total().bytes_sent;
   return bytes;
 }

@@ -61,8 +61,8 @@ class InitialWeightsReader {
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
       initial_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed),
                        adapter_ ? &*adapter_ : nullptr);
-      initial_->check_fit(setup.train_program().model);
-      changed_tensors_.emplace(setup.train_program().model, *initial_, dtype);
+      initial_->check_fit(setup.train_plan().model);
+      changed_tensors_.emplace(setup.train_plan().model, *initial_, dtype);
     } catch (const Error& error) {
       log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
     }
@@ -96,14 +96,15 @@ class PieceCollector {
       if (stop_()) throw ExportStopped{};
       if (is_sender())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
-                               *setup_.groups().host_model, out, setup_.save_buffers().sectors());
+                               *setup_.communicators().host_model, out,
+                               setup_.save_buffers().sectors());
       if (changed_tensors_ != nullptr && !out.empty())
         changed_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       has_failed_ = true;
       const std::string reason =
           cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
-      for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
+      for (Communicator* group : setup_.communicators().distinct()) group->abort(reason);
       throw;
     }
   }
@@ -186,29 +187,28 @@ std::string tokenizer_of_samples(const Config& config, const TrainingSetup& setu
 
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
   if (!config.model_export.enabled) return 0;
-  const bool receives = setup.groups().host_model->size() > 1;
+  const bool receives = setup.communicators().host_model->size() > 1;
   return setup.state().collect_bytes(kPieceElements) +
          (receives ? kPieceElements * dtype_bytes(DType::kF32) : 0) +
          export_whole_bytes(
-             export_tensors(options_of_run(config, setup), setup.train_program().model));
+             export_tensors(options_of_run(config, setup), setup.train_plan().model));
 }
 
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop) {
   ExportOptions options = options_of_run(config, setup);
   if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
-  const std::vector<ExportTensor> tensors = export_tensors(options, setup.train_program().model);
+  const std::vector<ExportTensor> tensors = export_tensors(options, setup.train_plan().model);
   std::optional<InitialWeightsReader> initial_weights;
   if (writes) initial_weights.emplace(config, setup, options.dtype);
   PieceCollector pieces(setup, writes, stop,
                         initial_weights ? initial_weights->changed_tensors() : nullptr);
   ExportOutcome outcome;
   try {
-    if (writes)
-      outcome.failure = write_export(options, tensors, setup.train_program().model, pieces);
+    if (writes) outcome.failure = write_export(options, tensors, setup.train_plan().model, pieces);
     // After a failure of the writing rank the other ranks continue to send. It receives and drops
     // the remaining pieces, so that all ranks reach the point where the failure is reported.
-    const bool alone = setup.groups().host_world->size() == 1;
+    const bool alone = setup.communicators().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone))
       pieces.collect_remaining(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
@@ -237,7 +237,7 @@ int64_t detokenizer_bytes(const Config& config, const TrainingSetup& setup) {
 
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
                                                  const SequenceSet& validation) {
-  const ModelDescription& model = setup.text_program().model;
+  const ModelDescription& model = setup.text_plan().model;
   const auto wanted = static_cast<size_t>(config.train.generate.prompts);
   const int64_t longest =
       std::min(config.train.generate.prompt_tokens, model.batch.sequence_length);
@@ -268,9 +268,9 @@ TextSample sample_text(const Config& config, TrainingSetup& setup,
                                 .chooser = state_mesh(state).rank_at({.pp = head_stage}),
                                 .has_logits = state.pipeline_stage == head_stage,
                                 .stop = stop};
-  Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
-  const std::vector<int32_t> text = generate(setup.text_executor(), setup.text_program(),
-                                             setup.memory(), prompt, options, others);
+  Communicator* others = setup.needs_all_ranks() ? setup.communicators().host_world : nullptr;
+  const std::vector<int32_t> text =
+      generate(setup.text_executor(), setup.text_plan(), setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return {};
   return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt),
           detokenizer->decode(text)};

@@ -91,8 +91,8 @@ void RunJournal::record_ready() {
   update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
-void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step,
-                           const StepMetrics& metrics) {
+void RunJournal::print_step_details(const TrainingProgress& progress, const StepRun& step,
+                                    const StepMetrics& metrics) {
   const Config& config = request_.config;
   log_debug(plain_step_text(metrics));
   if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)

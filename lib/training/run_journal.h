@@ -47,10 +47,10 @@ class RunJournal : public Journal {
   void record_texts(int64_t step, const std::vector<TextSample>& samples);
 
   void record_ready() override;
-  /// Sets the executor whose measured times show_step() shows. Keeps a reference to it.
+  /// Sets the executor whose measured times print_step_details() prints. Keeps a reference to it.
   void show_times_of(const Executor& executor) { executor_ = &executor; }
-  void show_step(const TrainingProgress& progress, const StepRun& step,
-                 const StepMetrics& metrics) override;
+  void print_step_details(const TrainingProgress& progress, const StepRun& step,
+                          const StepMetrics& metrics) override;
   void show_phase(const std::string& what) override { session_.show_phase(what); }
   /// Ends the record of the run on rank 0: writes the outcome, and prints the table of losses on
   /// standard output.

@@ -22,9 +22,9 @@ namespace ftrun {
 class RunStepper : public Stepper {
  public:
   /// Finds the state of which several ranks hold copies. Collective. Keeps references to all
-  /// arguments except `checked`.
+  /// arguments except `facts`.
   RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
-             CheckedRanks checked);
+             PlanFacts facts);
 
   void run(StepRun& step) override;
   void add_memory_and_traffic(StepMetrics& metrics) const override {

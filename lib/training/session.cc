@@ -156,7 +156,7 @@ void Session::choose_device(const TrainRequest& request) {
   check_equal("attention kernels", gpu_->kernels().library_use().chosen);
 }
 
-void Session::open_groups(const Config& config, const StateOptions& state) {
+void Session::open_communicators(const Config& config, const StateOptions& state) {
   CommOptions options;
   options.backend = backend_of(config.comm);
   options.timeout = timeout_;
@@ -166,8 +166,9 @@ void Session::open_groups(const Config& config, const StateOptions& state) {
       gpu_->kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
                                  static_cast<DeviceStream>(sum.stream));
     };
-  const StateGroups groups = state_groups(state);
-  groups_ = std::make_unique<OpenGroups>(*rendezvous_, groups.list, groups.model, options);
+  const GroupCollection groups = group_collection(state);
+  communicators_ =
+      std::make_unique<OwnedCommunicators>(*rendezvous_, groups.list, groups.model, options);
 }
 
 Session::~Session() = default;
@@ -267,7 +268,7 @@ CheckpointGroup Session::open_background_group() {
 }
 
 void Session::sum(std::span<double> numbers, const char* what) {
-  groups()
+  communicators()
       .host_world
       ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
                    ReduceOp::kSum, {what})
@@ -284,16 +285,16 @@ int Session::vote_to_stop(int signal) {
 /// Sets the time limit of waits for all host groups and, with `include_programs`, for the groups of
 /// the programs.
 void Session::set_timeout(milliseconds limit, bool include_programs) {
-  groups().host_world->set_timeout(limit);
-  groups().host_model->set_timeout(limit);
-  for (Communicator* group : groups().open)
+  communicators().host_world->set_timeout(limit);
+  communicators().host_model->set_timeout(limit);
+  for (Communicator* group : communicators().of_groups)
     if (include_programs) group->set_timeout(limit);
 }
 
 void Session::adapt_timeout(double seconds) {
   slowest_step_ = std::max(slowest_step_, seconds);
   rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
-  if (!has_auto_timeout_ || !groups_) return;
+  if (!has_auto_timeout_ || !communicators_) return;
   const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
   if (std::max(limit, kMinLimit) == timeout_) return;
   timeout_ = std::max(limit, kMinLimit);
@@ -305,7 +306,7 @@ void Session::allow_work_of_one_rank() {
 }
 
 void Session::close() {
-  if (groups_) groups_->close();
+  if (communicators_) communicators_->close();
   rendezvous_->shutdown();
 }
 

@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
 #include "engine/gpu.h"
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 #include "inputs/train_request.h"
 #include "program/state_options.h"
 #include "training/node_facts.h"
@@ -61,9 +61,9 @@ class Session {
   Gpu* gpu() { return gpu_.get(); }
   /// Returns the name of every rank's GPU; empty on CPUs.
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
-  /// Collective: opens the groups of this rank's programs, which groups() then returns.
-  void open_groups(const Config& config, const StateOptions& state);
-  const RankGroups& groups() const { return groups_->groups(); }
+  /// Collective: opens the communicators of this rank, which communicators() then returns.
+  void open_communicators(const Config& config, const StateOptions& state);
+  const RankCommunicators& communicators() const { return communicators_->communicators(); }
 
   /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the job's
   /// store, so it is not for every step.
@@ -129,11 +129,11 @@ class Session {
   double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::vector<std::string> nodes_;
-  /// The GPU. It is declared before the groups, so that it is destroyed after them: they use its
-  /// memory.
+  /// The GPU. It is declared before the communicators, so that it is destroyed after them: they use
+  /// its memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;
-  std::unique_ptr<OpenGroups> groups_;
+  std::unique_ptr<OwnedCommunicators> communicators_;
 };
 
 }  // namespace ftrun

@@ -105,15 +105,15 @@ int Trainer::train() {
   journal_.open_folder();
   open_data();
   open_model();
-  CheckedRanks checked = check_ranks(config_, *setup_, session_);
+  PlanFacts facts = check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  loop_objects_.emplace(*this, std::move(checked));
+  loop_objects_.emplace(*this, std::move(facts));
   catch_stop_signals();
   loop_objects_->loop.run();
   finish();
-  setup_->drop_recordings();
+  setup_->drop_captures();
   session_.close();
   ignore_stop_signals();
   return stop_.exit_code();
@@ -125,7 +125,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (state_services_) state_services_->checkpointer.end_background_save(error);
-  if (setup_) setup_->drop_recordings();
+  if (setup_) setup_->drop_captures();
   session_.leave();
   // Threads of a communicator may still write to the buffers of an aborted collective, so the
   // setup's memory is never freed.
@@ -170,9 +170,9 @@ void Trainer::open_model() {
     model.emplace(config_, session_.rank());
     refuse_unknown_tokens(data_, model->plan.train.model.vocab_rows);
   });
-  session_.open_groups(config_, model->plan.options.state);
+  session_.open_communicators(config_, model->plan.options.state);
   session_.run_on_all_ranks("allocating memory", [&] {
-    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
+    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.communicators(),
                                              swap_name(request_), session_.gpu());
   });
   state_services_.emplace(*this);
@@ -244,14 +244,14 @@ void Trainer::warn_of_placement() {
   if (crossing.groups == 0) return;
   std::array<double, 1> bytes{};
   if (passes_to_other_node(mesh, session_.rank(), nodes))
-    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_program().program));
+    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_plan().program));
   session_.sum(bytes, "bytes between nodes");
   crossing.bytes = std::llround(bytes[0]);
   journal_.warn(crossing_text(crossing, nodes));
 }
 
-Trainer::LoopObjects::LoopObjects(Trainer& run, CheckedRanks checked)
-    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(checked)),
+Trainer::LoopObjects::LoopObjects(Trainer& run, PlanFacts facts)
+    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(facts)),
       loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
                                               std::max(run.progress_.step, run.total_steps_))),
       loop(run.config_, {run.lr_schedule_, run.total_steps_, run.session_.is_first()},

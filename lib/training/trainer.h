@@ -84,7 +84,7 @@ class Trainer {
   };
   /// LoopObjects holds the objects that train the model, from the step at which the run begins.
   struct LoopObjects {
-    LoopObjects(Trainer& run, CheckedRanks checked);
+    LoopObjects(Trainer& run, PlanFacts facts);
 
     RunStepper stepper;
     Loader loader;

@@ -134,7 +134,7 @@ StepMetrics TrainingLoop::train_step() {
   metrics.tokens_per_second = result.counted_tokens / metrics.step_seconds;
   parts_.stepper.add_memory_and_traffic(metrics);
   parts_.stepper.record_measurements(metrics);
-  parts_.journal.show_step(progress_, step, metrics);
+  parts_.journal.print_step_details(progress_, step, metrics);
   record_skipped(step);
   warn_of_no_labels(metrics);
   warn_of_slow_ranks(metrics);

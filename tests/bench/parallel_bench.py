@@ -37,7 +37,7 @@ PAIRS = {"tensor": 5, "pipeline": 5, "schedules": 2}
 SPLIT = [8, 7]
 MICRO_BATCHES = 8
 TIMEOUT = 1800
-# Each name has its settings and the number of model parts per stage.
+# Each name has its settings and the number of model chunks per stage.
 SCHEDULES = {"gpipe": ({}, 1), "1f1b": ({}, 1), "interleaved": ({"virtual_stages": 2}, 2),
              "zb-h1": ({}, 1), "zbv": ({}, 2)}
 
@@ -164,7 +164,7 @@ def compare_pipeline(args):
 
 
 def compare_schedules(args):
-    """Compares schedules on a model that ftrun itself divides into four parts."""
+    """Compares schedules on a model that ftrun itself divides into four chunks."""
     names = [name for name in SCHEDULES if name != "gpipe"]
     print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
           flush=True)

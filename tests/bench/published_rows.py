@@ -9,7 +9,7 @@ published_rows.tsv with the machine file of its GPU and the numbers of its softw
 Rows with context ranks are listed as waiting for context parallelism. If a source gives no value,
 recompute is none; the micro-batch is the largest power of two that divides a rank's share of the
 batch, leaves a pipeline four micro-batches per stage, and fits the GPU by its plan; a stage has
-parts of one layer each if its micro-batches are a multiple of the stages, otherwise one part.
+chunks of one layer each if its micro-batches are a multiple of the stages, otherwise one chunk.
 
 --check prints the rows whose predictions differ from those in the page and, if all rows are
 checked, wrong statements of the page's summary and missed goals. Its exit status is 1 if it prints
@@ -67,7 +67,7 @@ def model_config(row):
     return config
 
 
-def settings(row, micro_batch, parts):
+def settings(row, micro_batch, chunks):
     """Returns the config of a row by its keys, for --set."""
     batch, data = number(row, "batch"), number(row, "data")
     overrides = {"device": "cuda", "parallel.data": data, "parallel.tensor": row["tensor"],
@@ -85,9 +85,9 @@ def settings(row, micro_batch, parts):
     if row["replicas"] != "1":
         overrides["parallel.data_replicate"] = row["replicas"]
     if number(row, "pipeline") > 1:
-        overrides["parallel.schedule"] = "interleaved" if parts > 1 else "1f1b"
-        if parts > 1:
-            overrides["parallel.virtual_stages"] = parts
+        overrides["parallel.schedule"] = "interleaved" if chunks > 1 else "1f1b"
+        if chunks > 1:
+            overrides["parallel.virtual_stages"] = chunks
     if row["lora"] == "qkv":
         overrides["adapter"] = "{type: lora, r: 16, target_modules: [q_proj, k_proj, v_proj]}"
     elif row["lora"] != "-":
@@ -95,7 +95,7 @@ def settings(row, micro_batch, parts):
     return overrides
 
 
-def plan(binary, row, stack, micro_batch, parts):
+def plan(binary, row, stack, micro_batch, chunks):
     """Returns the result of `ftrun plan --json`, or None and its error."""
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "config.json"
@@ -106,7 +106,7 @@ def plan(binary, row, stack, micro_batch, parts):
         command = [binary, "plan", "--json", "--model", config, "--config", base, "--machine",
                    ROOT / "configs" / "machines" / f"{row['machine']}.yaml", "--stack", stack,
                    "--nodes", str(nodes), "--device-memory", "1000GB"]
-        for key, value in settings(row, micro_batch, parts).items():
+        for key, value in settings(row, micro_batch, chunks).items():
             command += ["--set", f"{key}={value}"]
         completed = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if completed.returncode != 0:
@@ -123,7 +123,7 @@ def machine_memory(row):
 
 
 def choices(row):
-    """Yields the micro-batches and parts that the row's rules allow, in order of preference."""
+    """Yields the micro-batches and chunks that the row's rules allow, in order of preference."""
     share = number(row, "batch") // number(row, "data")
     stages = number(row, "pipeline")
     min_micro_batches = 4 * stages if stages > 1 else 1
@@ -131,19 +131,19 @@ def choices(row):
         size for size in (64, 32, 16, 8, 4, 2, 1)
         if share % size == 0 and (share // size >= min_micro_batches or size == 1)]
     for size in sizes:
-        parts = number(row, "layers") // stages if row["parts"] == "?" else number(row, "parts")
-        if row["parts"] == "?" and share // size % stages != 0:
-            parts = 1
-        yield size, parts
+        chunks = number(row, "layers") // stages if row["chunks"] == "?" else number(row, "chunks")
+        if row["chunks"] == "?" and share // size % stages != 0:
+            chunks = 1
+        yield size, chunks
 
 
 def choose_values(binary, row, stack):
     """Chooses the values that the row marks with question marks, by the rules."""
     candidates = list(choices(row))
-    for micro_batch, parts in candidates[:-1]:
-        result, _ = plan(binary, row, stack, micro_batch, parts)
+    for micro_batch, chunks in candidates[:-1]:
+        result, _ = plan(binary, row, stack, micro_batch, chunks)
         if result and result["memory"]["device"]["total"] + LIBRARY_BYTES < machine_memory(row):
-            return micro_batch, parts
+            return micro_batch, chunks
     return candidates[-1]
 
 
@@ -182,7 +182,7 @@ def read_stack(name):
 
 
 class Rows:
-    """Rows with the micro-batch and the parts that are chosen for each."""
+    """Rows with the micro-batch and the chunks that are chosen for each."""
 
     def __init__(self, binary, rows):
         self.binary = binary
@@ -265,7 +265,7 @@ def row_text(row, predicted, chosen):
     published = published_seconds(row)
     lora = "" if row["lora"] == "-" else " LoRA"
     values = "".join(f"{value}{'?' if row[key] == '?' else ''}{end}" for value, key, end in
-                     zip(chosen, ("micro_batch", "parts"), (", ", "")))
+                     zip(chosen, ("micro_batch", "chunks"), (", ", "")))
     return (f"| {row['stack']} | {row['model']}{lora}, {row['gpus']} {row['machine']} | {values} "
             f"| {predicted:.4g} | {published:.4g} | {100 * (predicted / published - 1):+.1f} % |")
 
@@ -342,7 +342,7 @@ def main():
         faults = find_faults(lines, errors, ratios, options.page, not options.only)
         print("\n".join(faults or [f"{len(rows + waiting)} rows are those of {options.page}"]))
         return 1 if faults else 0
-    print("| stack | model, GPUs | micro-batch, parts | predicted, s | published, s | error |")
+    print("| stack | model, GPUs | micro-batch, chunks | predicted, s | published, s | error |")
     print("|---|---|---|---|---|---|")
     print("\n".join(lines))
     print("\n| model | GPUs | predicted | published |\n|---|---|---|---|")

@@ -11,7 +11,7 @@
 #include <catch2/catch.hpp>
 
 // These tests check pipelines in a config: the two names of the key, the ranks they need,
-// schedules, and the number of parts per stage.
+// schedules, and the number of chunks per stage.
 
 namespace ftrun {
 namespace {
@@ -71,7 +71,7 @@ TEST_CASE("pipeline.stages is parallel.pipeline, and both may be written when th
   REQUIRE(resolve(over, {.world_size = 4}).config.parallel.pipeline == 4);
 }
 
-TEST_CASE("a schedule decides the number of parts of a stage unless the config sets it") {
+TEST_CASE("a schedule decides the number of chunks of a stage unless the config sets it") {
   const auto chunks = [](const std::string& keys) {
     const Resolution r = resolved_pipeline("parallel: {pipeline: 2, " + keys + "}\n", 2);
     REQUIRE(texts(r.problems) == Lines{});
@@ -92,18 +92,17 @@ TEST_CASE("a schedule decides the number of parts of a stage unless the config s
                      "default: parallel.virtual_stages = 2 (schedule interleaved)") == 1);
   REQUIRE(pipeline_problem("parallel: {pipeline: 2, virtual_stages: 2}\n", 2) ==
           "c.yaml:3:41: error: parallel.virtual_stages 2 cannot be used with schedule 1f1b, which "
-          "has 1 "
-          "part of the model per stage\n"
+          "has 1 model chunk per stage\n"
           "  remedy: remove it, or write parallel.schedule: interleaved");
   REQUIRE(
       pipeline_problem("parallel: {pipeline: 2, schedule: zbv, virtual_stages: 3}\n", 2) ==
       "c.yaml:3:56: error: parallel.virtual_stages 3 cannot be used with schedule zbv, which has 2 "
-      "parts of the model per stage\n"
+      "model chunks per stage\n"
       "  remedy: remove it, or write parallel.schedule: interleaved");
   REQUIRE(
       pipeline_problem("parallel: {pipeline: 2, schedule: interleaved, virtual_stages: 1}\n", 2) ==
       "c.yaml:3:64: error: parallel.virtual_stages is 1, but schedule interleaved needs at "
-      "least 2 parts of the model per stage\n"
+      "least 2 model chunks per stage\n"
       "  remedy: write 2 or more, or parallel.schedule: 1f1b");
   const Lines typo = problems_of("c.yaml", "parallel: {schedule: zb-v}\n");
   REQUIRE(typo.size() == 1);
@@ -123,7 +122,7 @@ TEST_CASE("interleaved schedules need micro-batches that fill whole rounds") {
   REQUIRE(pipeline_problems("parallel: {pipeline: 3}\n", 3) == Lines{});
 }
 
-TEST_CASE("layers that are set by hand are one number for each part") {
+TEST_CASE("layers that are set by hand are one number for each chunk") {
   const auto with = [](const std::string& keys) {
     return "parallel: {pipeline: 2, " + keys + "}\n";
   };
@@ -132,14 +131,14 @@ TEST_CASE("layers that are set by hand are one number for each part") {
   REQUIRE(resolved_pipeline(with("pipeline_layers: [8, 7]"), 2).config.parallel.pipeline_layers ==
           std::vector<int64_t>{8, 7});
   REQUIRE(pipeline_problem(with("pipeline_layers: [15]"), 2) ==
-          "c.yaml:3:42: error: parallel.pipeline_layers has 1 number for 2 parts (pipeline 2)\n"
-          "  remedy: write the number of decoder layers of each part");
+          "c.yaml:3:42: error: parallel.pipeline_layers has 1 number for 2 chunks (pipeline 2)\n"
+          "  remedy: write the number of decoder layers of each chunk");
   REQUIRE(pipeline_problem(with("schedule: zbv, pipeline_layers: [8, 7]"), 2) ==
-          "c.yaml:3:57: error: parallel.pipeline_layers has 2 numbers for 4 parts (pipeline 2 × "
-          "virtual_stages 2)\n  remedy: write the number of decoder layers of each part");
+          "c.yaml:3:57: error: parallel.pipeline_layers has 2 numbers for 4 chunks (pipeline 2 × "
+          "virtual_stages 2)\n  remedy: write the number of decoder layers of each chunk");
   REQUIRE(pipeline_problem(with("schedule: zbv, pipeline_layers: [4, 0, 4, 0]"), 2) ==
-          "c.yaml:3:57: error: parallel.pipeline_layers: part 1 has no decoder layer\n"
-          "  remedy: give every part at least one; only the first and the last may have 0");
+          "c.yaml:3:57: error: parallel.pipeline_layers: chunk 1 has no decoder layer\n"
+          "  remedy: give every chunk at least one; only the first and the last may have 0");
   REQUIRE(
       pipeline_problem(with("pipeline_layers: [8, 7]") + "pipeline: {partition: uniform}\n", 2) ==
       "c.yaml:3:42: error: parallel.pipeline_layers and pipeline.partition uniform both say where "
@@ -161,7 +160,7 @@ TEST_CASE("pipeline.partition says how a model is cut") {
   REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: 'type:conv'}\n", 2) ==
           "c.yaml:4:23: error: pipeline.partition \"type:conv\" matches no decoder layer\n"
           "  remedy: write type:decoder or type:transformer, or best, which balances the cost of "
-          "the parts");
+          "the chunks");
   REQUIRE(pipeline_problem("parallel: {pipeline: 2}\npipeline: {partition: fair}\n", 2) ==
           "c.yaml:4:23: error: pipeline.partition: expected one of best, parameters, uniform, "
           "type:REGEX, found \"fair\"");

@@ -27,12 +27,12 @@ using Pieces = std::vector<std::pair<int64_t, int64_t>>;  // first token, length
 
 std::vector<Pieces> sequences_of(const SequenceTable& table) {
   std::vector<Pieces> sequences;
-  std::vector<Piece> pieces;
+  std::vector<DocumentPiece> pieces;
   PackScratch scratch;
   for (int64_t s = 0; s < table.size(); ++s) {
     table.list_pieces(s, pieces, scratch);
     sequences.emplace_back();
-    for (const Piece& piece : pieces)
+    for (const DocumentPiece& piece : pieces)
       sequences.back().emplace_back(piece.first_token, piece.length);
   }
   return sequences;
@@ -116,12 +116,13 @@ TEST_CASE("sequences are the same, whatever the order of requests", "[packing]")
     const std::vector<Pieces> forward = sequences_of(table);
     REQUIRE(forward.size() > 300);  // several blocks
     PackScratch scratch;
-    std::vector<Piece> pieces;
+    std::vector<DocumentPiece> pieces;
     for (int64_t i = 0; i < table.size(); ++i) {
       const int64_t s = (i * 7919) % table.size();
       table.list_pieces(s, pieces, scratch);
       Pieces sequence;
-      for (const Piece& piece : pieces) sequence.emplace_back(piece.first_token, piece.length);
+      for (const DocumentPiece& piece : pieces)
+        sequence.emplace_back(piece.first_token, piece.length);
       REQUIRE(sequence == forward[static_cast<size_t>(s)]);
     }
   }
@@ -137,7 +138,7 @@ TEST_CASE("pieces without a trained label are skipped and counted", "[packing]")
     REQUIRE(sequences_of(table) == std::vector<Pieces>{{{4, 2}}});
     REQUIRE(table.dropped_pieces() == 2);
   }
-  std::vector<Piece> pieces;
+  std::vector<DocumentPiece> pieces;
   PackScratch scratch;
   REQUIRE(SequenceTable(data, SequencePacking::kConcat, 4).count_labels(0, pieces, scratch) == 0);
   REQUIRE(SequenceTable(data, SequencePacking::kConcat, 4).count_labels(1, pieces, scratch) == 2);

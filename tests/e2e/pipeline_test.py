@@ -147,7 +147,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_model_that_cannot_be_cut_is_refused_with_the_arithmetic():
         message = refused(job.config("deep", **settings(pipeline=8)))
-        assert ("6 decoder layers" in message and "8 parts" in message
+        assert ("6 decoder layers" in message and "8 chunks" in message
                 and "nothing was started" in message), message
         message = refused(job.config("sum", **settings(pipeline=2, layers=[3, 4])))
         assert "3 + 4 = 7 ≠ the model's 6 decoder layers" in message, message

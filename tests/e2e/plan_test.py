@@ -167,7 +167,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (abs(sum(idle) / 2 - float(re.search(r"^idle over all stages: (\S+) %$", text,
                                                     re.M)[1])) < 0.1), text
         zero_bubble = plan_pipeline(pipeline=2, schedule="zbv").stdout
-        assert (zero_bubble.startswith("schedule zbv: 2 stages, 2 parts each, 8 micro-batches\n"
+        assert (zero_bubble.startswith("schedule zbv: 2 stages, 2 chunks each, 8 micro-batches\n"
                                        "stage 0 | F0a ")), zero_bubble
         assert ("embed, 0" in zero_bubble
                 and "head" in zero_bubble.split("stage  layers")[1].splitlines()[2]), zero_bubble
@@ -181,7 +181,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_model_that_cannot_be_cut_is_refused_before_anything_is_built():
         for command, keys, message in (
                 ("too many", {"pipeline": 8}, "12: error: the model's 7 decoder layers cannot be "
-                 "cut into 8 parts (pipeline 8)\n  remedy: use parallel.pipeline 7 or less\n"),
+                 "cut into 8 chunks (pipeline 8)\n  remedy: use parallel.pipeline 7 or less\n"),
                 ("wrong sum", {"pipeline": 2, "pipeline_layers": [4, 4]},
                  "error: parallel.pipeline_layers 4 + 4 = 8 ≠ the model's "
                  "7 decoder layers\n  remedy: write numbers with the sum 7\n")):
@@ -209,12 +209,12 @@ with tempfile.TemporaryDirectory() as scratch:
         match = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
         assert (match and match[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: "
                                        "stages are idle 20 % of a step (schedule 1f1b, "
-                                       "equal parts); raise it to 8 for 11 %")), match
+                                       "equal chunks); raise it to 8 for 11 %")), match
         assert "notice: gradient" not in checked("--set", "gradient_accumulation_steps=8").stdout
         assert "are idle 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
         refused = checked("--set", "parallel.pipeline=8", code=2).stderr
         assert ("--set parallel.pipeline=8: error: the model's 4 decoder layers cannot be cut into "
-                "8 parts (pipeline 8)\n  remedy: use parallel.pipeline 4 or less\n") in refused, (
+                "8 chunks (pipeline 8)\n  remedy: use parallel.pipeline 4 or less\n") in refused, (
             refused)
 
     @case

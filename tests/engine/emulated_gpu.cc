@@ -60,7 +60,7 @@ struct EmulatedGpu::Stream {
   std::deque<Task> tasks;
 };
 
-/// Graph holds recorded work in the order of recording, which keeps each stream's order. It also
+/// Graph holds captured work in the order of capture, which keeps each stream's order. It also
 /// holds the streams that take part, and the events behind the last work of each.
 struct EmulatedGpu::Graph {
   Stream* origin = nullptr;
@@ -516,11 +516,11 @@ void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConf
   });
 }
 
-void EmulatedGpu::measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                                const StepScalars* scalars, DeviceStream stream) {
+void EmulatedGpu::compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                                 const StepScalars* scalars, DeviceStream stream) {
   put(stream, [this, there = seen(update), config, at = seen(scalars)] {
-    if (operations_) return operations_->measure_codes(there, config, at, operations_stream_);
-    ftrun::measure_codes(there, config, *at);
+    if (operations_) return operations_->compute_scales(there, config, at, operations_stream_);
+    ftrun::compute_scales(there, config, *at);
   });
 }
 
@@ -664,11 +664,11 @@ EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communi
       links_(links),
       rendezvous_(options.rendezvous) {
   gpu_.wait_with([&links] { links.advance(); });
-  start_watch();
+  start_watchdog();
 }
 
 EmulatedNccl::~EmulatedNccl() {
-  stop_watch();
+  stop_watchdog();
   links_.leave(rank());
 }
 
@@ -707,7 +707,7 @@ std::function<bool()> EmulatedNccl::when_met() const {
 
 void EmulatedNccl::enqueue(const Collective& collective) {
   CollectiveRecord record = collective.record;
-  // A recorded collective repeats its sequence number each time it is replayed, so the record has
+  // A captured collective repeats its sequence number each time it is replayed, so the record has
   // none; `given_` counts the collectives that the stream has reached.
   record.sequence = 0;
   if (is_point_to_point(record.kind)) return transfer(collective);

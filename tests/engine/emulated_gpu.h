@@ -32,7 +32,7 @@ struct EmulatorOptions {
 };
 
 /// EmulatedGpu is a GPU in main memory, for tests of code that uses a GPU. Calls only record work;
-/// recorded work runs when somebody waits for it. Streams advance in a random order that their
+/// captured work runs when somebody waits for it. Streams advance in a random order that their
 /// events allow: a stream that nobody waits for runs sometimes early, sometimes as late as
 /// possible, so that a missing wait shows as a wrong result. Device memory is inaccessible to the
 /// host: reading or writing it ends the process. Fresh memory holds NaN patterns. Operations are
@@ -87,8 +87,8 @@ class EmulatedGpu final : public DeviceKernels {
                       void* scratch, DeviceStream stream) override;
   void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                         const StepScalars* scalars, DeviceStream stream) override;
-  void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                     const StepScalars* scalars, DeviceStream stream) override;
+  void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                      const StepScalars* scalars, DeviceStream stream) override;
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                DeviceStream stream) override;
   void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
@@ -166,7 +166,7 @@ class EmulatedGpu final : public DeviceKernels {
   std::vector<std::function<void()>> peers_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
-  /// The graph that is being recorded (null: none), and all recorded graphs.
+  /// The graph that is being captured (null: none), and all captured graphs.
   Graph* captured_ = nullptr;
   std::set<Graph*> graphs_;
   Counters counters_;
@@ -257,8 +257,8 @@ class EmulatedNccl : public DeviceCommunicator {
   ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
-  /// Requires that no recordings are left: NCCL would wait for them forever.
-  void shutdown() override { require_no_recordings(); }
+  /// Requires that no captured graphs are left: NCCL would wait for them forever.
+  void shutdown() override { require_no_captures(); }
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {
     show_given_up();
@@ -295,7 +295,7 @@ class EmulatedNccl : public DeviceCommunicator {
   std::mutex marks_mutex_;
   std::deque<Mark> marks_;
   /// The number of collectives that the device has reached. It is counted when the device runs
-  /// them, because recorded ones run more than once.
+  /// them, because captured ones run more than once.
   std::shared_ptr<int64_t> given_ = std::make_shared<int64_t>(0);
 };
 

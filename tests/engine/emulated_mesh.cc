@@ -4,12 +4,12 @@
 
 namespace ftrun::testing {
 
-EmulatedRank::EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
+EmulatedRank::EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankCommunicators& host,
                            const GpuOptions& options)
     : device(new EmulatedGpu({.seed = seed})),
       gpu(std::unique_ptr<DeviceKernels>(device), options),
-      groups(host) {
-  for (Communicator*& group : groups.open) {
+      communicators(host) {
+  for (Communicator*& group : communicators.of_groups) {
     // The emulated network finds a group's links by the group's name.
     nccl.push_back(std::make_unique<EmulatedNccl>(*device, network.of(*group), *group,
                                                   EmulatedNcclOptions{.suffix = ""}));
@@ -24,12 +24,14 @@ TrainingOutcome train_on_emulated_mesh(const Config& plain, const ModelConfig& m
   EmulatedNetwork network;
   TrainingOutcome outcome;
   CombinedState whole;
-  run_on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
+  run_on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous,
+                                                   const RankCommunicators& host) {
     std::optional<EmulatedRank> there;
     if (seed > 0)
       there.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()), network, host,
                     options.gpu);
-    RankFixture fixture(config, model, there ? there->groups : host, there ? &there->gpu : nullptr);
+    RankFixture fixture(config, model, there ? there->communicators : host,
+                        there ? &there->gpu : nullptr);
     fixture.gradient_multiple = options.gradient_multiple;
     TrainingOutcome own;
     train_steps(fixture, options.steps, own);

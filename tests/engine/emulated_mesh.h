@@ -13,12 +13,12 @@ namespace ftrun::testing {
 
 /// EmulatedRank holds a rank's emulated GPU and its communicators there.
 struct EmulatedRank {
-  EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
+  EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankCommunicators& host,
                const GpuOptions& options);
   EmulatedGpu* device;
   Gpu gpu;
   std::vector<std::unique_ptr<EmulatedNccl>> nccl;
-  RankGroups groups;
+  RankCommunicators communicators;
 };
 
 /// EmulatedMeshOptions are the options of the emulated GPUs of a mesh.
@@ -27,7 +27,7 @@ struct EmulatedMeshOptions {
   GpuOptions gpu = {};
   /// The value of RankFixture::gradient_multiple.
   float gradient_multiple = 1;
-  /// A counter of the launches of recorded steps on the devices of all ranks; null: not counted.
+  /// A counter of the launches of captured steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;
 };
 

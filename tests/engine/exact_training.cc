@@ -130,9 +130,9 @@ double FreshSteps::largest_norm_error(const Config& config, const TrainingMesh& 
     for (size_t i = 0; i < folders_.size(); ++i) {
       // The barrier keeps this rank from overwriting its weights while other ranks, still in the
       // previous step, read them.
-      fixture.groups.host_world->barrier({"the step before is done"});
+      fixture.communicators.host_world->barrier({"the step before is done"});
       fixture.state.load(folders_[i]);
-      fixture.groups.host_world->barrier({"all have the weights"});
+      fixture.communicators.host_world->barrier({"all have the weights"});
       const StepRun run = train_step(fixture, static_cast<int64_t>(i) + 1);
       if (rendezvous.rank() == 0) found.push_back(run.result.gradient_norm);
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/rank_groups.h"
+#include "engine/rank_communicators.h"
 
 namespace ftrun {
 class Gpu;
@@ -10,6 +10,6 @@ namespace ftrun::testing {
 
 /// Runs exchange programs among the ranks of the first open group, on `gpu` if it is given, and
 /// requires that the received data equal the sent data. Collective.
-void require_exchanges(const RankGroups& groups, Gpu* gpu = nullptr);
+void require_exchanges(const RankCommunicators& communicators, Gpu* gpu = nullptr);
 
 }  // namespace ftrun::testing

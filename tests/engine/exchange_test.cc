@@ -18,10 +18,12 @@ constexpr int64_t kNumbers = 1024, kRow = 8;
 /// A program with one of the instructions of exchanges(), and the memory that it runs on.
 class ExchangeRun {
  public:
-  ExchangeRun(const RankGroups& groups, Gpu* gpu, size_t which, int by = 1, int64_t room = kNumbers)
-      : groups_(groups),
-        program_(exchanges({groups.open[0]->size(), groups.open[0]->rank()}, by, kRow)),
-        memory_(*groups.host_world, {}, nullptr, gpu) {
+  ExchangeRun(const RankCommunicators& communicators, Gpu* gpu, size_t which, int by = 1,
+              int64_t room = kNumbers)
+      : communicators_(communicators),
+        program_(exchanges({communicators.of_groups[0]->size(), communicators.of_groups[0]->rank()},
+                           by, kRow)),
+        memory_(*communicators.host_world, {}, nullptr, gpu) {
     program_.instrs = {program_.instrs[which]};
     program_.instrs[0].writes[0].bytes = room * 4;
     memory_.allocate(program_);
@@ -32,7 +34,7 @@ class ExchangeRun {
     memory_.write(program_, program_.whole(buffer), values.data());
   }
   void run() {
-    Executor executor(program_, model_, memory_, groups_);
+    Executor executor(program_, model_, memory_, communicators_);
     ForwardRun run;
     executor.run_forward(run);
   }
@@ -44,7 +46,7 @@ class ExchangeRun {
   }
 
  private:
-  const RankGroups& groups_;
+  const RankCommunicators& communicators_;
   const ModelDescription model_;
   Program program_;
   RankMemory memory_;
@@ -84,9 +86,9 @@ std::vector<float> rows_of_all(int rank, int ranks) {
 
 }  // namespace
 
-void require_exchanges(const RankGroups& groups, Gpu* gpu) {
-  const int ranks = groups.open[0]->size(), rank = groups.open[0]->rank();
-  ExchangeRun all_to_all(groups, gpu, 0);
+void require_exchanges(const RankCommunicators& communicators, Gpu* gpu) {
+  const int ranks = communicators.of_groups[0]->size(), rank = communicators.of_groups[0]->rank();
+  ExchangeRun all_to_all(communicators, gpu, 0);
   all_to_all.write(0, numbers_of(rank));
   all_to_all.run();
   std::vector<float> columns;
@@ -98,13 +100,13 @@ void require_exchanges(const RankGroups& groups, Gpu* gpu) {
   }
   require(all_to_all.read<float>(1) == columns, "blocks of all ranks come");
   for (int by = 1; by < ranks; ++by) {
-    ExchangeRun shift(groups, gpu, 1, by);
+    ExchangeRun shift(communicators, gpu, 1, by);
     shift.write(0, numbers_of(rank));
     shift.run();
     require(shift.read<float>(1) == numbers_of((rank + ranks - by) % ranks),
             "the numbers of a rank before come");
   }
-  ExchangeRun counted(groups, gpu, 2);
+  ExchangeRun counted(communicators, gpu, 2);
   counted.write(0, numbers_of(rank));
   counted.write(1, std::vector<float>(kNumbers, -1.0F));
   counted.write(2, counts_of(rank, ranks, true));
@@ -124,14 +126,14 @@ using namespace testing;
 TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
   for (const int ranks : {2, 4})
     require_no_failures(errors_on_ranks(ranks, [](Rendezvous&, Communicator& group) {
-      require_exchanges(RankGroups::of_one(group));
+      require_exchanges(RankCommunicators::of_one(group));
     }));
 }
 
 TEST_CASE("a step in which rows do not fit ends with their number") {
   const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
-    const RankGroups groups = RankGroups::of_one(group);
-    ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
+    const RankCommunicators communicators = RankCommunicators::of_one(group);
+    ExchangeRun counted(communicators, nullptr, 2, 1, 4 * kRow);
     counted.write(0, numbers_of(group.rank()));
     // Rank 1 receives two rows and three rows.
     counted.write(2, group.rank() == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{0, 3});
@@ -144,8 +146,8 @@ TEST_CASE("a step in which rows do not fit ends with their number") {
 
 TEST_CASE("counts of more rows than exist are reported as a defect") {
   const auto failures = errors_on_ranks(2, [](Rendezvous&, Communicator& group) {
-    const RankGroups groups = RankGroups::of_one(group);
-    ExchangeRun counted(groups, nullptr, 2);
+    const RankCommunicators communicators = RankCommunicators::of_one(group);
+    ExchangeRun counted(communicators, nullptr, 2);
     counted.write(0, numbers_of(group.rank()));
     counted.write(2, std::vector<int32_t>{100, 29});
     counted.run();

@@ -29,16 +29,17 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
                 Values* frozen = nullptr) {
   Trained out;
   testing::CombinedState whole;
-  testing::run_on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
-    RankFixture fixture(config, testing::model_of_many_blocks(true), groups, nullptr,
+  testing::run_on_mesh(1, kShards, [&](Rendezvous&, const RankCommunicators& communicators) {
+    RankFixture fixture(config, testing::model_of_many_blocks(true), communicators, nullptr,
                         {.trains = trains});
     testing::train_steps(fixture, steps, out);
     whole.add(fixture.state.slices());
     for (const TensorInfo& tensor : fixture.plan.train.model.tensors) {
       if (frozen == nullptr || trains(tensor)) continue;
-      const bool first = groups.host_model->rank() == 0;
+      const bool first = communicators.host_model->rank() == 0;
       std::vector<float> values(first ? static_cast<size_t>(tensor.numel()) : 0);
-      fixture.state.collect(tensor.name, 0, tensor.numel(), first, *groups.host_model, values);
+      fixture.state.collect(tensor.name, 0, tensor.numel(), first, *communicators.host_model,
+                            values);
       if (first) (*frozen)[tensor.name] = std::move(values);
     }
   });

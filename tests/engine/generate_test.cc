@@ -19,7 +19,7 @@ struct GeneratorFixture {
   GeneratorFixture()
       : fixture(run_of_one_row(), testing::small_model(), *single_rank.group),
         plan(plan_logits(testing::small_model(), fixture.plan, kRoom)),
-        executor(plan.program, plan.model, allocated(), fixture.groups) {}
+        executor(plan.program, plan.model, allocated(), fixture.communicators) {}
 
   static Config run_of_one_row() {
     Config config = testing::small_run_config();
@@ -56,7 +56,7 @@ TokenScore score_token(GeneratorFixture& generator, const std::vector<int32_t>& 
   batch.labels[used - 1] = next;
   ForwardRun run;
   run.micro_batches = {&batch, 1};
-  generator.fixture.evaluate_executor.run_forward(run);
+  generator.fixture.evaluation_executor.run_forward(run);
   return {run.result.loss_sum, run.result.correct_tokens};
 }
 
@@ -121,16 +121,16 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
       mesh.dp_shard.count = stage == 3 ? 2 : 1;
       std::mutex mutex;
       std::vector<std::vector<int32_t>> written;
-      testing::run_on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
+      testing::run_on_mesh(mesh, [&](Rendezvous&, const RankCommunicators& communicators) {
         Config config = testing::config_of_stage(stage);
         config.train_micro_batch_size_per_gpu = 1;
         config.parallel.tensor = degree;
-        testing::RankFixture fixture(config, testing::small_model(), groups);
+        testing::RankFixture fixture(config, testing::small_model(), communicators);
         const ProgramPlan plan = plan_logits(testing::small_model(), fixture.plan, kRoom);
         fixture.memory.allocate(plan.program);
-        Executor executor(plan.program, plan.model, fixture.memory, fixture.groups);
-        const auto tokens =
-            generate(executor, plan, fixture.memory, prompt, {.tokens = 10}, groups.host_world);
+        Executor executor(plan.program, plan.model, fixture.memory, fixture.communicators);
+        const auto tokens = generate(executor, plan, fixture.memory, prompt, {.tokens = 10},
+                                     communicators.host_world);
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });

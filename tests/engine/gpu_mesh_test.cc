@@ -19,7 +19,7 @@ using testing::train_on_emulated_mesh;
 using testing::TrainingMesh;
 using testing::TrainingOutcome;
 
-/// Returns a config of a ZeRO stage, with pipeline stages of one part each.
+/// Returns a config of a ZeRO stage, with pipeline stages of one chunk each.
 Config staged(int64_t stage) {
   Config config = testing::config_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
@@ -54,9 +54,9 @@ TEST_CASE("gpu mesh: stages of a pipeline get the CPU's bits, with every schedul
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     Config config = testing::config_of_stage(1);
     config.parallel.schedule = schedule;
-    const bool two_parts =
+    const bool two_chunks =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
-    config.parallel.virtual_stages = two_parts ? 2 : 1;
+    config.parallel.virtual_stages = two_chunks ? 2 : 1;
     INFO(name_of(schedule));
     require_same_bits(config, model, {.stages = 2, .micro_batches = 4});
   }
@@ -73,10 +73,10 @@ TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, get the 
 }
 
 TEST_CASE(
-    "gpu mesh: steps with collectives give the same bits if they are recorded once and started as "
+    "gpu mesh: steps with collectives give the same bits if they are captured once and started as "
     "a whole") {
   set_kernel_threads(1);
-  const auto require_recorded = [](const Config& config, const ModelConfig& model,
+  const auto require_captured = [](const Config& config, const ModelConfig& model,
                                    const TrainingMesh& mesh) {
     INFO(mesh.text() << ", stage " << config.zero.stage);
     const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0);
@@ -95,39 +95,40 @@ TEST_CASE(
     config.zero.overlap_comm = true;
     const TrainingMesh whole{.replicas = 2, .micro_batches = 2},
         sharded{.shards = 3, .micro_batches = 3};
-    require_recorded(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
+    require_captured(config, testing::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
-  require_recorded(testing::config_of_stage(1), testing::small_model(),
+  require_captured(testing::config_of_stage(1), testing::small_model(),
                    {.tensor = 2, .micro_batches = 2});
 }
 
-TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives are destroyed") {
+TEST_CASE("gpu mesh: groups are closed once the captures of their collectives are destroyed") {
   set_kernel_threads(1);
   const TrainingMesh mesh{.shards = 2, .micro_batches = 2};
   const ModelConfig model = testing::small_model();
   const Config config = testing::config_on_mesh(testing::config_of_stage(1), mesh);
   EmulatedNetwork network;
   std::atomic<int> closed = 0;
-  testing::run_on_mesh(testing::options_of(mesh, config, model), [&](Rendezvous& rendezvous,
-                                                                     const RankGroups& host) {
-    EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
-                       {.step_graph = true});
-    RankFixture fixture(config, model, there.groups, &there.gpu);
-    TrainingOutcome outcome;
-    testing::train_steps(fixture, 2, outcome);
-    Communicator& group = *there.groups.open[0];
-    require(testing::message_of([&] {
-              group.shutdown();
-            }).find("its collectives are held by 2 recordings") != std::string::npos,
-            "a group that recordings hold is not closed");
-    fixture.train_executor.drop_recordings();
-    group.shutdown();
-    // Both ranks record the step again, because its recording was dropped.
-    testing::train_steps(fixture, 1, outcome);
-    fixture.train_executor.drop_recordings();
-    group.shutdown();
-    ++closed;
-  });
+  testing::run_on_mesh(
+      testing::options_of(mesh, config, model),
+      [&](Rendezvous& rendezvous, const RankCommunicators& host) {
+        EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host,
+                           {.step_graph = true});
+        RankFixture fixture(config, model, there.communicators, &there.gpu);
+        TrainingOutcome outcome;
+        testing::train_steps(fixture, 2, outcome);
+        Communicator& group = *there.communicators.of_groups[0];
+        require(testing::message_of([&] {
+                  group.shutdown();
+                }).find("its collectives are held by 2 captured graphs") != std::string::npos,
+                "a group that captured graphs hold is not closed");
+        fixture.train_executor.drop_captures();
+        group.shutdown();
+        // Both ranks capture the step again, because its graph was dropped.
+        testing::train_steps(fixture, 1, outcome);
+        fixture.train_executor.drop_captures();
+        group.shutdown();
+        ++closed;
+      });
   REQUIRE(closed == 2);
 }
 

@@ -47,7 +47,7 @@ constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::k1F1B, PipelineSche
 constexpr OffloadDevice kTiers[] = {OffloadDevice::kNone, OffloadDevice::kCpu,
                                     OffloadDevice::kNvme};
 enum Recompute { kKeepAll, kSelective, kFull, kFullOnHost, kRecomputes };
-enum Steps { kInTurn, kOverlapped, kRecorded, kStepWays };
+enum Steps { kInTurn, kOverlapped, kCaptured, kStepWays };
 
 const std::vector<int> kSizes{std::size(kTensorRanks),
                               std::size(kStagesOfPipeline),
@@ -75,7 +75,7 @@ OptimizerType optimizer_type_of(const AxisValues& row) {
 PipelineSchedule schedule_of(const AxisValues& row) {
   return kSchedules[row[kSchedule]];
 }
-bool has_two_parts(const AxisValues& row) {
+bool has_two_chunks(const AxisValues& row) {
   return schedule_of(row) == PipelineSchedule::kInterleaved ||
          schedule_of(row) == PipelineSchedule::kZbV;
 }
@@ -99,8 +99,8 @@ ModelConfig model_of(const AxisValues& row) {
     model.hidden = model.feed_forward = testing::kNf4Block * mesh_of(row).tensor;
     model.head_size = model.hidden / model.query_heads;
   }
-  const int parts = mesh_of(row).stages * (has_two_parts(row) ? 2 : 1);
-  return testing::with_layers(model, std::max(2, parts));
+  const int model_chunks = mesh_of(row).stages * (has_two_chunks(row) ? 2 : 1);
+  return testing::with_layers(model, std::max(2, model_chunks));
 }
 
 bool is_possible(const AxisValues& row) {
@@ -109,8 +109,8 @@ bool is_possible(const AxisValues& row) {
   if (mesh.stages == 1 && row[kSchedule] > 0) return false;
   if (row[kSecondary] > 0 && (row[kStage] < 3 || mesh.shards < 4)) return false;
   if (row[kTier] > 0 && row[kStage] == 0) return false;
-  // A step is recorded only if all its work is on the device.
-  if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
+  // A step is captured only if all its work is on the device.
+  if (row[kSteps] == kCaptured && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
   // The config refuses the following combinations (unsupported.cc, resolve_checks.cc).
   if (adapter_of(row) == testing::kLoraOnNf4 && row[kStage] == 3 &&
       kTiers[row[kTier]] == OffloadDevice::kNvme)
@@ -123,7 +123,7 @@ bool is_possible(const AxisValues& row) {
 Config config_of(const AxisValues& row) {
   Config config = testing::config_of_stage(row[kStage]);
   config.parallel.schedule = schedule_of(row);
-  config.parallel.virtual_stages = has_two_parts(row) ? 2 : 1;
+  config.parallel.virtual_stages = has_two_chunks(row) ? 2 : 1;
   if (row[kSecondary] > 0) config.zero.hpz_partition_size = 2;
   testing::set_precision(config, precision_of(row));
   testing::set_adapter(config, adapter_of(row));
@@ -139,7 +139,7 @@ Config config_of(const AxisValues& row) {
 
 std::string text_of(const AxisValues& row) {
   constexpr const char* kRecomputeNames[] = {"none", "selective", "full", "full, on the host"};
-  constexpr const char* kStepNames[] = {"in turn", "overlapped", "recorded"};
+  constexpr const char* kStepNames[] = {"in turn", "overlapped", "captured"};
   return cat(mesh_of(row).text(), ", ", name_of(schedule_of(row)), ", stage ", row[kStage],
              row[kSecondary] > 0 ? " with secondary shards" : "", ", tier ",
              name_of(kTiers[row[kTier]]), ", ", name_of(precision_of(row)), ", ",
@@ -147,8 +147,8 @@ std::string text_of(const AxisValues& row) {
              kRecomputeNames[row[kRecompute]], ", steps ", kStepNames[row[kSteps]]);
 }
 
-bool is_recorded(const AxisValues& row) {
-  return row[kSteps] == kRecorded;
+bool is_captured(const AxisValues& row) {
+  return row[kSteps] == kCaptured;
 }
 
 constexpr int64_t kPairSteps = 2;
@@ -161,7 +161,7 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   std::atomic<int64_t> launches = 0;
   // Without the multiple, small gradients would be 0 in fp16.
   const testing::EmulatedMeshOptions options{.steps = kPairSteps,
-                                             .gpu = {.step_graph = row[kSteps] == kRecorded},
+                                             .gpu = {.step_graph = row[kSteps] == kCaptured},
                                              .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
                                              .launches = &launches};
   const TrainingOutcome expected = train_on_emulated_mesh(config, model, mesh, 0, options),
@@ -171,12 +171,12 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   CHECK(found.norms == expected.norms);
   CHECK(found.state == expected.state);
   // Each rank launches its second step in two parts: before and after the decision.
-  CHECK(launches == (is_recorded(row) ? 2 * mesh.ranks() : 0));
+  CHECK(launches == (is_captured(row) ? 2 * mesh.ranks() : 0));
 }
 
 TEST_CASE(
     "gpu pairs: any two of mesh, stage, tier, precision, adapter, optimizer, recompute and "
-    "recording give the CPU's bits on two to eight ranks") {
+    "capture give the CPU's bits on two to eight ranks") {
   set_kernel_threads(1);
   const std::vector<AxisValues> rows = testing::covering_rows(kSizes, is_possible);
   std::set<std::pair<int, int>> seen;

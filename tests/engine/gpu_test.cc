@@ -73,7 +73,7 @@ void require_within_bounds(const GpuOutcome& outcome, const GpuOutcome& expected
 double evaluated(RankFixture& fixture) {
   ForwardRun run;
   run.micro_batches = {fixture.batches.data(), 1};
-  fixture.evaluate_executor.run_forward(run);
+  fixture.evaluation_executor.run_forward(run);
   return run.result.loss_sum;
 }
 
@@ -100,7 +100,7 @@ GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   SingleRank single_rank;
   GpuOutcome outcome;
   RankFixture fixture(config, testing::model_of_many_blocks(),
-                      RankGroups::of_one(*single_rank.group), gpu);
+                      RankCommunicators::of_one(*single_rank.group), gpu);
   train_on_gpu(fixture, outcome);
   outcome.state = testing::saved_contents(fixture.state);
   return outcome;
@@ -123,18 +123,18 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
   GpuOutcome outcome;
   testing::CombinedState whole;
   EmulatedLinks links(ranks, sums);
-  testing::run_on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
     std::optional<Emulated> emulated;
     std::optional<EmulatedNccl> nccl;
-    RankGroups groups = host;
+    RankCommunicators communicators = host;
     if (seed > 0) {
       emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
       nccl.emplace(*emulated->device, links, *host.host_world,
                    testing::EmulatedNcclOptions{
                        .sum_blocks = deterministic ? sums_of(*emulated->device) : SumBlocks{}});
-      groups.open = {&*nccl};
+      communicators.of_groups = {&*nccl};
     }
-    RankFixture fixture(config, testing::model_of_many_blocks(), groups,
+    RankFixture fixture(config, testing::model_of_many_blocks(), communicators,
                         emulated ? &emulated->gpu : nullptr);
     GpuOutcome own;
     train_on_gpu(fixture, own);
@@ -223,8 +223,8 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
     REQUIRE(emulated.device->streams() == 1);
     Config config = testing::config_of_stage(2);
     if (offloads) testing::offload_to(config, OffloadDevice::kCpu);
-    RankFixture fixture(config, testing::small_model(), RankGroups::of_one(*single_rank.group),
-                        &emulated.gpu);
+    RankFixture fixture(config, testing::small_model(),
+                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
     fixture.train(1);
     const std::set<Lane> lanes = lanes_of(fixture.plan);
     REQUIRE(lanes.contains(Lane::kToHost) == offloads);
@@ -271,7 +271,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
   SingleRank single_rank;
   Emulated emulated(6);
   RankFixture there(testing::small_run_config(), testing::small_model(true),
-                    RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                    RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   RankFixture here(testing::small_run_config(), testing::small_model(true), *single_rank.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
     REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
@@ -298,12 +298,12 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Emulated emulated(seed);
     RankFixture fixture(offloaded(OffloadDevice::kCpu), model,
-                        RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
     Program careless = fixture.plan.train.program;
     for (Instr& instr : careless.instrs)
       if (instr.kind == InstrKind::kForward || instr.kind == InstrKind::kBackward)
         instr.waits.clear();
-    Executor executor(careless, fixture.plan.train.model, fixture.memory, fixture.groups);
+    Executor executor(careless, fixture.plan.train.model, fixture.memory, fixture.communicators);
     fixture.train(1);
     StepRun run = fixture.prepared(2);
     // A kernel that reads a micro-batch before it has arrived may find invalid labels and throw.
@@ -322,18 +322,18 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
 double second_norm(const Config& config, uint64_t seed, bool careless) {
   double norm = 0;
   EmulatedLinks links(2);
-  testing::run_on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
     Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
     EmulatedNccl nccl(*emulated.device, links, *host.host_world);
-    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
-    RankFixture fixture(config, testing::model_of_many_blocks(), groups, &emulated.gpu);
+    const RankCommunicators communicators{{&nccl}, host.host_world, host.host_model};
+    RankFixture fixture(config, testing::model_of_many_blocks(), communicators, &emulated.gpu);
     fixture.train(1);
     Program program = fixture.plan.train.program;
     if (careless)
       for (Instr& instr : program.instrs)
         std::erase_if(instr.waits,
                       [&](InstrId wait) { return program.instr(wait).lane == lane_of(0); });
-    Executor executor(program, fixture.plan.train.model, fixture.memory, groups);
+    Executor executor(program, fixture.plan.train.model, fixture.memory, communicators);
     StepRun run = fixture.prepared(2);
     executor.run(run);
     if (rendezvous.rank() == 0) norm = run.result.gradient_norm;
@@ -379,7 +379,7 @@ TEST_CASE(
 
 /// OrderedSumFixture holds numbers on a device, and the results of collectives on these numbers.
 struct OrderedSumFixture {
-  OrderedSumFixture(Rendezvous& rendezvous, EmulatedLinks& links, const RankGroups& host)
+  OrderedSumFixture(Rendezvous& rendezvous, EmulatedLinks& links, const RankCommunicators& host)
       : emulated(11 + static_cast<uint64_t>(rendezvous.rank())),
         nccl(*emulated.device, links, *host.host_world, {.sum_blocks = sums_of(*emulated.device)}) {
     nccl.use_stream(emulated.gpu.stream(Lane::kCompute));
@@ -408,7 +408,7 @@ void check_ordered_sums(DType dtype, int64_t count) {
     return sum;
   };
   EmulatedLinks links(kRanks, testing::EmulatedSums::kHopByHop);
-  testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
     OrderedSumFixture fixture(rendezvous, links, host);
     const std::vector<T> given = given_by<T>(rendezvous.rank(), count);
     const auto bytes = static_cast<int64_t>(given.size() * sizeof(T));
@@ -462,12 +462,12 @@ LostPeer lose_peer() {
   LostPeer found;
   EmulatedLinks links(2);
   Communicator* waits = nullptr;
-  testing::run_on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  testing::run_on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
     Emulated emulated(20 + static_cast<uint64_t>(rendezvous.rank()));
     EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.rendezvous = &rendezvous});
-    RankGroups groups{{&nccl}, host.host_world, host.host_model};
-    groups.board = &rendezvous.board();
-    RankFixture fixture(testing::config_of_stage(2), testing::model_of_many_blocks(), groups,
+    RankCommunicators communicators{{&nccl}, host.host_world, host.host_model};
+    communicators.board = &rendezvous.board();
+    RankFixture fixture(testing::config_of_stage(2), testing::model_of_many_blocks(), communicators,
                         &emulated.gpu);
     const auto shown = [&](int rank) { return rendezvous.view_members({rank}, nccl.name())[0]; };
     fixture.train(1);
@@ -498,7 +498,7 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
   constexpr int kRanks = 4;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     EmulatedLinks links(kRanks);
-    testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
       Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
       EmulatedNccl nccl(*emulated.device, links, *host.host_world);
       testing::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr},
@@ -523,7 +523,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gpu: steps that are recorded once and started as a whole give the same bits, with new batches "
+    "gpu: steps that are captured once and started as a whole give the same bits, with new batches "
     "and scalars") {
   set_kernel_threads(1);
   Config sgd = testing::config_of_stage(0);
@@ -542,7 +542,7 @@ TEST_CASE(
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Emulated emulated(seed, {.step_graph = true});
       require_within_bounds(train_alone(config, &emulated.gpu), expected);
-      // The second and later steps, three of the four, are each recorded in two parts: before and
+      // The second and later steps, three of the four, are each captured in two parts: before and
       // after the decision.
       REQUIRE(emulated.device->counters().launches == 6);
     }
@@ -551,32 +551,32 @@ TEST_CASE(
 
 TEST_CASE(
     "gpu: a replayed micro-batch has the dropout masks of its own position in the global batch, "
-    "not of the recorded one") {
+    "not of the captured one") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(4, {.step_graph = true});
   const Config config = testing::with_dropout(testing::config_of_stage(1));
-  RankFixture recorded(config, testing::model_of_many_blocks(),
-                       RankGroups::of_one(*single_rank.group), &emulated.gpu);
+  RankFixture captured(config, testing::model_of_many_blocks(),
+                       RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   RankFixture plain(config, testing::model_of_many_blocks(), *single_rank.group);
   for (int64_t step = 1; step <= 3; ++step)
-    REQUIRE(recorded.train(step).result.loss_sum == plain.train(step).result.loss_sum);
-  for (RankFixture* fixture : {&recorded, &plain}) fixture->batches[1].first_token += 1000;
-  StepRun moved = recorded.prepared(4), expected = plain.prepared(4);
-  recorded.train_executor.run(moved);
+    REQUIRE(captured.train(step).result.loss_sum == plain.train(step).result.loss_sum);
+  for (RankFixture* fixture : {&captured, &plain}) fixture->batches[1].first_token += 1000;
+  StepRun moved = captured.prepared(4), expected = plain.prepared(4);
+  captured.train_executor.run(moved);
   plain.train_executor.run(expected);
   REQUIRE(moved.result.loss_sum == expected.result.loss_sum);
-  REQUIRE(testing::saved_contents(recorded.state) == testing::saved_contents(plain.state));
+  REQUIRE(testing::saved_contents(captured.state) == testing::saved_contents(plain.state));
 }
 
 TEST_CASE(
-    "gpu: a recorded step that is not finite updates nothing and is located; programs with work on "
-    "the host are not recorded") {
+    "gpu: a captured step that is not finite updates nothing and is located; programs with work on "
+    "the host are not captured") {
   set_kernel_threads(1);
   SingleRank single_rank;
   Emulated emulated(5, {.step_graph = true});
   RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
-                      RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   fixture.train(2);
   const auto before = testing::saved_contents(fixture.state);
@@ -599,7 +599,7 @@ TEST_CASE("gpu: a profiler shows each instruction of a step by its name") {
   SingleRank single_rank;
   Emulated emulated(3);
   RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
-                      RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   std::vector<std::string> expected;
   for (const Instr& instr : fixture.plan.train.program.instrs)
@@ -616,7 +616,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   SingleRank single_rank;
   Emulated emulated(3);
   RankFixture fixture(testing::config_of_stage(1), testing::model_of_many_blocks(),
-                      RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   const EmulatedGpu::Counters before = emulated.device->counters();
   fixture.train(2);
@@ -643,7 +643,7 @@ TEST_CASE(
         SingleRank single_rank;
         Emulated emulated(7);
         RankFixture fixture(config, testing::model_of_many_blocks(),
-                            RankGroups::of_one(*single_rank.group),
+                            RankCommunicators::of_one(*single_rank.group),
                             on_gpu ? &emulated.gpu : nullptr);
         fixture.train(1);
         const auto before = testing::saved_contents(fixture.state);
@@ -676,7 +676,7 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
         Emulated emulated(8);
         const auto rig_on = [&](bool gpu) {
           return std::make_unique<RankFixture>(config, testing::model_of_many_blocks(),
-                                               RankGroups::of_one(*single_rank.group),
+                                               RankCommunicators::of_one(*single_rank.group),
                                                gpu ? &emulated.gpu : nullptr);
         };
         const auto first = rig_on(from_gpu);
@@ -700,12 +700,13 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
   for (const bool on_gpu : {false, true}) {
     SingleRank single_rank;
     Emulated emulated(9);
-    RankFixture fixture(testing::small_run_config(), model, RankGroups::of_one(*single_rank.group),
+    RankFixture fixture(testing::small_run_config(), model,
+                        RankCommunicators::of_one(*single_rank.group),
                         on_gpu ? &emulated.gpu : nullptr);
     fixture.train(1);
     const ProgramPlan writes = plan_logits(model, fixture.plan, 8);
     fixture.memory.allocate(writes.program);
-    Executor writer(writes.program, writes.model, fixture.memory, fixture.groups);
+    Executor writer(writes.program, writes.model, fixture.memory, fixture.communicators);
     texts.push_back(
         generate(writer, writes, fixture.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
     heads.emplace_back(static_cast<size_t>(32 * 16));
@@ -766,7 +767,7 @@ TEST_CASE(
       Config config = testing::config_of_stage(1);
       testing::offload_to(config, OffloadDevice::kCpu);
       RankFixture fixture(config, testing::model_of_many_blocks(),
-                          RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                          RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
       require(fixture.train(1).result.finite, "it trains");
     });
   };
@@ -791,7 +792,7 @@ TEST_CASE("gpu: seconds on the device are counted by kind if requested") {
   SingleRank single_rank;
   Emulated emulated(11, {.timed = true});
   RankFixture fixture(offloaded(OffloadDevice::kCpu), testing::model_of_many_blocks(),
-                      RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                      RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
   const auto seconds = fixture.train_executor.seconds();
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
@@ -805,13 +806,13 @@ TEST_CASE(
     "gpu: a traced step is launched, not replayed, and no instruction begins before those it waits "
     "for end") {
   set_kernel_threads(1);
-  for (const bool recorded : {false, true}) {
+  for (const bool captured : {false, true}) {
     Config config = testing::config_of_stage(1);
-    if (!recorded) config = offloaded(OffloadDevice::kCpu);
+    if (!captured) config = offloaded(OffloadDevice::kCpu);
     SingleRank single_rank;
-    Emulated emulated(12, {.step_graph = recorded});
+    Emulated emulated(12, {.step_graph = captured});
     RankFixture fixture(config, testing::model_of_many_blocks(),
-                        RankGroups::of_one(*single_rank.group), &emulated.gpu);
+                        RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
     RankFixture here(config, testing::model_of_many_blocks(), *single_rank.group);
     for (int64_t step = 1; step <= 5; ++step) {
       const double expected = here.train(step).result.loss_sum;
@@ -820,9 +821,9 @@ TEST_CASE(
       run.traced = step == 3 || step == 4;
       const int64_t launches = emulated.device->counters().launches;
       fixture.train_executor.run(run);
-      INFO("step " << step << (recorded ? ", recorded" : ""));
+      INFO("step " << step << (captured ? ", captured" : ""));
       REQUIRE(run.result.loss_sum == expected);
-      const bool replays = recorded && step > 1 && !run.traced;
+      const bool replays = captured && step > 1 && !run.traced;
       REQUIRE((emulated.device->counters().launches > launches) == replays);
       REQUIRE_FALSE(fixture.train_executor.device_times().has_value());
       if (!run.traced) continue;

@@ -59,7 +59,7 @@ Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t n
 }
 
 void set_batches(RankFixture& fixture, int64_t step) {
-  const MemberIndex place = sample_place(fixture.plan.options.state);
+  const GroupPlace place = sample_place(fixture.plan.options.state);
   fixture.batches.resize(static_cast<size_t>(fixture.config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < fixture.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;
@@ -120,11 +120,12 @@ SavedState state_saved_on(const Config& plain, const ModelConfig& model, const T
                           const std::function<void(Rendezvous&, RankFixture&)>& work) {
   CombinedState whole;
   const Config config = config_on_mesh(plain, mesh);
-  run_on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
-    RankFixture fixture(config, model, open);
-    work(rendezvous, fixture);
-    whole.add(fixture.state.slices());
-  });
+  run_on_mesh(options_of(mesh, config, model),
+              [&](Rendezvous& rendezvous, const RankCommunicators& open) {
+                RankFixture fixture(config, model, open);
+                work(rendezvous, fixture);
+                whole.add(fixture.state.slices());
+              });
   return whole.take();
 }
 
@@ -157,7 +158,7 @@ std::map<std::string, std::vector<float>> tensors_collected_on(const Config& pla
       const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
       for (size_t i = 0; i + 1 < std::size(cuts); ++i)
         fixture.state.collect(
-            tensor.name, cuts[i], cuts[i + 1], receives, *fixture.groups.host_model,
+            tensor.name, cuts[i], cuts[i + 1], receives, *fixture.communicators.host_model,
             receives ? std::span(values).subspan(static_cast<size_t>(cuts[i]),
                                                  static_cast<size_t>(cuts[i + 1] - cuts[i]))
                      : std::span<float>());

@@ -84,11 +84,12 @@ Config config_of(const Layout& l) {
 /// Runs `work` on each rank of a layout, and returns what the ranks then save together.
 Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankFixture&)>& work) {
   testing::CombinedState whole;
-  testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankFixture fixture(config_of(l), testing::model_of_many_blocks(), groups);
-    work(rendezvous, fixture);
-    whole.add(fixture.state.slices());
-  });
+  testing::run_on_mesh(
+      l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
+        RankFixture fixture(config_of(l), testing::model_of_many_blocks(), communicators);
+        work(rendezvous, fixture);
+        whole.add(fixture.state.slices());
+      });
   return whole.take();
 }
 
@@ -156,24 +157,25 @@ TEST_CASE(
         saved_by(l, [](Rendezvous&, RankFixture& fixture) { train(fixture, 1, 6); });
     REQUIRE(second != sixth);
     testing::CombinedState kept, kept_again, last;
-    testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
-      RankFixture fixture(saving_config_of(l), testing::model_of_many_blocks(), groups);
-      train(fixture, 1, 2);
-      std::future<void> reader = std::async(
-          std::launch::async, [&, slices = fixture.state.snapshot()] { kept.add(slices); });
-      train(fixture, 3, 4);
-      reader.get();
-      fixture.state.release_snapshot();
-      train(fixture, 5, 5);
-      // The optimizer state on disk has moved to its second place by now, so the snapshot must not
-      // depend on the first.
-      train(fixture, 6, 6);
-      const std::vector<StateSlice> slices = fixture.state.snapshot();
-      last.add(fixture.state.slices());
-      train(fixture, 7, 8);
-      kept_again.add(slices);
-      fixture.state.release_snapshot();
-    });
+    testing::run_on_mesh(
+        l.replicas, l.shards, [&](Rendezvous&, const RankCommunicators& communicators) {
+          RankFixture fixture(saving_config_of(l), testing::model_of_many_blocks(), communicators);
+          train(fixture, 1, 2);
+          std::future<void> reader = std::async(
+              std::launch::async, [&, slices = fixture.state.snapshot()] { kept.add(slices); });
+          train(fixture, 3, 4);
+          reader.get();
+          fixture.state.release_snapshot();
+          train(fixture, 5, 5);
+          // The optimizer state on disk has moved to its second place by now, so the snapshot must
+          // not depend on the first.
+          train(fixture, 6, 6);
+          const std::vector<StateSlice> slices = fixture.state.snapshot();
+          last.add(fixture.state.slices());
+          train(fixture, 7, 8);
+          kept_again.add(slices);
+          fixture.state.release_snapshot();
+        });
     REQUIRE(kept.take() == second);
     REQUIRE(last.take() == sixth);
     REQUIRE(kept_again.take() == sixth);
@@ -206,8 +208,9 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
 }
 
 TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
-  testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
-    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(), groups);
+  testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankCommunicators& communicators) {
+    RankFixture fixture(layout(0, OffloadDevice::kNone), testing::model_of_many_blocks(),
+                        communicators);
     int64_t saved = 0;
     for (const StateSlice& slice : fixture.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
@@ -255,10 +258,10 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
         for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
           testing::CombinedState whole;
-          testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+          testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankCommunicators& communicators) {
             Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
-            RankFixture fixture(config, model, groups);
+            RankFixture fixture(config, model, communicators);
             Checkpoint checkpoint(scratch.path + "/step-00000000");
             fixture.load(checkpoint);
             fixture.train(3);
@@ -326,10 +329,10 @@ TEST_CASE(
         // Only layouts without replicas are comparable here: three data shards whose layers compute
         // in bf16.
         if (reader.replicas > 1) continue;
-        testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+        testing::run_on_mesh(1, 3, [&](Rendezvous&, const RankCommunicators& communicators) {
           Config config = config_of(reader);
           config.gradient_accumulation_steps = 1;
-          RankFixture fixture(config, testing::model_of_many_blocks(), groups);
+          RankFixture fixture(config, testing::model_of_many_blocks(), communicators);
           Checkpoint checkpoint(scratch.path + "/step-00000000");
           fixture.load(checkpoint);
           fixture.train(3);
@@ -353,15 +356,16 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     const Layout l{1, 3, 2, device, Precision::kFp32, 0};
     const auto run = [&](const std::function<void(RankFixture&)>& work) {
       testing::CombinedState whole;
-      testing::run_on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
-        Config config = saving_config_of(l);
-        config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
-        config.optimizer.type = OptimizerType::kAdamW8bit;
-        config.optimizer.min_8bit_size = 30;
-        RankFixture fixture(config, testing::small_model(), groups);
-        work(fixture);
-        whole.add(fixture.state.slices());
-      });
+      testing::run_on_mesh(l.replicas, l.shards,
+                           [&](Rendezvous&, const RankCommunicators& communicators) {
+                             Config config = saving_config_of(l);
+                             config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+                             config.optimizer.type = OptimizerType::kAdamW8bit;
+                             config.optimizer.min_8bit_size = 30;
+                             RankFixture fixture(config, testing::small_model(), communicators);
+                             work(fixture);
+                             whole.add(fixture.state.slices());
+                           });
       return whole.take();
     };
     const Contents second = run([](RankFixture& fixture) { train(fixture, 1, 2); });
@@ -380,7 +384,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
   }
 }
 
-TEST_CASE("coded states are not converted to another precision") {
+TEST_CASE("8-bit states are not converted to another precision") {
   const testing::ScratchFolder scratch;
   SingleRank single_rank;
   RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
@@ -389,9 +393,9 @@ TEST_CASE("coded states are not converted to another precision") {
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
-  RankFixture coded(config, testing::small_model(), *single_rank.group);
+  RankFixture with_8bit(config, testing::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
-  REQUIRE_THROWS_WITH(coded.load(checkpoint),
+  REQUIRE_THROWS_WITH(with_8bit.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
@@ -640,7 +644,7 @@ TEST_CASE(
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
           fixture.state.collect(
-              tensor.name, cuts[i], cuts[i + 1], receives, *fixture.groups.host_model,
+              tensor.name, cuts[i], cuts[i + 1], receives, *fixture.communicators.host_model,
               receives ? std::span(whole).subspan(static_cast<size_t>(cuts[i]),
                                                   static_cast<size_t>(cuts[i + 1] - cuts[i]))
                        : std::span<float>());

@@ -254,11 +254,11 @@ std::vector<NonfiniteLocation> locations_on_tensor_ranks(const std::string& name
   std::vector<NonfiniteLocation> locations(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
-  testing::run_on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::run_on_mesh(mesh, [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
     Config config = run_nonfinite_in(0);
     config.parallel.tensor = 2;
     config.parallel.sequence = sequence;
-    RankFixture fixture(config, testing::small_model(), groups);
+    RankFixture fixture(config, testing::small_model(), communicators);
     fixture.train(1);
     if (rendezvous.rank() == poisoned) overwrite_weight(fixture, name, index, kNan);
     StepRun run = fixture.prepared(2);

@@ -158,7 +158,7 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
       for (const Batch& batch : fixture.batches) {
         ForwardRun run;
         run.micro_batches = {&batch, 1};
-        fixture.evaluate_executor.run_forward(run);
+        fixture.evaluation_executor.run_forward(run);
         sum += run.result.loss_sum;
       }
       const std::lock_guard lock(mutex);
@@ -192,19 +192,19 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
     state_saved_on(config, model, layout.mesh, [&](Rendezvous&, RankFixture& fixture) {
       const ProgramPlan plan = plan_logits(model, fixture.plan, kRoom);
       fixture.memory.allocate(plan.program);
-      Executor executor(plan.program, plan.model, fixture.memory, fixture.groups);
+      Executor executor(plan.program, plan.model, fixture.memory, fixture.communicators);
       const bool has_logits = find_result(plan.program) >= 0;
       const bool last = fixture.plan.options.state.pipeline_stage ==
                         fixture.plan.options.state.pipeline.stage_of(
-                            fixture.plan.options.state.pipeline.parts() - 1);
+                            fixture.plan.options.state.pipeline.model_chunks() - 1);
       require(has_logits == last, "the stage with the head has logits");
       // The first rank of the stage that has the head chooses the tokens.
       const int head = fixture.plan.options.state.pipeline.stage_of(
-          fixture.plan.options.state.pipeline.parts() - 1);
+          fixture.plan.options.state.pipeline.model_chunks() - 1);
       const int chooser = head * layout.mesh.ranks() / layout.mesh.stages;
       const auto tokens = generate(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
                                    {.tokens = 10, .chooser = chooser, .has_logits = has_logits},
-                                   fixture.groups.host_world);
+                                   fixture.communicators.host_world);
       const std::lock_guard lock(mutex);
       written.push_back(tokens);
     });

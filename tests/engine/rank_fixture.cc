@@ -220,7 +220,7 @@ StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings&
     plan.partition = build_units(
         plan.train.model, config.partition.unit,
         {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
-        plan.options.state.coded);
+        plan.options.state.has_8bit_states);
   }
   if (trains_otherwise)
     replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
@@ -235,22 +235,22 @@ StepPlan changed(StepPlan plan, const Config& config, const RankFixtureSettings&
 
 }  // namespace
 
-RankFixture::RankFixture(const Config& from, const ModelConfig& model, const RankGroups& of,
+RankFixture::RankFixture(const Config& from, const ModelConfig& model, const RankCommunicators& of,
                          Gpu* gpu, const RankFixtureSettings& settings)
     : config(for_ranks(from, of.host_world->size())),
       folder(model_folder(model)),
-      groups(of),
+      communicators(of),
       plan(changed(plan_steps(config, model, of.rank()), config, settings)),
-      memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),
-      train_executor(plan.train.program, plan.train.model, allocated(memory, plan), groups),
-      evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, groups),
+      memory(of.shared_memory_communicator(), swap_of(config, of.rank()), nullptr, gpu),
+      train_executor(plan.train.program, plan.train.model, allocated(memory, plan), communicators),
+      evaluation_executor(plan.evaluate.program, plan.evaluate.model, memory, communicators),
       state(plan, memory),
       rank(of.rank()) {
   state.load(model_folder(model));
 }
 
 RankFixture::RankFixture(const Config& from, const ModelConfig& model, Communicator& group)
-    : RankFixture(from, model, RankGroups::of_one(group)) {}
+    : RankFixture(from, model, RankCommunicators::of_one(group)) {}
 
 StepRun RankFixture::prepared(int64_t step) {
   StepRun run;
@@ -392,7 +392,7 @@ std::vector<std::string> errors_on_ranks(
 }
 
 void run_on_mesh(const StateOptions& mesh,
-                 const std::function<void(Rendezvous&, const RankGroups&)>& body) {
+                 const std::function<void(Rendezvous&, const RankCommunicators&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
   require_no_failures(
       on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
@@ -402,15 +402,15 @@ void run_on_mesh(const StateOptions& mesh,
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
         mine.pipeline_stage = place.pp;
-        const StateGroups groups = state_groups(mine);
-        const OpenGroups open(rendezvous, groups.list, groups.model,
-                              {.timeout = std::chrono::seconds(20)});
-        body(rendezvous, open.groups());
+        const GroupCollection groups = group_collection(mine);
+        const OwnedCommunicators open(rendezvous, groups.list, groups.model,
+                                      {.timeout = std::chrono::seconds(20)});
+        body(rendezvous, open.communicators());
       }));
 }
 
 void run_on_mesh(int replicas, int shards,
-                 const std::function<void(Rendezvous&, const RankGroups&)>& body,
+                 const std::function<void(Rendezvous&, const RankCommunicators&)>& body,
                  int secondary_shards) {
   StateOptions mesh;
   mesh.dp_shard.count = shards;

@@ -86,8 +86,9 @@ struct RankFixtureSettings {
 /// with the weights of model_folder(). It sets `parallel.data` to the size of the group.
 struct RankFixture {
   /// Builds the fixture, on `gpu` (borrowed) if it is given.
-  RankFixture(const Config& config, const ModelConfig& model, const RankGroups& groups,
-              Gpu* gpu = nullptr, const RankFixtureSettings& settings = {});
+  RankFixture(const Config& config, const ModelConfig& model,
+              const RankCommunicators& communicators, Gpu* gpu = nullptr,
+              const RankFixtureSettings& settings = {});
   RankFixture(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// Runs one training step on random batches that depend on `step` and the rank.
@@ -105,11 +106,11 @@ struct RankFixture {
 
   Config config;
   const ModelFolder& folder;
-  RankGroups groups;
+  RankCommunicators communicators;
   StepPlan plan;
   RankMemory memory;
   Executor train_executor;
-  Executor evaluate_executor;
+  Executor evaluation_executor;
   ModelState state;
   int rank;
   /// The batches of the last step.
@@ -162,14 +163,14 @@ std::vector<std::string> errors_on_ranks(
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// Runs `body` on one thread per rank of a mesh, with the rank's groups; the rank in `mesh` is
-/// ignored. Requires that no rank throws.
+/// Runs `body` on one thread per rank of a mesh, with the rank's communicators; the rank in `mesh`
+/// is ignored. Requires that no rank throws.
 void run_on_mesh(const StateOptions& mesh,
-                 const std::function<void(Rendezvous&, const RankGroups&)>& body);
+                 const std::function<void(Rendezvous&, const RankCommunicators&)>& body);
 /// Runs `body` on `replicas` x `shards` ranks: `shards` ranks share each copy of the state. With
 /// `secondary_shards` above 1, that many ranks count as a node with secondary shards.
 void run_on_mesh(int replicas, int shards,
-                 const std::function<void(Rendezvous&, const RankGroups&)>& body,
+                 const std::function<void(Rendezvous&, const RankCommunicators&)>& body,
                  int secondary_shards = 1);
 
 /// Returns the message of the error that `work` throws; "" if it throws none.

@@ -20,7 +20,7 @@ ReplicaCheck check_of(const RankFixture& fixture, Rendezvous& rendezvous) {
       fixture.plan, fixture.memory,
       [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
       [&fixture](std::span<double> numbers) {
-        fixture.groups.host_world
+        fixture.communicators.host_world
             ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
                          ReduceOp::kSum, {"replicas"})
             .wait();
@@ -39,8 +39,8 @@ std::vector<std::string> check_messages(
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
   std::vector<std::string> messages(static_cast<size_t>(mesh.ranks()));
   testing::run_on_mesh(testing::options_of(mesh, config, model),
-                       [&](Rendezvous& rendezvous, const RankGroups& groups) {
-                         RankFixture fixture(config, model, groups);
+                       [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
+                         RankFixture fixture(config, model, communicators);
                          const ReplicaCheck check = check_of(fixture, rendezvous);
                          require(check.compares() == compares, "what ranks hold alike");
                          testing::train_step(fixture, 1);
@@ -153,8 +153,8 @@ TEST_CASE(
     "one") {
   const Config config = testing::config_on_mesh(testing::config_of_stage(0), {.shards = 3});
   const ModelConfig model = testing::model_of_many_blocks();
-  testing::run_on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankFixture fixture(config, model, groups);
+  testing::run_on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
+    RankFixture fixture(config, model, communicators);
     const ReplicaCheck check = check_of(fixture, rendezvous);
     std::mt19937 random(7);
     for (int64_t step = 1; step <= 40; ++step) {

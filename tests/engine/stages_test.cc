@@ -25,8 +25,8 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
   testing::CombinedState whole;
   Config config_on_mesh = config;
   config_on_mesh.parallel.data_replicate = replicas;
-  const auto rank = [&](Rendezvous&, const RankGroups& groups) {
-    RankFixture fixture(config_on_mesh, model, groups, nullptr, {.schedule = schedule});
+  const auto rank = [&](Rendezvous&, const RankCommunicators& communicators) {
+    RankFixture fixture(config_on_mesh, model, communicators, nullptr, {.schedule = schedule});
     testing::train_steps(fixture, kSteps, outcome);
     whole.add(fixture.state.slices());
   };
@@ -255,7 +255,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "coded states, of all tensors or of large ones, give the same bits at all stages and tiers") {
+    "8-bit states, of all tensors or of large ones, give the same bits at all stages and tiers") {
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {
@@ -440,16 +440,17 @@ TEST_CASE("the validation loss depends neither on the stage nor on the tier") {
   for (const int64_t stage : {0, 1, 2, 3})
     for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
       double loss = 0;
-      testing::run_on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-        RankFixture fixture(config, model, groups);
-        fixture.train(1);
-        ForwardRun run;
-        run.micro_batches = {fixture.batches.data(), 1};
-        fixture.evaluate_executor.run_forward(run);
-        if (rendezvous.rank() == 0) loss = run.result.loss_sum;
-        // Training continues as if there had been no evaluation.
-        require(fixture.train(2).result.finite, "evaluation changes nothing");
-      });
+      testing::run_on_mesh(1, kRanks,
+                           [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
+                             RankFixture fixture(config, model, communicators);
+                             fixture.train(1);
+                             ForwardRun run;
+                             run.micro_batches = {fixture.batches.data(), 1};
+                             fixture.evaluation_executor.run_forward(run);
+                             if (rendezvous.rank() == 0) loss = run.result.loss_sum;
+                             // Training continues as if there had been no evaluation.
+                             require(fixture.train(2).result.finite, "evaluation changes nothing");
+                           });
       INFO("stage " << stage << ", " << name);
       losses.push_back(loss);
       REQUIRE(losses.back() == losses.front());

@@ -34,7 +34,7 @@ std::vector<bool> after(const Program& program, InstrId first) {
 /// group.
 bool is_within(const Program& program, const Instr& one, const Instr& other) {
   const auto ranks = [&](const Instr& instr) {
-    std::vector<int> all = program.group(instr.group()).ranks.ranks;
+    std::vector<int> all = program.group(instr.group()).members.ranks;
     std::ranges::sort(all);
     return all;
   };
@@ -68,16 +68,17 @@ TEST_CASE(
   constexpr int kSwapped = 2;  // rank 3 is in the same two groups
   std::vector<std::string> messages(4);
   std::vector<int> blamed(4);
-  testing::run_on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  testing::run_on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankCommunicators& communicators) {
     const auto rank = static_cast<size_t>(rendezvous.rank());
     testing::RankFixtureSettings settings;
     if (rank == kSwapped) settings.mutates = swap_collectives;
     Config config = testing::config_of_stage(2);
     config.parallel.data_replicate = 2;
-    testing::RankFixture fixture(config, testing::model_of_many_blocks(), groups, nullptr,
+    testing::RankFixture fixture(config, testing::model_of_many_blocks(), communicators, nullptr,
                                  settings);
-    groups.host_world->barrier({"start"});
-    for (Communicator* group : groups.distinct()) group->set_timeout(std::chrono::seconds(2));
+    communicators.host_world->barrier({"start"});
+    for (Communicator* group : communicators.distinct())
+      group->set_timeout(std::chrono::seconds(2));
     messages[rank] = testing::message_of([&] { fixture.train(1); });
     blamed[rank] = rendezvous.board().blamed_rank();
   });

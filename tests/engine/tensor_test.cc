@@ -256,7 +256,7 @@ void require_scales_of_blocks(const testing::SavedState& state, const std::strin
 }
 
 TEST_CASE(
-    "coded states have the blocks of whole tensors on every mesh, and move between meshes "
+    "8-bit states have the blocks of whole tensors on every mesh, and move between meshes "
     "unchanged") {
   set_kernel_threads(1);
   struct RunLayout {
@@ -365,7 +365,7 @@ TEST_CASE("tensors that several tensor-parallel ranks hold stay the same on all 
         std::map<std::string, std::vector<std::byte>> held;
         int64_t compared = 0;
         testing::run_on_mesh(options_of(mesh, config, model),
-                             [&](Rendezvous&, const RankGroups& open) {
+                             [&](Rendezvous&, const RankCommunicators& open) {
                                RankFixture fixture(config, model, open);
                                for (const int64_t step : {1, 2, 3})
                                  testing::train_step(fixture, step);

@@ -114,41 +114,41 @@ TEST_CASE(
   }
 }
 
-/// Returns the update parts of a unit's range for tensors with weight decay as `decays` says and
-/// uncoded states.
-std::vector<UpdatePart> parts_by_decay(const Unit& unit, const ModelDescription& model,
-                                       const std::function<bool(const TensorInfo&)>& decays,
-                                       int64_t begin, int64_t end) {
-  return update_parts(
+/// Returns the update kind ranges of a unit's elements for tensors with weight decay as `decays`
+/// says and states that are no codes.
+std::vector<UpdateKindRange> ranges_by_decay(const Unit& unit, const ModelDescription& model,
+                                             const std::function<bool(const TensorInfo&)>& decays,
+                                             int64_t begin, int64_t end) {
+  return update_kind_ranges(
       unit, [&](const Slice& slice) -> UpdateKind { return {decays(model.tensor(slice.tensor))}; },
       begin, end);
 }
 
-UpdatePart part(int64_t begin, int64_t end, bool decay) {
+UpdateKindRange part(int64_t begin, int64_t end, bool decay) {
   return {begin, end, {decay}};
 }
 
 TEST_CASE(
-    "a block's norms and its matrices are separate update parts if only matrices have weight "
+    "a block's norms and its matrices are separate update ranges if only matrices have weight "
     "decay") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   // The tensors are the input norm, qkv, o, post norm, gate and up, and down.
-  CHECK(parts_by_decay(partition.unit(1), model, decays, 0, 20480) ==
-        std::vector<UpdatePart>{part(0, 256, false), part(256, 6400, true), part(6400, 6656, false),
-                                part(6656, 20480, true)});
-  CHECK(parts_by_decay(partition.unit(1), model, decays, 40, 6420) ==
-        std::vector<UpdatePart>{part(40, 256, false), part(256, 6400, true),
-                                part(6400, 6420, false)});
+  CHECK(ranges_by_decay(partition.unit(1), model, decays, 0, 20480) ==
+        std::vector<UpdateKindRange>{part(0, 256, false), part(256, 6400, true),
+                                     part(6400, 6656, false), part(6656, 20480, true)});
+  CHECK(ranges_by_decay(partition.unit(1), model, decays, 40, 6420) ==
+        std::vector<UpdateKindRange>{part(40, 256, false), part(256, 6400, true),
+                                     part(6400, 6420, false)});
   const auto all = [](const TensorInfo&) { return true; };
-  CHECK(parts_by_decay(partition.unit(1), model, all, 0, 20480) ==
-        std::vector<UpdatePart>{part(0, 20480, true)});
-  CHECK(parts_by_decay(partition.unit(3), model, all, 48, 4096) ==
-        std::vector<UpdatePart>{part(48, 4096, false)});  // padding only
-  CHECK(parts_by_decay(partition.unit(3), model, all, 7, 7).empty());
+  CHECK(ranges_by_decay(partition.unit(1), model, all, 0, 20480) ==
+        std::vector<UpdateKindRange>{part(0, 20480, true)});
+  CHECK(ranges_by_decay(partition.unit(3), model, all, 48, 4096) ==
+        std::vector<UpdateKindRange>{part(48, 4096, false)});  // padding only
+  CHECK(ranges_by_decay(partition.unit(3), model, all, 7, 7).empty());
 }
 
-TEST_CASE("update parts cover a shard exactly once and each tensor has its own decay") {
+TEST_CASE("update ranges cover a shard exactly once and each tensor has its own decay") {
   std::mt19937_64 random(31);
   for (int round = 0; round < 100; ++round) {
     const ModelDescription model = random_model(random);
@@ -158,7 +158,8 @@ TEST_CASE("update parts cover a shard exactly once and each tensor has its own d
       const auto [begin, end_of_part] = std::minmax({spot(random), spot(random)});
       const UnitRange shard{begin, end_of_part};
       int64_t end = shard.begin;
-      for (const UpdatePart& range : parts_by_decay(unit, model, decays, shard.begin, shard.end)) {
+      for (const UpdateKindRange& range :
+           ranges_by_decay(unit, model, decays, shard.begin, shard.end)) {
         REQUIRE(range.begin == end);
         REQUIRE(range.end > range.begin);
         end = range.end;
@@ -170,7 +171,7 @@ TEST_CASE("update parts cover a shard exactly once and each tensor has its own d
   }
 }
 
-TEST_CASE("a tensor that straddles blocks is an update part of its own, without padding") {
+TEST_CASE("a tensor that straddles blocks is an update range of its own, without padding") {
   std::mt19937_64 random(32);
   size_t alone = 0;
   for (int round = 0; round < 100; ++round) {
@@ -178,10 +179,10 @@ TEST_CASE("a tensor that straddles blocks is an update part of its own, without 
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
       const auto kind_of = [&](const Slice& slice) -> UpdateKind {
-        return {.coded = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
+        return {.has_8bit_states = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
       };
       std::vector<Slice> left = unit.slices;
-      for (const UpdatePart& range : update_parts(unit, kind_of, 0, unit.padded)) {
+      for (const UpdateKindRange& range : update_kind_ranges(unit, kind_of, 0, unit.padded)) {
         const std::vector<Slice> slices = slices_in(unit, range.begin, range.end);
         std::erase_if(left, [&](const Slice& slice) {
           return std::find(slices.begin(), slices.end(), slice) != slices.end();
@@ -218,26 +219,27 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "matrices with coded states have a unit of their own, and a partly coded parameter has "
+    "matrices with 8-bit states have a unit of their own, and a parameter with some has "
     "another") {
   const ModelDescription model = tiny_llama(true);
-  const auto coded = [](const TensorInfo& tensor) {
+  const auto has_8bit_states = [](const TensorInfo& tensor) {
     return tensor.name.find("q_proj") != std::string::npos ||
            tensor.name.find("down_proj") != std::string::npos;
   };
   size_t codes = 0, both = 0;
-  for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, coded).units) {
+  for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, has_8bit_states).units) {
     size_t with_codes = 0;
-    for (const Slice& slice : unit.slices) with_codes += coded(model.tensor(slice.tensor)) ? 1 : 0;
+    for (const Slice& slice : unit.slices)
+      with_codes += has_8bit_states(model.tensor(slice.tensor)) ? 1 : 0;
     INFO(unit.name);
-    if (unit.has_coded_states && unit.has_plain_states) {
+    if (unit.has_8bit_states && unit.has_plain_states) {
       ++both;
       REQUIRE(unit.slices.size() == 3);  // q, k, v
-      REQUIRE(unit.name.ends_with(".partly_coded"));
+      REQUIRE(unit.name.ends_with(".partly_8bit"));
     } else {
-      REQUIRE(with_codes == (unit.has_coded_states ? unit.slices.size() : 0));
-      REQUIRE(unit.name.ends_with(".coded") == unit.has_coded_states);
-      codes += unit.has_coded_states ? 1 : 0;
+      REQUIRE(with_codes == (unit.has_8bit_states ? unit.slices.size() : 0));
+      REQUIRE(unit.name.ends_with(".8bit") == unit.has_8bit_states);
+      codes += unit.has_8bit_states ? 1 : 0;
     }
   }
   REQUIRE(codes > 0);

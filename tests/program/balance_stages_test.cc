@@ -16,69 +16,69 @@ using namespace testing;
 
 using Counts = std::vector<int64_t>;
 
-/// Returns the weight of each part if the parts have `counts` blocks; embedding and head are in the
-/// first and the last part.
-std::vector<double> parts_of(const std::vector<double>& weights, const Counts& counts) {
-  std::vector<double> parts;
+/// Returns the weight of each chunk if the chunks have `counts` blocks; embedding and head are in
+/// the first and the last chunk.
+std::vector<double> weights_of(const std::vector<double>& weights, const Counts& counts) {
+  std::vector<double> chunks;
   size_t at = 1;
   for (const int64_t count : counts) {
-    parts.push_back(0);
-    for (int64_t i = 0; i < count; ++i) parts.back() += weights[at++];
+    chunks.push_back(0);
+    for (int64_t i = 0; i < count; ++i) chunks.back() += weights[at++];
   }
-  parts.front() += weights.front();
-  parts.back() += weights.back();
-  return parts;
+  chunks.front() += weights.front();
+  chunks.back() += weights.back();
+  return chunks;
 }
 
-/// Returns what a cut minimizes, in order of importance: the heaviest part, the sum of squares, and
-/// the numbers of blocks of the first parts.
+/// Returns what a cut minimizes, in order of importance: the heaviest chunk, the sum of squares,
+/// and the numbers of blocks of the first chunks.
 std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
                                            const Counts& counts) {
-  const std::vector<double> parts = parts_of(weights, counts);
-  return {*std::max_element(parts.begin(), parts.end()),
-          std::inner_product(parts.begin(), parts.end(), parts.begin(), 0.0), counts};
+  const std::vector<double> chunks = weights_of(weights, counts);
+  return {*std::max_element(chunks.begin(), chunks.end()),
+          std::inner_product(chunks.begin(), chunks.end(), chunks.begin(), 0.0), counts};
 }
 
-/// Lists every way to cut `blocks` blocks into `parts` parts of at least one.
-void all_cuts(int64_t blocks, int parts, Counts& begun,
+/// Lists every way to cut `blocks` blocks into `chunks` chunks of at least one.
+void all_cuts(int64_t blocks, int chunks, Counts& begun,
               const std::function<void(const Counts&)>& see) {
-  if (parts == 1) {
+  if (chunks == 1) {
     begun.push_back(blocks);
     see(begun);
     begun.pop_back();
     return;
   }
-  for (int64_t count = 1; count <= blocks - parts + 1; ++count) {
+  for (int64_t count = 1; count <= blocks - chunks + 1; ++count) {
     begun.push_back(count);
-    all_cuts(blocks - count, parts - 1, begun, see);
+    all_cuts(blocks - count, chunks - 1, begun, see);
     begun.pop_back();
   }
 }
 
-TEST_CASE("no other cut has a lighter heaviest part, or the same one and more even parts") {
+TEST_CASE("no other cut has a lighter heaviest chunk, or the same one and more even chunks") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {
     const auto blocks = static_cast<int64_t>(1 + random() % 10);
-    const int parts = static_cast<int>(1 + random() % static_cast<uint64_t>(blocks));
+    const int chunks = static_cast<int>(1 + random() % static_cast<uint64_t>(blocks));
     // The weights are multiples of 1/16 of the heaviest one, so that they can be compared exactly.
     std::vector<double> weights{16};
     for (int64_t l = 0; l <= blocks; ++l)
       weights.push_back(random() % 3 == 0 ? static_cast<double>(random() % 17) : 4);
     std::shuffle(weights.begin(), weights.end(), random);
     Counts best, begun;
-    all_cuts(blocks, parts, begun, [&](const Counts& counts) {
+    all_cuts(blocks, chunks, begun, [&](const Counts& counts) {
       if (best.empty() || rank_of(weights, counts) < rank_of(weights, best)) best = counts;
     });
-    REQUIRE(balanced_blocks(weights, parts) == best);
+    REQUIRE(balanced_blocks(weights, chunks) == best);
   }
 }
 
-TEST_CASE("equal blocks are shared out equally, fewer in the first parts") {
-  const auto equal = [](size_t blocks, int parts, double embedding, double head) {
+TEST_CASE("equal blocks are shared out equally, fewer in the first chunks") {
+  const auto equal = [](size_t blocks, int chunks, double embedding, double head) {
     std::vector<double> weights(blocks + 2, 1.0);
     weights.front() = embedding;
     weights.back() = head;
-    return balanced_blocks(weights, parts);
+    return balanced_blocks(weights, chunks);
   };
   CHECK(equal(8, 4, 0, 0) == Counts{2, 2, 2, 2});
   CHECK(equal(10, 4, 0, 0) == Counts{2, 2, 3, 3});
@@ -108,7 +108,7 @@ TEST_CASE("many layers are cut as evenly as few layers") {
   CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 5000);
 }
 
-TEST_CASE("embedding and head come on top of the blocks of the first and last part") {
+TEST_CASE("embedding and head come on top of the blocks of the first and last chunk") {
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kLoop, {1, 3, 2, 2});
   CHECK(layout.layers(0, 10) == LayerRange{0, 2});
   CHECK(layout.layers(1, 10) == LayerRange{2, 5});
@@ -125,8 +125,8 @@ ModelDescription model_of(const ModelConfig& config, const RecomputeOptions& rec
 
 Counts blocks_of(const ModelDescription& model, const PipelineLayout& layout) {
   Counts counts;
-  for (int part = 0; part < layout.parts(); ++part) {
-    const LayerRange range = layout.layers(part, static_cast<int32_t>(model.layers.size()));
+  for (int chunk = 0; chunk < layout.model_chunks(); ++chunk) {
+    const LayerRange range = layout.layers(chunk, static_cast<int32_t>(model.layers.size()));
     counts.push_back(
         std::count_if(model.layers.begin() + range.first, model.layers.begin() + range.end,
                       [](const Layer& layer) { return layer.kind == LayerKind::kBlock; }));
@@ -181,11 +181,11 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   CHECK(again.backward < once.backward + once.forward);
 }
 
-TEST_CASE("a part costs as much as its layers together") {
+TEST_CASE("a chunk costs as much as its layers together") {
   const ModelDescription model = model_of(small_config(6, false));
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kV, {1, 2, 1, 2});
-  const std::vector<PhaseSeconds> parts = part_costs(model, layout);
-  REQUIRE(parts.size() == 4);
+  const std::vector<PhaseSeconds> chunks = chunk_costs(model, layout);
+  REQUIRE(chunks.size() == 4);
   PhaseSeconds all;
   for (const Layer& layer : model.layers) {
     const PhaseSeconds costs = phase_costs(model.graph_of(layer));
@@ -196,7 +196,7 @@ TEST_CASE("a part costs as much as its layers together") {
   }
   const auto sum = [&](double PhaseSeconds::*phase) {
     double total = 0;
-    for (const PhaseSeconds& part : parts) total += part.*phase;
+    for (const PhaseSeconds& chunk : chunks) total += chunk.*phase;
     return total;
   };
   CHECK(sum(&PhaseSeconds::forward) == all.forward);
@@ -204,8 +204,8 @@ TEST_CASE("a part costs as much as its layers together") {
   CHECK(sum(&PhaseSeconds::input_grad) == all.input_grad);
   CHECK(sum(&PhaseSeconds::weight_grad) == all.weight_grad);
   const PhaseSeconds block = phase_costs(model.graph_of(model.layers[1]));
-  CHECK(parts[1].weight_grad == 2 * block.weight_grad);
-  CHECK(parts[2].forward == block.forward);
+  CHECK(chunks[1].weight_grad == 2 * block.weight_grad);
+  CHECK(chunks[2].forward == block.forward);
   CHECK(block.weight_grad > 0);
 }
 

@@ -27,8 +27,8 @@ TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exac
       INFO("bucket of " << size << "\n" << program_text(program));
       int64_t end = 0;
       // Gradients are stored in the order of backward, so buckets follow each other without gaps.
-      for (const std::vector<Range>& bucket : gradient_reduces(program))
-        for (const Range& range : bucket) {
+      for (const std::vector<BufferRange>& bucket : gradient_reduces(program))
+        for (const BufferRange& range : bucket) {
           REQUIRE(gradient_offset(program, range) == end);
           end += range.bytes;
         }
@@ -54,10 +54,10 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
         wanted.back() += elements;
       }
       std::vector<int64_t> found;
-      for (const std::vector<Range>& bucket :
+      for (const std::vector<BufferRange>& bucket :
            gradient_reduces(built.step({.bucket_elements = size}))) {
         found.push_back(0);
-        for (const Range& range : bucket) found.back() += range.bytes / 4;
+        for (const BufferRange& range : bucket) found.back() += range.bytes / 4;
       }
       REQUIRE(found == wanted);
     }
@@ -72,13 +72,13 @@ TEST_CASE("a bucket is reduced right after the backward that writes its last gra
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 2, .bucket_elements = size});
       for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
-        const std::vector<Range>& bucket = program.instrs[i].writes;
+        const std::vector<BufferRange>& bucket = program.instrs[i].writes;
         if (!is_gradient(program, bucket[0])) continue;
         size_t last_write = 0;
         for (const size_t b : all_of(program, InstrKind::kBackward))
-          for (const Range& write : program.instrs[b].writes)
+          for (const BufferRange& write : program.instrs[b].writes)
             if (std::any_of(bucket.begin(), bucket.end(),
-                            [&](const Range& range) { return overlaps(write, range); }))
+                            [&](const BufferRange& range) { return overlaps(write, range); }))
               last_write = b;
         size_t before = i - 1;
         while (program.instrs[before].kind == InstrKind::kAllReduce) --before;
@@ -124,7 +124,7 @@ TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separ
   CHECK(buckets[0].elements == 1024);
   CHECK(buckets[0].collective.reads == buckets[0].collective.writes);
   CHECK(buckets[0].collective.writes ==
-        std::vector<Range>{{0, 0, 2048}, {0, 3072, 1024}, {0, 2048, 1024}});
+        std::vector<BufferRange>{{0, 0, 2048}, {0, 3072, 1024}, {0, 2048, 1024}});
 }
 
 TEST_CASE("small units do not break the buckets of large ones, and have their own") {

@@ -18,7 +18,7 @@ struct Bytes {
   }
 };
 
-Bytes bytes_of(const Program& program, const Range& range) {
+Bytes bytes_of(const Program& program, const BufferRange& range) {
   const Buffer& buffer = program.at(range.buffer);
   if (buffer.persistent)
     return {static_cast<size_t>(range.buffer), range.offset, range.offset + range.bytes};
@@ -43,7 +43,7 @@ bool conflict(const Access& a, const Access& b) {
          any_overlap(a.reads, b.writes);
 }
 
-std::vector<Bytes> bytes_of(const Program& program, const std::vector<Range>& ranges) {
+std::vector<Bytes> bytes_of(const Program& program, const std::vector<BufferRange>& ranges) {
   std::vector<Bytes> all(ranges.size());
   for (size_t i = 0; i < ranges.size(); ++i) all[i] = bytes_of(program, ranges[i]);
   return all;
@@ -124,19 +124,19 @@ bool reads_only_own_bytes(const Program& program) {
   std::array<std::vector<BufferId>, kArenaCount> held;
   for (size_t a = 0; a < kArenaCount; ++a)
     held[a].assign(static_cast<size_t>(program.arena_bytes[a] / 4 + 1), -1);
-  const auto places = [&](const Range& range) {
+  const auto places = [&](const BufferRange& range) {
     const Buffer& buffer = program.at(range.buffer);
     auto& arena = held[static_cast<size_t>(arena_of(buffer))];
     const auto begin = arena.begin() + (buffer.arena_offset + range.offset) / 4;
     return std::pair(begin, begin + (range.bytes + 3) / 4);
   };
   for (const Instr& instr : program.instrs) {
-    for (const Range& range : instr.reads) {
+    for (const BufferRange& range : instr.reads) {
       if (program.at(range.buffer).persistent) continue;
       const auto [begin, end] = places(range);
       if (std::any_of(begin, end, [&](BufferId id) { return id != range.buffer; })) return false;
     }
-    for (const Range& range : instr.writes) {
+    for (const BufferRange& range : instr.writes) {
       if (program.at(range.buffer).persistent) continue;
       const auto [begin, end] = places(range);
       std::fill(begin, end, range.buffer);

@@ -27,7 +27,7 @@ TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it 
   CHECK(check(program).empty());
   const Instr& reduce = program.instrs.back();
   CHECK(reduce.writes ==
-        std::vector<Range>{{buffer_named(program, buffer_names::kLoss), 0, kLossSlots * 8}});
+        std::vector<BufferRange>{{buffer_named(program, buffer_names::kLoss), 0, kLossSlots * 8}});
   CHECK(reduce.waits == std::vector<InstrId>{8});
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("a logits step runs forward once and keeps one row of logits per token
   CHECK(&logits == &program.at(find_result(program)));
   CHECK(logits.bytes == 6 * 32 * 4);
   CHECK(program.instrs.back().writes.back() ==
-        Range{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});
+        BufferRange{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});
   CHECK(check(program).empty());
 }
 

@@ -20,7 +20,7 @@ std::vector<std::vector<size_t>> instrs_by_buffer(const Program& program) {
   std::vector<std::vector<size_t>> out(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
-      for (const Range& range : *ranges) out[static_cast<size_t>(range.buffer)].push_back(i);
+      for (const BufferRange& range : *ranges) out[static_cast<size_t>(range.buffer)].push_back(i);
   }
   return out;
 }
@@ -276,14 +276,14 @@ constexpr int64_t kUnit = 128 << 10;
 Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
   Program program;
   program.groups = {
-      {.ranks = {.label = "dp_shard", .ranks = {0, 1}}, .place = {.count = 2}},
-      {.ranks = {.label = "tp", .ranks = {0, 2}, .spans = {{{MeshAxis::kTensor}, 2, 1}}},
+      {.members = {.label = "dp_shard", .ranks = {0, 1}}, .place = {.count = 2}},
+      {.members = {.label = "tp", .ranks = {0, 2}, .spans = {{{MeshAxis::kTensor}, 2, 1}}},
        .place = {.count = 2}}};
   for (const auto& [group, weight] : groups_and_weights) {
     const auto buffer = static_cast<BufferId>(program.buffers.size());
     program.buffers.push_back(
         {.name = cat("b", buffer), .bytes = weight * kUnit, .peer_visible = true});
-    const Range whole{buffer, 0, weight * kUnit};
+    const BufferRange whole{buffer, 0, weight * kUnit};
     program.instrs.push_back({.kind = InstrKind::kAllReduce,
                               .lane = lane_of(group),
                               .reads = {whole},
@@ -348,7 +348,7 @@ TEST_CASE("a rank maps a bounded part of a message at a time") {
 TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
   const Program program = reductions({{0, 2}, {1, 6}});
   CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) {
-          return !group.ranks.runs_within({MeshAxis::kTensor});
+          return !group.members.runs_within({MeshAxis::kTensor});
         }) == kUnit + kShmReadAround);
 }
 

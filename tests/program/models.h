@@ -104,7 +104,7 @@ inline BufferId buffer_named(const Program& program, const std::string& name) {
   throw std::logic_error("no buffer " + name);
 }
 
-inline bool is_gradient(const Program& program, const Range& range) {
+inline bool is_gradient(const Program& program, const BufferRange& range) {
   return program.at(range.buffer).category == Category::kGradients;
 }
 
@@ -121,12 +121,12 @@ inline int64_t gradient_bytes(const Program& program) {
 
 /// Returns the offset of a range in a rank's gradients, in bytes, as if their buffers followed each
 /// other.
-inline int64_t gradient_offset(const Program& program, const Range& range) {
+inline int64_t gradient_offset(const Program& program, const BufferRange& range) {
   return gradient_bytes(program, static_cast<size_t>(range.buffer)) + range.offset;
 }
 
 /// Returns the range of gradients that begins at an offset of gradient_offset().
-inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes) {
+inline BufferRange gradients_at(const Program& program, int64_t offset, int64_t bytes) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
     if (program.at(b).category != Category::kGradients) continue;
     if (offset < program.at(b).bytes) return {b, offset, bytes};
@@ -136,8 +136,8 @@ inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes)
 }
 
 /// Returns the ranges of gradients that each all-reduce sums, in the order of the program.
-inline std::vector<std::vector<Range>> gradient_reduces(const Program& program) {
-  std::vector<std::vector<Range>> found;
+inline std::vector<std::vector<BufferRange>> gradient_reduces(const Program& program) {
+  std::vector<std::vector<BufferRange>> found;
   for (const size_t i : all_of(program, InstrKind::kAllReduce))
     if (is_gradient(program, program.instrs[i].writes[0]))
       found.push_back(program.instrs[i].writes);
@@ -205,7 +205,7 @@ inline Program program_of_touches(const std::vector<Touch>& touches) {
 
 /// Returns the program of a rank that exchanges 4096 bytes by each kind of instruction: all-to-all,
 /// shift by `by` ranks, and counted rows of `row_elements` elements.
-inline Program exchanges(MemberIndex place, int by, int64_t row_elements = 8) {
+inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
@@ -227,7 +227,7 @@ inline Program exchanges(MemberIndex place, int by, int64_t row_elements = 8) {
   RankGroup all{.label = "cp", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
-  const Range in = program.whole(0), out = program.whole(1);
+  const BufferRange in = program.whole(0), out = program.whole(1);
   program.instrs = {make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
                     make_collective(InstrKind::kShift, {.group = 0, .shift = by}, in, out),
                     make_collective(InstrKind::kCountedAllToAll,
@@ -254,7 +254,7 @@ inline std::vector<std::string> check(const Program& program) {
   const int rank =
       program.groups.empty()
           ? 0
-          : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
+          : program.groups[0].members.ranks[static_cast<size_t>(program.groups[0].place.index)];
   const RankProgram ranks[] = {{rank, &program}};
   return check_programs(std::span<const RankProgram>(ranks));
 }
@@ -262,7 +262,7 @@ inline std::vector<std::string> check(const Program& program) {
 /// Returns the axes of a group of the program ("dp_shard"). group_along() returns the group along
 /// these axes, or kNoGroup.
 inline std::string axes_in(const Program& program, GroupId group) {
-  return program.group(group).ranks.label;
+  return program.group(group).members.label;
 }
 inline GroupId group_along(const Program& program, const std::string& axes) {
   for (size_t g = 0; g < program.groups.size(); ++g)

@@ -11,9 +11,9 @@ namespace {
 
 using namespace testing;
 
-bool ranges_overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
-  for (const Range& x : a)
-    for (const Range& y : b)
+bool ranges_overlap(const std::vector<BufferRange>& a, const std::vector<BufferRange>& b) {
+  for (const BufferRange& x : a)
+    for (const BufferRange& y : b)
       if (overlaps(x, y)) return true;
   return false;
 }
@@ -253,7 +253,7 @@ std::vector<std::string> lists_of(const Program& program) {
     if (instr.runs_ops()) text += cat(" ", instr.ops().first_op, "+", instr.ops().op_count);
     for (const auto* ranges : {&instr.reads, &instr.writes})
       if (instr.is_collective())
-        for (const Range& range : *ranges) text += cat(" ", range.bytes);
+        for (const BufferRange& range : *ranges) text += cat(" ", range.bytes);
     all.push_back(text);
   }
   return all;

@@ -58,20 +58,20 @@ TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
   CHECK(mesh.coordinate(6).pp == 1);
 }
 
-TEST_CASE("a model with fewer layers than parts is refused with the arithmetic") {
+TEST_CASE("a model with fewer layers than chunks is refused with the arithmetic") {
   CHECK(refusal(pipeline_config(4), 4) == "accepted");
   CHECK(refusal(pipeline_config(1), 1) == "accepted");
   CHECK(refusal(pipeline_config(8), 6) ==
-        "2: the model's 6 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
+        "2: the model's 6 decoder layers cannot be cut into 8 chunks (pipeline 8)\n"
         "  remedy: use parallel.pipeline 6 or less");
   CHECK(refusal(pipeline_config(4, PipelineSchedule::kInterleaved, 3), 7) ==
-        "2: the model's 7 decoder layers cannot be cut into 12 parts (pipeline 4 × virtual_stages "
+        "2: the model's 7 decoder layers cannot be cut into 12 chunks (pipeline 4 × virtual_stages "
         "3)\n"
         "  remedy: use parallel.pipeline 2 or less");
-  CHECK(
-      refusal(pipeline_config(2, PipelineSchedule::kZbV, 2), 3) ==
-      "2: the model's 3 decoder layers cannot be cut into 4 parts (pipeline 2 × virtual_stages 2)\n"
-      "  remedy: use fewer parts, or another kind of parallelism");
+  CHECK(refusal(pipeline_config(2, PipelineSchedule::kZbV, 2), 3) ==
+        "2: the model's 3 decoder layers cannot be cut into 4 chunks (pipeline 2 × virtual_stages "
+        "2)\n"
+        "  remedy: use fewer chunks, or another kind of parallelism");
   CHECK(refusal(pipeline_config(2, PipelineSchedule::kInterleaved, INT64_MAX), 7) != "accepted");
 }
 
@@ -105,8 +105,8 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   const std::vector<int32_t> best = ends("best");
   CHECK(best[1] > 9);  // the head costs as much as several blocks
   CHECK(best[0] > 2);
-  CHECK(pipeline_layout(pipeline_config(1), training_model(pipeline_config(1), small, 0)).parts() ==
-        1);
+  CHECK(pipeline_layout(pipeline_config(1), training_model(pipeline_config(1), small, 0))
+            .model_chunks() == 1);
 }
 
 TEST_CASE("too few micro-batches are reported, with what they cost") {
@@ -117,12 +117,12 @@ TEST_CASE("too few micro-batches are reported, with what they cost") {
   // The bubble is 1 of 8 + 1 slots.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 7 with pipeline 2: stages are idle 12 % of a step (schedule "
-        "1f1b, equal parts); raise it to 8 for 11 %");
+        "1f1b, equal chunks); raise it to 8 for 11 %");
   config = pipeline_config(4, PipelineSchedule::kInterleaved, 2);
   // The bubbles are 3 / 2 of 8 + 3 / 2 slots, and of 16 + 3 / 2.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 8 with pipeline 4: stages are idle 16 % of a step (schedule "
-        "interleaved, equal parts); raise it to 16 for 9 %");
+        "interleaved, equal chunks); raise it to 16 for 9 %");
 }
 
 }  // namespace

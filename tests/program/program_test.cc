@@ -232,8 +232,8 @@ TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % o
 TEST_CASE(
     "SmolLM2's gradients are reduced in buckets of one layer, the embedding's last and alone") {
   const PartitionedModel built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
-  std::vector<Range> ranges;
-  for (const std::vector<Range>& bucket :
+  std::vector<BufferRange> ranges;
+  for (const std::vector<BufferRange>& bucket :
        gradient_reduces(built.step({.bucket_elements = 5'000'000}))) {
     REQUIRE(bucket.size() == 1);
     ranges.push_back(bucket[0]);

@@ -13,8 +13,8 @@
 namespace ftrun::testing {
 
 /// ScheduleGolden is a schedule of another system, read from schedules.json in the reference
-/// material: the actions of each stage, and the times of a run with equal parts. There, each phase
-/// of a part takes one unit of time, a whole backward pass two, and transfers none.
+/// material: the actions of each stage, and the times of a run with equal chunks. There, each phase
+/// of a chunk takes one unit of time, a whole backward pass two, and transfers none.
 struct ScheduleGolden {
   PipelineSchedule kind = PipelineSchedule::kGpipe;
   int stages = 0;

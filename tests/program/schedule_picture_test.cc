@@ -10,10 +10,10 @@ namespace ftrun {
 namespace {
 
 std::string picture(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
-                    size_t width, PhaseSeconds part = {1, 2, 1, 1}) {
-  const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
+                    size_t width, PhaseSeconds of_chunk = {1, 2, 1, 1}) {
+  const std::vector<PhaseSeconds> by_chunk(static_cast<size_t>(stages * chunks), of_chunk);
   return schedule_picture(simulate_timeline(make_schedules(kind, stages, chunks, micro_batches),
-                                            traits_of(kind).placement, parts),
+                                            traits_of(kind).placement, by_chunk),
                           width);
 }
 
@@ -36,7 +36,7 @@ TEST_CASE("a picture has a row for each stage and a column for each moment") {
         "stage 1 | ...F0 I0 F1 I1 W0 W1  |\n");
 }
 
-TEST_CASE("the parts of a stage are marked with letters") {
+TEST_CASE("the chunks of a stage are marked with letters") {
   CHECK(picture(PipelineSchedule::kZbV, 2, 2, 1, 80) ==
         "stage 0 | F0a ........F0b I0b W0b ........I0a W0a  |\n"
         "stage 1 | ....F0a F0b ........I0b W0b I0a W0a .... |\n");
@@ -132,10 +132,10 @@ TEST_CASE("the start of a deep pipeline is drawn up to the first backward pass o
 }
 
 TEST_CASE("actions too short for a name are drawn without one") {
-  const std::vector<PhaseSeconds> parts{{1e-6, 2e-6, 1e-6, 1e-6}, {1, 2, 1, 1}};
+  const std::vector<PhaseSeconds> by_chunk{{1e-6, 2e-6, 1e-6, 1e-6}, {1, 2, 1, 1}};
   const std::string drawn =
       schedule_picture(simulate_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 2),
-                                         ChunkPlacement::kLoop, parts),
+                                         ChunkPlacement::kLoop, by_chunk),
                        60);
   CHECK(drawn ==
         "stage 0 | .................. |\n"

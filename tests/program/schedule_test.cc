@@ -119,16 +119,19 @@ TEST_CASE("the traits of schedules agree with their actions") {
   }
 }
 
-/// Done holds what has run: phase, part of the model, and micro-batch. Whole backward passes count
-/// as input gradients.
+/// Done holds what has run: phase, model chunk, and micro-batch. Whole backward passes count as
+/// input gradients.
 using Done = std::set<std::tuple<Phase, int, int32_t>>;
 
-bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_batch) {
+bool can_run(const Done& done, Phase phase, int model_chunk, int model_chunks,
+             int32_t micro_batch) {
   if (phase == Phase::kForward)
-    return part == 0 || done.contains({Phase::kForward, part - 1, micro_batch});
-  if (phase == Phase::kWeightGrad) return done.contains({Phase::kInputGrad, part, micro_batch});
-  return done.contains({Phase::kForward, part, micro_batch}) &&
-         (part + 1 == parts || done.contains({Phase::kInputGrad, part + 1, micro_batch}));
+    return model_chunk == 0 || done.contains({Phase::kForward, model_chunk - 1, micro_batch});
+  if (phase == Phase::kWeightGrad)
+    return done.contains({Phase::kInputGrad, model_chunk, micro_batch});
+  return done.contains({Phase::kForward, model_chunk, micro_batch}) &&
+         (model_chunk + 1 == model_chunks ||
+          done.contains({Phase::kInputGrad, model_chunk + 1, micro_batch}));
 }
 
 /// Runs the lists of all stages as far as possible; returns the number of actions that ran.
@@ -146,10 +149,11 @@ size_t run_all(PipelineSchedule kind, int stages, int chunks, int32_t count) {
       const auto s = static_cast<size_t>(stage);
       for (; at[s] < lists[s].size(); ++at[s], ++ran) {
         const ScheduleAction& action = lists[s][at[s]];
-        const int part = layout.part_of(stage, action.chunk);
-        if (!can_run(done, action.phase, part, layout.parts(), action.micro_batch)) break;
-        done.insert({action.phase == Phase::kBackward ? Phase::kInputGrad : action.phase, part,
-                     action.micro_batch});
+        const int model_chunk = layout.model_chunk_of(stage, action.chunk);
+        if (!can_run(done, action.phase, model_chunk, layout.model_chunks(), action.micro_batch))
+          break;
+        done.insert({action.phase == Phase::kBackward ? Phase::kInputGrad : action.phase,
+                     model_chunk, action.micro_batch});
       }
     }
   }
@@ -221,7 +225,7 @@ TEST_CASE("deferred weight gradients find what input gradients saved for them, e
   for (const Buffer& buffer : program.buffers) deferred += buffer.name.starts_with("deferred.");
   CHECK(deferred == 3);
   // No value is kept for weight gradients that do not read it.
-  const auto early = [&](const Range& range) {
+  const auto early = [&](const BufferRange& range) {
     return program.buffers[static_cast<size_t>(range.buffer)].name.starts_with(
         "saved_for_input_grad.");
   };

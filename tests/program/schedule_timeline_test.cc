@@ -13,20 +13,21 @@ namespace {
 using namespace testing;
 
 ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
-                          const PhaseSeconds& part = {1, 2, 1, 1}, double transfer = 0) {
-  const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
+                          const PhaseSeconds& of_chunk = {1, 2, 1, 1}, double transfer = 0) {
+  const std::vector<PhaseSeconds> by_chunk(static_cast<size_t>(stages * chunks), of_chunk);
   return simulate_timeline(make_schedules(kind, stages, chunks, micro_batches),
-                           traits_of(kind).placement, parts, transfer);
+                           traits_of(kind).placement, by_chunk, transfer);
 }
 
-TEST_CASE("timelines of equal parts agree with another simulator", "[.needs-reference]") {
+TEST_CASE("timelines of equal chunks agree with another simulator", "[.needs-reference]") {
   size_t compared = 0;
   for (const ScheduleGolden& golden : schedule_goldens()) {
     INFO(text(golden));
     const auto lists =
         make_schedules(golden.kind, golden.stages, golden.chunks, golden.micro_batches);
-    const ScheduleTimeline line = simulate_timeline(
-        lists, traits_of(golden.kind).placement, equal_part_seconds(golden.stages * golden.chunks));
+    const ScheduleTimeline line =
+        simulate_timeline(lists, traits_of(golden.kind).placement,
+                          equal_chunk_seconds(golden.stages * golden.chunks));
     const double work = golden.run.at("work");
     REQUIRE(line.makespan == golden.run.at("makespan").get<double>());
     REQUIRE(line.makespan - work == golden.run.at("bubble").get<double>());
@@ -84,10 +85,10 @@ TEST_CASE("bubbles agree with the papers' formulas") {
       const int chunks =
           fixed_chunks(kind) > 0 ? fixed_chunks(kind) : static_cast<int>(2 + random() % 3);
       const auto count = static_cast<int32_t>(stages * (2 + random() % 4));
-      const PhaseSeconds part = random_seconds(random);
-      const PhaseSeconds share{part.forward * chunks, part.backward * chunks,
-                               part.input_grad * chunks, part.weight_grad * chunks};
-      const ScheduleTimeline line = timeline(kind, stages, chunks, count, part);
+      const PhaseSeconds of_chunk = random_seconds(random);
+      const PhaseSeconds share{of_chunk.forward * chunks, of_chunk.backward * chunks,
+                               of_chunk.input_grad * chunks, of_chunk.weight_grad * chunks};
+      const ScheduleTimeline line = timeline(kind, stages, chunks, count, of_chunk);
       const double work = count * (share.forward + share.backward);
       // The paper's formula for the V counts the time from each stage's own first to last action,
       // because no stage waits for others before the optimizer.
@@ -95,8 +96,8 @@ TEST_CASE("bubbles agree with the papers' formulas") {
       if (kind == PipelineSchedule::kZbV)
         for (const StageTimeline& stage : line.stages) span = std::max(span, stage.own_span());
       INFO(static_cast<int>(kind) << ", stages " << stages << ", chunks " << chunks << ", " << count
-                                  << ": " << part.forward << " " << part.input_grad << " "
-                                  << part.weight_grad);
+                                  << ": " << of_chunk.forward << " " << of_chunk.input_grad << " "
+                                  << of_chunk.weight_grad);
       REQUIRE(span - work == bubble(kind, stages, chunks, share));
     }
 }
@@ -153,10 +154,10 @@ TEST_CASE("each action begins when the one before it has ended and its inputs ar
   CHECK(line.idle_share() == Approx(4.0 / 12));
 }
 
-TEST_CASE("with unequal parts, the slowest stage is never idle once its inputs arrive in time") {
-  const std::vector<PhaseSeconds> parts{{1, 2, 1, 1}, {3, 6, 3, 3}};
+TEST_CASE("with unequal chunks, the slowest stage is never idle once its inputs arrive in time") {
+  const std::vector<PhaseSeconds> by_chunk{{1, 2, 1, 1}, {3, 6, 3, 3}};
   const ScheduleTimeline line = simulate_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 8),
-                                                  ChunkPlacement::kLoop, parts);
+                                                  ChunkPlacement::kLoop, by_chunk);
   CHECK(line.makespan == 1 + 8 * 9 + 2);
   CHECK(line.stages[1].own_span() == line.stages[1].busy);
   CHECK(line.idle_share(0) == Approx(1 - 24.0 / 75));
@@ -165,7 +166,7 @@ TEST_CASE("with unequal parts, the slowest stage is never idle once its inputs a
 TEST_CASE("lists that wait for each other have no timeline") {
   auto lists = make_schedules(PipelineSchedule::k1F1B, 2, 1, 2);
   std::swap(lists[1][0], lists[1][1]);
-  CHECK_THROWS(simulate_timeline(lists, ChunkPlacement::kLoop, equal_part_seconds(2)));
+  CHECK_THROWS(simulate_timeline(lists, ChunkPlacement::kLoop, equal_chunk_seconds(2)));
 }
 
 }  // namespace

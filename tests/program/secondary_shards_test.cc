@@ -38,7 +38,7 @@ std::vector<const Instr*> gathers_of(const Program& program) {
   return found;
 }
 
-bool is_secondary(const Program& program, const Range& range) {
+bool is_secondary(const Program& program, const BufferRange& range) {
   return program.at(range.buffer).name == buffer_names::kSecondary;
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("a rank keeps its own part of the node's copy, for units that are gath
     std::set<UnitId> kept;
     int64_t bytes = 0;
     for (const Instr* copy : copies_of_parts(program)) {
-      const Range& from = copy->reads[0];
+      const BufferRange& from = copy->reads[0];
       REQUIRE(program.at(from.buffer).bytes == 2 * from.bytes);
       REQUIRE(from.offset == static_cast<int64_t>(rank % 2) * from.bytes);
       REQUIRE(copy->writes[0].offset == bytes);

@@ -177,12 +177,12 @@ int64_t counted_by_norm(const StepCase& step_case) {
 /// Returns whether an instruction reads only parameters, or data derived from them, and writes
 /// nothing that outlives the step, except secondary shards.
 bool brings_parameters_only(const Program& program, const Instr& instr) {
-  const auto is_way = [&](const Range& range) {
+  const auto is_way = [&](const BufferRange& range) {
     const Buffer& buffer = program.at(range.buffer);
     return buffer.category == Category::kParameters || buffer.category == Category::kBuckets ||
            buffer.category == Category::kStaging;
   };
-  const auto is_kept = [&](const Range& range) {
+  const auto is_kept = [&](const BufferRange& range) {
     const auto& persistent = program.at(range.buffer).persistent;
     return persistent && persistent != Persistent::kSecondaryShards;
   };
@@ -240,8 +240,8 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
         const Program& program = steps[static_cast<size_t>(replica * ranks + rank)].program;
         for (const size_t i : all_of(program, InstrKind::kGradientNorm)) {
           const Instr& instr = program.instrs[i];
-          for (const Range& range : instr.writes) REQUIRE(++slots[range.offset] == 1);
-          for (const Range& range : instr.reads) elements += element_count(program, range);
+          for (const BufferRange& range : instr.writes) REQUIRE(++slots[range.offset] == 1);
+          for (const BufferRange& range : instr.reads) elements += element_count(program, range);
         }
       }
       REQUIRE(elements == counted_by_norm(step_case));
@@ -335,7 +335,7 @@ TEST_CASE("collectives work on memory that peers can see") {
     for (const Instr& instr : program.instrs) {
       if (!instr.is_collective() || (instr.unit < 0 && instr.layer < 0)) continue;
       // Ranges that are sent must be visible to peers; the results of a gather are private.
-      for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
+      for (const BufferRange& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
     }
   }
 }
@@ -397,7 +397,7 @@ std::vector<GatheredBuffer> gathered_of(const Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     for (const auto* ranges : {&instr.reads, &instr.writes})
-      for (const Range& range : *ranges) {
+      for (const BufferRange& range : *ranges) {
         const Buffer& buffer = program.at(range.buffer);
         if (!is_gathered(buffer)) continue;
         auto [it, added] = found.try_emplace(
@@ -486,7 +486,7 @@ TEST_CASE(
     const BufferId arrives = program.instrs[i].writes[0].buffer;
     const auto& reads = program.instrs[next].reads;
     beside += std::none_of(reads.begin(), reads.end(),
-                           [&](const Range& r) { return r.buffer == arrives; });
+                           [&](const BufferRange& r) { return r.buffer == arrives; });
     // The gather does not start earlier.
     size_t before = i;
     while (program.instrs[before].lane != Lane::kCompute) --before;
@@ -614,7 +614,7 @@ struct UpdateInterval {
 
 /// Returns the intervals in the order of their updates.
 std::vector<UpdateInterval> intervals_of(const Program& program) {
-  const auto staging = [&](const Range& range) {
+  const auto staging = [&](const BufferRange& range) {
     const Buffer& buffer = program.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kStaging;
   };
@@ -628,9 +628,9 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
       const size_t fetch = writer.at(instr.writes[0].buffer);
       if (all.empty() || all.back().fetches[0] != fetch) all.push_back({{fetch}, i, {}, {}});
       all.back().update = i;
-      for (const Range& range : instr.writes)
+      for (const BufferRange& range : instr.writes)
         all.back().buffers.insert(program.at(range.buffer).name);
-      for (const Range& range : instr.reads)
+      for (const BufferRange& range : instr.reads)
         if (staging(range)) all.back().fetches.push_back(writer.at(range.buffer));
     }
     if (instr.kind == InstrKind::kCopy && staging(instr.reads[0])) all.back().evicts.push_back(i);

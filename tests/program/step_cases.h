@@ -222,11 +222,11 @@ inline StepCase random_step_case(std::mt19937_64& random) {
 inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineSchedule kind,
                          int stages, int chunks) {
   const auto layers = static_cast<int32_t>(step_case.built.model.layers.size());
-  const int parts = stages * chunks;
+  const int model_chunks = stages * chunks;
   std::vector<int32_t> cuts(static_cast<size_t>(layers) - 1);
   std::iota(cuts.begin(), cuts.end(), 1);
   std::shuffle(cuts.begin(), cuts.end(), random);
-  cuts.resize(static_cast<size_t>(parts) - 1);
+  cuts.resize(static_cast<size_t>(model_chunks) - 1);
   std::sort(cuts.begin(), cuts.end());
   cuts.insert(cuts.begin(), 0);
   cuts.push_back(layers);
@@ -234,7 +234,7 @@ inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineS
   step_case.options.schedule = kind;
   step_case.mesh.stages = stages;
   state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
-  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
+  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(model_chunks - 1) != 0;
 }
 
 /// Draws a step case of at most eight ranks, with at least two stages.
@@ -271,24 +271,24 @@ inline StepCase random_pipeline_case(std::mt19937_64& random) {
   return step_case;
 }
 
-/// Returns the step case with an optimizer whose states are coded in tensors from a random size on.
-/// In most models here, blocks of codes extend over the borders of tensors' parts.
+/// Returns the step case with an optimizer whose states are 8-bit codes in tensors from a random
+/// size on. In most models here, blocks of codes extend over the borders of tensors' parts.
 inline StepCase with_codes(const StepCase& step_case, std::mt19937_64& random) {
   StepCase out = step_case;
   StateOptions& state = out.options.state;
-  state.coded = [least = pick<int64_t>(random, {1, 200, 300, 700})](const TensorInfo& tensor) {
-    return tensor.numel() >= least;
-  };
+  state.has_8bit_states = [least = pick<int64_t>(random, {1, 200, 300, 700})](
+                              const TensorInfo& tensor) { return tensor.numel() >= least; };
   const auto states = static_cast<size_t>(1 + random() % 2);
   state.optimizer_states.assign(states, {});
   state.optimizer_states.insert(state.optimizer_states.end(), states,
-                                {.dtype = DType::kU8, .coded = true});
+                                {.dtype = DType::kU8, .is_8bit = true});
   state.optimizer_states.insert(state.optimizer_states.end(), states,
-                                {.coded = true, .block = kTensorBlock});
+                                {.is_8bit = true, .block = kTensorBlock});
   const uint64_t granularities =
       step_case.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
-  out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
-                                    {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.coded);
+  out.built.partition =
+      build_units(out.built.model, kGranularities[random() % granularities],
+                  {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.has_8bit_states);
   return out;
 }
 
@@ -344,7 +344,7 @@ inline StepCase plain(const StepCase& step_case) {
   out.options.state.optimizer_states = step_case.options.state.optimizer_states;
   out.options.state.communication = step_case.built.model.dtypes.gradients;
   out.options.state.decays = step_case.options.state.decays;
-  out.options.state.coded = step_case.options.state.coded;
+  out.options.state.has_8bit_states = step_case.options.state.has_8bit_states;
   return out;
 }
 

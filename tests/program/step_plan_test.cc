@@ -362,7 +362,7 @@ TEST_CASE("the programs of all ranks of a config have no faults") {
 
 double price_of(const ModelDescription& model) {
   double cost = 0;
-  for (const PhaseSeconds& part : part_costs(model, {})) cost += part.forward + part.backward;
+  for (const PhaseSeconds& part : chunk_costs(model, {})) cost += part.forward + part.backward;
   return cost;
 }
 

@@ -88,7 +88,7 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
   program.buffers.resize(3);
   program.buffers[1].tier = Tier::kNvme;
   program.buffers[2].tier = Tier::kHost;
-  const auto copy = [&](Range from, Range to) {
+  const auto copy = [&](BufferRange from, BufferRange to) {
     Instr instr;
     instr.kind = InstrKind::kCopy;
     instr.reads = {from};

@@ -137,11 +137,11 @@ TEST_CASE("each layer runs once forward and backward per micro-batch, in order a
 
 /// Returns the history of a tensor's gradient, as letters: "w" overwritten, "a" added to, "r"
 /// reduced, "u" read by an update.
-std::string history(const Program& program, const Range& gradient) {
+std::string history(const Program& program, const BufferRange& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {
-    const auto meets = [&](const std::vector<Range>& ranges) {
-      for (const Range& range : ranges)
+    const auto meets = [&](const std::vector<BufferRange>& ranges) {
+      for (const BufferRange& range : ranges)
         if (overlaps(range, gradient)) return true;
       return false;
     };
@@ -163,8 +163,8 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
     const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
     for (const Unit& unit : c.built.partition.units) {
       for (const Slice& slice : unit.slices) {
-        const Range range = gradients_at(program, (layout.at(unit.id) + slice.position_in_unit) * 4,
-                                         slice.extent * 4);
+        const BufferRange range = gradients_at(
+            program, (layout.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4);
         const std::string& name = c.built.model.tensor(slice.tensor).name;
         // In every micro-batch a tied matrix gets two gradients, the embedding's and the head's.
         const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
@@ -197,7 +197,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
         const bool exchanged = ranks > 1;
         REQUIRE((program.instrs[at + 1].kind == InstrKind::kAllReduce) == exchanged);
         if (exchanged)
-          REQUIRE(program.instrs[at + 1].writes[0] == Range{norm, 0, program.at(norm).bytes});
+          REQUIRE(program.instrs[at + 1].writes[0] == BufferRange{norm, 0, program.at(norm).bytes});
       }
       int64_t end = 0;
       for (const auto& [begin, bytes] : covered) {
@@ -212,7 +212,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
 /// Returns the tensor of each element of a range (padding: -1), for parameters that an update
 /// writes and gradients that it reads. The range's offset counts from the beginning of the layout.
 std::vector<TensorId> tensors_of(const PartitionedModel& built, const FlatLayout& layout,
-                                 const Range& range) {
+                                 const BufferRange& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)
     for (const Slice& slice : unit.slices)
@@ -238,7 +238,7 @@ TEST_CASE("updates cover every parameter once, each with its own gradient, state
               tensors_of(c.built, gradients,
                          {-1, gradient_offset(program, instr.reads[0]), instr.reads[0].bytes}));
       for (int32_t s = 0; s < std::ssize(c.options.state.optimizer_states); ++s) {
-        const Range& state = instr.writes[static_cast<size_t>(1 + s)];
+        const BufferRange& state = instr.writes[static_cast<size_t>(1 + s)];
         REQUIRE(program.at(state.buffer).name == optimizer_buffer_name(s));
         REQUIRE(state.offset == instr.writes[0].offset);
         REQUIRE(state.bytes == instr.writes[0].bytes);
@@ -263,7 +263,7 @@ TEST_CASE("the loss is reduced once, after the last forward and before the decis
     REQUIRE(reduced.size() == 1);
     const Instr& instr = program.instrs[reduced[0]];
     REQUIRE(instr.communication().dtype == DType::kF64);
-    REQUIRE(instr.writes[0] == Range{loss, 0, kLossSlots * 8});
+    REQUIRE(instr.writes[0] == BufferRange{loss, 0, kLossSlots * 8});
     REQUIRE(reduced[0] > all_of(program, InstrKind::kForward).back());
     REQUIRE(reduced[0] < all_of(program, InstrKind::kDecide).front());
     REQUIRE(happens_before(program)[all_of(program, InstrKind::kDecide).front()][reduced[0]]);

@@ -160,7 +160,7 @@ TEST_CASE("a read of bytes that are only partly written is reported") {
   for (const bool swapped : {false, true})
     CHECK(check(changed_program([&](Program& p) {
             auto& writes = p.instrs[1].writes;
-            Range second = writes[0];
+            BufferRange second = writes[0];
             second.offset = writes[0].bytes = 8;
             second.bytes = 8;
             writes.insert(writes.begin() + (swapped ? 0 : 1), second);

@@ -30,7 +30,7 @@ bool equal_details(const Communication& a, const Communication& b) {
          a.row_elements == b.row_elements;
 }
 /// Compares updates; the elements that are updated may differ, because they are a rank's own part.
-bool equal_details(const UpdateRange& a, const UpdateRange& b) {
+bool equal_details(const UpdateDetail& a, const UpdateDetail& b) {
   return a.decay == b.decay && a.writes_copy == b.writes_copy &&
          a.blocks.has_value() == b.blocks.has_value();
 }
@@ -76,16 +76,18 @@ bool touches_parts(const Instr& instr) {
   }
 }
 
-bool equal_ranges(const std::vector<Range>& a, const std::vector<Range>& b, bool parts) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Range& x, const Range& y) {
-    return x.buffer == y.buffer && x.bytes == y.bytes && (parts || x.offset == y.offset);
-  });
+bool equal_ranges(const std::vector<BufferRange>& a, const std::vector<BufferRange>& b,
+                  bool parts) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(), [&](const BufferRange& x, const BufferRange& y) {
+        return x.buffer == y.buffer && x.bytes == y.bytes && (parts || x.offset == y.offset);
+      });
 }
 
 bool equal_groups(const Program& a, const Program& b) {
   return std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
                     [](const ProgramGroup& x, const ProgramGroup& y) {
-                      return x.ranks.label == y.ranks.label && x.place.count == y.place.count;
+                      return x.members.label == y.members.label && x.place.count == y.place.count;
                     });
 }
 

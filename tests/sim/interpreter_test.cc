@@ -78,7 +78,7 @@ TEST_CASE("pipelines leave the weights of the plain program of one stage", "[lon
   }
 }
 
-TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of it", "[long]") {
+TEST_CASE("a block of 8-bit states has one scale, whichever ranks hold parts of it", "[long]") {
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
   for (int round = 0; round < 40; ++round) {
@@ -218,8 +218,8 @@ TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is le
 /// Makes collectives that are inserted after the first list of a program and run over all of its
 /// ranks. They work on the list's output `hidden`; `other` is a buffer of the same size, and `come`
 /// is a buffer for received counts.
-using MakeExchanges = std::function<std::vector<Instr>(const Program&, const Range& hidden,
-                                                       const Range& other, const Range& come)>;
+using MakeExchanges = std::function<std::vector<Instr>(
+    const Program&, const BufferRange& hidden, const BufferRange& other, const BufferRange& come)>;
 StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
   Program& program = step.program;
   const BufferId hidden = buffer_named(program, "hidden.0.0");
@@ -249,7 +249,8 @@ std::vector<StepProgram> all_with_exchanges(const StepCase& step_case, const Mak
 
 /// Returns collectives that shift `hidden` by `there`, and then back by `back`.
 MakeExchanges shifted(int there, int back) {
-  return [=](const Program&, const Range& hidden, const Range& other, const Range&) {
+  return [=](const Program&, const BufferRange& hidden, const BufferRange& other,
+             const BufferRange&) {
     return std::vector<Instr>{
         make_collective(InstrKind::kShift, {.group = 0, .shift = there}, hidden, other),
         make_collective(InstrKind::kShift, {.group = 0, .shift = back}, other, hidden)};
@@ -263,13 +264,13 @@ TEST_CASE(
   const StepCase step_case = small_step_case(1, 64, {4, 1});
   const Outcome wanted = run_steps(step_case, step_case.steps(), random);
   REQUIRE(wanted.fault == "");
-  const MakeExchanges twice = [](const Program&, const Range& hidden, const Range& other,
-                                 const Range&) {
+  const MakeExchanges twice = [](const Program&, const BufferRange& hidden,
+                                 const BufferRange& other, const BufferRange&) {
     return std::vector<Instr>{make_collective(InstrKind::kAllToAll, {.group = 0}, hidden, other),
                               make_collective(InstrKind::kAllToAll, {.group = 0}, other, hidden)};
   };
-  const MakeExchanges once = [](const Program& program, const Range& hidden, const Range& other,
-                                const Range&) {
+  const MakeExchanges once = [](const Program& program, const BufferRange& hidden,
+                                const BufferRange& other, const BufferRange&) {
     return std::vector<Instr>{make_collective(InstrKind::kAllToAll, {.group = 0}, hidden, other),
                               make_copy(program, other, hidden)};
   };
@@ -330,8 +331,8 @@ TEST_CASE(
   std::mt19937_64 random(1023);
   const StepCase step_case = small_step_case(1, 64, {4, 1});
   const auto counted = [](const char* counts) -> MakeExchanges {
-    return [counts](const Program& program, const Range& hidden, const Range& other,
-                    const Range& come) {
+    return [counts](const Program& program, const BufferRange& hidden, const BufferRange& other,
+                    const BufferRange& come) {
       Instr move = make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row_elements = 64},
                                    hidden, other);
       move.reads.push_back(program.whole(buffer_named(program, counts)));

@@ -188,7 +188,7 @@ void require_all_found(const std::vector<Reason>& reasons) {
 
 // Waits.
 
-bool is_bucket(const Program& program, const Range& range) {
+bool is_bucket(const Program& program, const BufferRange& range) {
   return program.at(range.buffer).category == Category::kBuckets;
 }
 
@@ -207,7 +207,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
        [](const Mutation& m) {
          return m.instr.lane == Lane::kCompute &&
                 std::any_of(m.instr.writes.begin(), m.instr.writes.end(),
-                            [&](const Range& range) { return is_bucket(m.program, range); });
+                            [&](const BufferRange& range) { return is_bucket(m.program, range); });
        }},
       {"what a layer needs comes when compute is close to it, which saves memory alone",
        [](const Mutation& m) {
@@ -312,7 +312,7 @@ struct Change {
 
 /// Moves a range to the next offset in its buffer that is a multiple of its size, or the previous
 /// one.
-bool move(const Program& program, Range& range) {
+bool move(const Program& program, BufferRange& range) {
   const int64_t room = program.at(range.buffer).bytes;
   if (range.bytes == 0) return false;
   if (range.offset + 2 * range.bytes <= room)
@@ -325,7 +325,7 @@ bool move(const Program& program, Range& range) {
 }
 
 /// Moves a range to the same offset in the next buffer of its kind.
-bool rename(const Program& program, Range& range) {
+bool rename(const Program& program, BufferRange& range) {
   const auto count = static_cast<BufferId>(program.buffers.size());
   const Buffer& buffer = program.at(range.buffer);
   for (BufferId step = 1; step < count; ++step) {
@@ -342,13 +342,13 @@ bool rename(const Program& program, Range& range) {
   return false;
 }
 
-bool halve(const Program&, Range& range) {
+bool halve(const Program&, BufferRange& range) {
   if (range.bytes < 8) return false;
   range.bytes /= 2;
   return true;
 }
 
-using RangeChange = bool (*)(const Program&, Range&);
+using RangeChange = bool (*)(const Program&, BufferRange&);
 constexpr std::pair<const char*, RangeChange> kRangeChanges[] = {
     {"moved", move}, {"of another buffer", rename}, {"halved", halve}};
 
@@ -362,12 +362,12 @@ bool change_both(const Program& program, Instr& instr, size_t read, size_t write
 }
 
 /// Returns whether a range holds values inside a list, whose offsets are planned by the graph.
-bool is_scratch(const Program& program, const Range& range) {
+bool is_scratch(const Program& program, const BufferRange& range) {
   const std::string& name = program.at(range.buffer).name;
   return name.starts_with("scratch.") || name.starts_with("saved.");
 }
 
-bool swap_ranges(std::vector<Range>& ranges, size_t k) {
+bool swap_ranges(std::vector<BufferRange>& ranges, size_t k) {
   if (ranges[k] == ranges[k + 1]) return false;
   std::swap(ranges[k], ranges[k + 1]);
   return true;
@@ -530,7 +530,7 @@ std::string kind_text_of(const Program& program, const Instr& instr) {
           static_cast<int>(instr.group()), " ", instr.if_finite,
           instr.runs_ops() && instr.ops().accumulate, is_decayed(instr), " ", instr.layer);
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) {
+    for (const BufferRange& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
       text += cat(" ", category_name(buffer.category), tier_name(buffer.tier),
                   buffer.persistent.has_value());
@@ -582,14 +582,15 @@ std::optional<std::vector<StepProgram>> changed(
 // Proofs that a change of an instruction does not change results.
 
 /// Returns the bytes that ranges cover, as sorted, disjoint and non-adjacent ranges of whole words.
-std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>& more = {}) {
+std::vector<BufferRange> stretches(std::vector<BufferRange> ranges,
+                                   const std::vector<BufferRange>& more = {}) {
   ranges.insert(ranges.end(), more.begin(), more.end());
-  std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+  std::erase_if(ranges, [](const BufferRange& range) { return range.bytes == 0; });
+  std::sort(ranges.begin(), ranges.end(), [](const BufferRange& a, const BufferRange& b) {
     return std::pair(a.buffer, a.offset) < std::pair(b.buffer, b.offset);
   });
-  std::vector<Range> all;
-  for (Range range : ranges) {
+  std::vector<BufferRange> all;
+  for (BufferRange range : ranges) {
     range.bytes = (range.bytes + 3) / 4 * 4;
     if (all.empty() || all.back().buffer != range.buffer ||
         all.back().offset + all.back().bytes < range.offset)
@@ -600,9 +601,9 @@ std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>
   return all;
 }
 
-bool are_among(const std::vector<Range>& some, const std::vector<Range>& all) {
-  return std::all_of(some.begin(), some.end(), [&](const Range& inner) {
-    return std::any_of(all.begin(), all.end(), [&](const Range& outer) {
+bool are_among(const std::vector<BufferRange>& some, const std::vector<BufferRange>& all) {
+  return std::all_of(some.begin(), some.end(), [&](const BufferRange& inner) {
+    return std::any_of(all.begin(), all.end(), [&](const BufferRange& outer) {
       return inner.buffer == outer.buffer && inner.offset >= outer.offset &&
              inner.offset + inner.bytes <= outer.offset + outer.bytes;
     });
@@ -639,8 +640,8 @@ bool repeats_the_same_result(const Mutation& m) {
   if (m.change != "twice" || m.instr.runs_ops() || m.instr.kind == InstrKind::kAccumulate)
     return false;
   if (m.instr.kind == InstrKind::kAllGather) return true;  // it writes its own part unchanged
-  for (const Range& read : m.instr.reads)
-    for (const Range& write : m.instr.writes)
+  for (const BufferRange& read : m.instr.reads)
+    for (const BufferRange& write : m.instr.writes)
       if (overlaps(read, write)) return false;
   return true;
 }
@@ -664,7 +665,9 @@ bool zeroes_overwritten_bytes(const Mutation& m) {
 
 bool copies_persistent_bytes(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
-  const auto persists = [&](const Range& range) { return m.program.at(range.buffer).persistent; };
+  const auto persists = [&](const BufferRange& range) {
+    return m.program.at(range.buffer).persistent;
+  };
   return m.change == "other if_finite" && moves &&
          std::all_of(m.instr.reads.begin(), m.instr.reads.end(), persists) &&
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), persists);
@@ -674,14 +677,14 @@ bool copies_persistent_bytes(const Mutation& m) {
 /// that was read from there in this step.
 bool writes_back_same_bytes(const Mutation& m) {
   if (m.change != "other if_finite" || m.instr.kind != InstrKind::kCopy) return false;
-  const Range& from = m.instr.reads[0];
-  const auto place = [&](const Range& range) {
+  const BufferRange& from = m.instr.reads[0];
+  const auto place = [&](const BufferRange& range) {
     const Buffer& buffer = m.program.at(range.buffer);
     return std::pair(arena_of(buffer), buffer.arena_offset + range.offset);
   };
   for (const Instr* before = &m.instr; before-- != m.program.instrs.data();) {
     if (before->if_finite) continue;
-    for (const Range& written : before->writes)
+    for (const BufferRange& written : before->writes)
       if (share_bytes(m.program, written, from))
         return before->kind == InstrKind::kCopy && before->reads[0] == m.instr.writes[0] &&
                place(written) == place(from) && written.bytes == from.bytes;
@@ -695,13 +698,13 @@ bool zeroes_in_another_order(const Mutation& m) {
 }
 
 bool fetches_only_for_updates(const Mutation& m) {
-  const auto of_update = [&](const Range& written) {
+  const auto of_update = [&](const BufferRange& written) {
     return !m.program.at(written.buffer).persistent &&
            std::all_of(m.program.instrs.begin(), m.program.instrs.end(), [&](const Instr& reader) {
-             return reader.if_finite ||
-                    std::none_of(reader.reads.begin(), reader.reads.end(), [&](const Range& range) {
-                      return range.buffer == written.buffer;
-                    });
+             return reader.if_finite || std::none_of(reader.reads.begin(), reader.reads.end(),
+                                                     [&](const BufferRange& range) {
+                                                       return range.buffer == written.buffer;
+                                                     });
            });
   };
   return m.change == "other if_finite" &&
@@ -709,7 +712,7 @@ bool fetches_only_for_updates(const Mutation& m) {
 }
 
 /// Returns the range of a unit's elements in a gradient buffer: all of them, or this rank's part.
-std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
+std::optional<UnitRange> gradient_elements(const Mutation& m, const BufferRange& range, UnitId id) {
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.step_case.options.state;
@@ -745,7 +748,7 @@ bool is_past_the_unit_end(const Mutation& m) {
 
 /// Returns whether a range of what stage 3 gathers lies past the unit's end: a rank's shard, a
 /// node's secondary shard, or a range of a whole copy.
-bool is_padding_of_gathered(const Mutation& m, const Range& part) {
+bool is_padding_of_gathered(const Mutation& m, const BufferRange& part) {
   if (m.instr.unit < 0) return false;
   const std::string& name = m.program.at(part.buffer).name;
   const int64_t elements = element_count(m.program, part);
@@ -761,7 +764,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
 }
 
 /// Returns whether a range of the parameters lies past its unit's end.
-bool is_padding_of_parameters(const Mutation& m, const Range& part) {
+bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   StateOptions state = m.step_case.options.state;
   if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
@@ -784,7 +787,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
 bool receives_other_padding(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   if (!moves || !m.change.starts_with("read ") || m.mutant == nullptr) return false;
-  const std::vector<Range>& reads = m.changed().reads;
+  const std::vector<BufferRange>& reads = m.changed().reads;
   if (reads.size() != m.instr.reads.size()) return false;
   for (size_t i = 0; i < reads.size(); ++i)
     if (reads[i] != m.instr.reads[i] && !is_padding_of_parameters(m, m.instr.reads[i]))
@@ -795,7 +798,7 @@ bool receives_other_padding(const Mutation& m) {
 /// Returns the unit whose sum of squares is written to a slot of the norm. Each gradient
 /// norm range of a unit (slices that equally many tensor ranks hold) has a slot for each rank of a
 /// copy of the model.
-UnitId unit_of_slot(const Mutation& m, const Range& slot) {
+UnitId unit_of_slot(const Mutation& m, const BufferRange& slot) {
   std::vector<UnitId> units;
   for (const Unit& unit : m.step_case.built.partition.units)
     for (size_t s = 0; s < unit.slices.size(); ++s) {
@@ -832,7 +835,7 @@ bool leaves_out_padding(const Mutation& m) {
 /// alone writes no votes, so these are zeros.
 bool leaves_out_votes(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
-  const Range& range = m.changed().writes.front();
+  const BufferRange& range = m.changed().writes.front();
   return m.program.at(range.buffer).persistent == Persistent::kLoss &&
          range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
 }
@@ -990,8 +993,8 @@ std::vector<std::pair<size_t, size_t>> neighbors(const Program& program) {
 }
 
 size_t common_ranks(const Program& program, GroupId a, GroupId b) {
-  const auto& ranks = program.group(a).ranks;
-  const auto& others = program.group(b).ranks.ranks;
+  const auto& ranks = program.group(a).members;
+  const auto& others = program.group(b).members.ranks;
   return static_cast<size_t>(std::count_if(others.begin(), others.end(),
                                            [&](int rank) { return ranks.index_of(rank) >= 0; }));
 }

@@ -65,7 +65,7 @@ BufferId moved_buffer(const Instr& transfer) {
   return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0].buffer;
 }
 
-Range& moved_range(Instr& transfer) {
+BufferRange& moved_range(Instr& transfer) {
   return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0];
 }
 
@@ -73,7 +73,7 @@ Range& moved_range(Instr& transfer) {
 std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_t rank, size_t at) {
   const Program& program = steps[rank].program;
   const Instr& own = program.instrs[at];
-  for (const int member : program.group(own.group()).ranks.ranks) {
+  for (const int member : program.group(own.group()).members.ranks) {
     if (static_cast<size_t>(member) == rank) continue;
     const Program& other = steps[static_cast<size_t>(member)].program;
     for (size_t i = 0; i < other.instrs.size(); ++i) {
@@ -97,14 +97,14 @@ size_t next_on_link(const Program& program, size_t at) {
 
 size_t first_reader(const Program& program, BufferId buffer, size_t after) {
   for (size_t i = after + 1; i < program.instrs.size(); ++i)
-    for (const Range& range : program.instrs[i].reads)
+    for (const BufferRange& range : program.instrs[i].reads)
       if (range.buffer == buffer) return i;
   return program.instrs.size();
 }
 
 size_t last_writer(const Program& program, BufferId buffer, size_t before) {
   for (size_t i = before; i-- > 0;)
-    for (const Range& range : program.instrs[i].writes)
+    for (const BufferRange& range : program.instrs[i].writes)
       if (range.buffer == buffer) return i;
   return program.instrs.size();
 }

@@ -45,7 +45,7 @@ struct PricedProgram {
   }
 };
 
-Range bytes(BufferId buffer, int64_t count) {
+BufferRange bytes(BufferId buffer, int64_t count) {
   return {buffer, 0, count};
 }
 
@@ -56,11 +56,11 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
   Instr update{.kind = InstrKind::kUpdate};
   update.reads = {bytes(0, 400)};
   update.writes = {bytes(0, 400), bytes(0, 400), bytes(0, 400)};
-  update.detail = UpdateRange{};
+  update.detail = UpdateDetail{};
   // The update reads 400 bytes, and reads and writes 1,200: 2,800 bytes at 1 GB/s, and updates take
   // twice as long as that.
   CHECK(priced.time_of(update) == 5'600'000);
-  for (Range& range : update.writes) range.buffer = 1;
+  for (BufferRange& range : update.writes) range.buffer = 1;
   update.reads[0].buffer = 1;
   CHECK(priced.time_of(update) == 28 * kMicrosecond);  // at the 100 MB/s of main memory
 

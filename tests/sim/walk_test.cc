@@ -30,7 +30,7 @@ Program sums(int rank, const std::vector<Sum>& list) {
     Instr instr{.kind = InstrKind::kAllReduce};
     const auto at = std::find_if(
         program.groups.begin(), program.groups.end(),
-        [&](const ProgramGroup& group) { return group.ranks.ranks == sum.group.ranks; });
+        [&](const ProgramGroup& group) { return group.members.ranks == sum.group.ranks; });
     instr.detail = Communication{.group = static_cast<GroupId>(at - program.groups.begin())};
     instr.lane = lane_of(instr.group());
     instr.reads = instr.writes = {{0, 0, sum.bytes}};
@@ -153,8 +153,8 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
   walk.begin();
   const auto ready = [&] {
     std::vector<InstrId> found;
-    for (const Walk::LaneStep lane_step : walk.ready())
-      found.push_back(static_cast<InstrId>(&walk.instr(lane_step) - program.instrs.data()));
+    for (const Walk::LaneHead lane_head : walk.ready())
+      found.push_back(static_cast<InstrId>(&walk.instr(lane_head) - program.instrs.data()));
     std::sort(found.begin(), found.end());
     return found;
   };
@@ -187,7 +187,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
   walk.begin();
   const auto ready = [&] {
     std::vector<const Instr*> found;
-    for (const Walk::LaneStep lane_step : walk.ready()) found.push_back(&walk.instr(lane_step));
+    for (const Walk::LaneHead lane_head : walk.ready()) found.push_back(&walk.instr(lane_head));
     return found;
   };
   std::vector<const Instr*> expected = ready();
@@ -200,7 +200,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
   CHECK(ready() == expected);
 }
 
-TEST_CASE("the members of a lane step stay known when others are done") {
+TEST_CASE("the members of a lane head stay known when others are done") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
   const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};

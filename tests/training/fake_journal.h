@@ -32,8 +32,9 @@ class FakeJournal : public Journal {
   }
   void record_trace(const TracedStep& of_step) override { traced.push_back(of_step); }
   void record_ready() override {}
-  void show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) override {
-    calls.push_back(cat("show ", now.step));
+  void print_step_details(const TrainingProgress& now, const StepRun&,
+                          const StepMetrics&) override {
+    calls.push_back(cat("details ", now.step));
   }
   void show_phase(const std::string&) override {}
 

@@ -65,13 +65,13 @@ class TimedWorld {
   };
 
   /// Runs a collective or a transfer; it begins when the last of its ranks has reached it.
-  void run_on_all_ranks(const Walk& walk, Walk::LaneStep lane_step) {
-    const std::span<const int32_t> members = walk.members(lane_step);
+  void run_on_all_ranks(const Walk& walk, Walk::LaneHead lane_head) {
+    const std::span<const int32_t> members = walk.members(lane_head);
     double start = 0;
     for (const int32_t member : members)
-      start = std::max(start, arrival_of(member, walk.instr(walk.lane_step_of(member, lane_step))));
+      start = std::max(start, arrival_of(member, walk.instr(walk.lane_head_of(member, lane_head))));
     for (const int32_t member : members) {
-      const Instr& instr = walk.instr(walk.lane_step_of(member, lane_step));
+      const Instr& instr = walk.instr(walk.lane_head_of(member, lane_head));
       Rank& rank = ranks_[static_cast<size_t>(member)];
       const double end = start + seconds_(member, instr);
       if (instr.lane == Lane::kCompute) record_instr(rank, instr, end - start);
@@ -104,16 +104,17 @@ class TimedWorld {
   std::vector<Rank> ranks_;
 };
 
-/// Returns a step case with one block in each part of the model; embedding and head are in the
-/// first and the last part.
+/// Returns a step case with one block in each model chunk; embedding and head are in the first and
+/// the last chunk.
 StepCase pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
-  const int parts = stages * chunks;
-  const ModelConfig config = testing::small_config(parts, false);
+  const int model_chunks = stages * chunks;
+  const ModelConfig config = testing::small_config(model_chunks, false);
   StepCase step_case{testing::build(config), {}, {.stages = stages}, config};
   std::vector<int32_t> cuts{0};
-  for (int32_t part = 1; part < parts; ++part) cuts.push_back(part + 1);
-  cuts.push_back(parts + 2);
+  for (int32_t model_chunk = 1; model_chunk < model_chunks; ++model_chunk)
+    cuts.push_back(model_chunk + 1);
+  cuts.push_back(model_chunks + 2);
   step_case.options.schedule = kind;
   step_case.options.micro_batches = 8;
   step_case.options.overlap = overlap;
@@ -124,7 +125,7 @@ StepCase pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
 }
 
 bool is_block(const StepCase& step_case, int32_t layer) {
-  return layer > 0 && layer <= step_case.options.state.pipeline.parts();
+  return layer > 0 && layer <= step_case.options.state.pipeline.model_chunks();
 }
 
 /// Returns whether an instruction belongs to a block. Embedding and head take no time here.

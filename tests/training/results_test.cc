@@ -39,8 +39,8 @@ std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
     const std::function<void(int rank, const ExportOutcome&)>& then) {
   return testing::errors_on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
-    TrainingSetup setup(config, PlannedModel(config, group.rank()), RankGroups::of_one(group),
-                        "results");
+    TrainingSetup setup(config, PlannedModel(config, group.rank()),
+                        RankCommunicators::of_one(group), "results");
     setup.state().load(setup.folder());
     int pieces = 0;
     const std::function<bool()> vote = [&] {

@@ -239,7 +239,7 @@ TEST_CASE(
     run.rank.request.config.steps_per_print = every;
     return printed([&] {
       for (progress.step = 1; progress.step <= 4; ++progress.step)
-        run.journal.show_step(progress, of_step, journaled_step(progress.step));
+        run.journal.print_step_details(progress, of_step, journaled_step(progress.step));
     });
   };
   CHECK(shown(0).empty());

@@ -192,7 +192,7 @@ TEST_CASE(
     const auto vote = [&](std::array<int, 3> of_ranks) {
       voted[place(session)].push_back(session.vote_to_stop(of_ranks[place(session)]));
     };
-    session.open_groups({}, data_mesh(session));
+    session.open_communicators({}, data_mesh(session));
     vote({0, 0, 0});
     vote({0, 0, SIGTERM});
     vote({SIGINT, 0, 0});
@@ -208,7 +208,7 @@ TEST_CASE(
 TEST_CASE("the numbers of all ranks are summed element by element") {
   OfRanks<std::array<double, 2>> sums(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    session.open_groups({}, data_mesh(session));
+    session.open_communicators({}, data_mesh(session));
     std::array<double, 2> numbers{1.0 + session.rank(), 10.0 * session.rank()};
     session.sum(numbers, "numbers");
     sums[place(session)] = numbers;
@@ -248,7 +248,7 @@ TEST_CASE("the time limit of waits follows from the slowest step unless the conf
   using std::chrono::minutes;
   Config config;
   const auto session = single_rank_session(request_of(0, 1, config));
-  session->open_groups(config, {});
+  session->open_communicators(config, {});
   CHECK(session->timeout() == minutes(30));  // there was no step yet
   session->adapt_timeout(3);
   CHECK(session->timeout() == minutes(10));
@@ -259,7 +259,7 @@ TEST_CASE("the time limit of waits follows from the slowest step unless the conf
 
   config.comm.timeout = 45;
   const auto limited = single_rank_session(request_of(0, 1, config));
-  limited->open_groups(config, {});
+  limited->open_communicators(config, {});
   limited->adapt_timeout(120);
   CHECK(limited->timeout() == std::chrono::seconds(45));
 }

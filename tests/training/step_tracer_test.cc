@@ -63,7 +63,7 @@ std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const T
   const auto begin = std::chrono::steady_clock::now();
   std::vector<TracedStep> got;
   const Names failures = on_sessions(requests, [&](Session& session) {
-    session.open_groups({}, data_ranks(session));
+    session.open_communicators({}, data_ranks(session));
     const Program program = traced_program();
     testing::FakeJournal journal;
     const PredictedStep predicted{std::nullopt, "", "nobody did", "{}"};

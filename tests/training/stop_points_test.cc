@@ -196,8 +196,8 @@ class RankRun : public testing::FakeRun {
 
   void run(StepRun& step) override { rig_.train_executor.run(step); }
 
-  void show_step(const TrainingProgress& now, const StepRun& step,
-                 const StepMetrics& metrics) override {
+  void print_step_details(const TrainingProgress& now, const StepRun& step,
+                          const StepMetrics& metrics) override {
     loss_ = metrics.loss;
     seen_.push_back(cat("step ", now.step, ": loss ", bits(step.result.loss_sum), ", norm ",
                         bits(step.result.gradient_norm), step.result.finite ? "" : " (not finite)",

@@ -40,14 +40,14 @@ constexpr int64_t kNone = INT64_MAX;
 constexpr double kUnits = 1 << 20;
 constexpr double kMaxUnits = 3e9;
 
-/// StageCut cuts blocks into parts. It finds the smallest possible weight of the heaviest part by
-/// bisection. Then, with no part heavier than that, it finds the smallest sum of squares by dynamic
-/// programming over (parts left, first block).
+/// StageCut cuts blocks into chunks. It finds the smallest possible weight of the heaviest chunk by
+/// bisection. Then, with no chunk heavier than that, it finds the smallest sum of squares by
+/// dynamic programming over (chunks left, first block).
 class StageCut {
  public:
-  StageCut(const std::vector<double>& weights, int parts)
-      : blocks_(static_cast<int>(weights.size()) - 2), parts_(parts) {
-    require(parts > 0 && parts <= blocks_, "each part of a pipeline has at least one block");
+  StageCut(const std::vector<double>& weights, int chunks)
+      : blocks_(static_cast<int>(weights.size()) - 2), chunks_(chunks) {
+    require(chunks > 0 && chunks <= blocks_, "each chunk of a pipeline has at least one block");
     for (const int64_t weight : whole_weights(weights)) sums_.push_back(sums_.back() + weight);
   }
 
@@ -56,7 +56,7 @@ class StageCut {
     fill();
     std::vector<int64_t> counts;
     int from = 0;
-    for (int left = parts_; left > 0; --left) {
+    for (int left = chunks_; left > 0; --left) {
       int to = from + 1;
       while (best_with_first_part(left, from, to) != best(left, from)) ++to;
       counts.push_back(to - from);
@@ -74,17 +74,18 @@ class StageCut {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, so does
-  /// this number: there are enough blocks, and cutting a part in two does not make it heavier.
+  /// Returns whether chunks of at most `limit` can hold all blocks. If fewer chunks suffice, so
+  /// does this number: there are enough blocks, and cutting a chunk in two does not make it
+  /// heavier.
   bool fits_in_parts(int64_t limit) const {
-    int parts = 0;
-    for (int from = 0; from < blocks_; ++parts) {
+    int chunks = 0;
+    for (int from = 0; from < blocks_; ++chunks) {
       int to = from;
       while (to < blocks_ && weight(from, to + 1) <= limit) ++to;
       if (to == from) return false;
       from = to;
     }
-    return parts <= parts_;
+    return chunks <= chunks_;
   }
 
   int64_t least_limit() const {
@@ -96,32 +97,34 @@ class StageCut {
     return enough;
   }
 
-  /// Returns the cell for the smallest sum of squares of the blocks from `from` on in `left` parts.
+  /// Returns the cell for the smallest sum of squares of the blocks from `from` on in `left`
+  /// chunks.
   int64_t& best(int left, int from) {
     return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
                  static_cast<size_t>(from)];
   }
 
-  /// Returns the smallest sum of squares with [from, to) as the first part; kNone if there is none.
+  /// Returns the smallest sum of squares with [from, to) as the first chunk; kNone if there is
+  /// none.
   int64_t best_with_first_part(int left, int from, int to) {
-    const int64_t rest = best(left - 1, to), part = weight(from, to);
-    return rest == kNone || part > limit_ ? kNone : part * part + rest;
+    const int64_t rest = best(left - 1, to), first = weight(from, to);
+    return rest == kNone || first > limit_ ? kNone : first * first + rest;
   }
 
   void fill() {
-    best_.assign(static_cast<size_t>(parts_ + 1) * static_cast<size_t>(blocks_ + 1), kNone);
+    best_.assign(static_cast<size_t>(chunks_ + 1) * static_cast<size_t>(blocks_ + 1), kNone);
     best(0, blocks_) = 0;
-    for (int left = 1; left <= parts_; ++left)
+    for (int left = 1; left <= chunks_; ++left)
       for (int from = 0; from < blocks_; ++from)
         for (int to = from + 1; to <= blocks_ && weight(from, to) <= limit_; ++to)
           best(left, from) = std::min(best(left, from), best_with_first_part(left, from, to));
   }
 
   const int blocks_;
-  const int parts_;
+  const int chunks_;
   std::vector<int64_t> sums_{0};  // of the first k layers
-  int64_t limit_ = 0;             // of the heaviest part
-  std::vector<int64_t> best_;     // [parts left][first block]
+  int64_t limit_ = 0;             // of the heaviest chunk
+  std::vector<int64_t> best_;     // [chunks left][first block]
 };
 
 }  // namespace
@@ -133,17 +136,18 @@ PhaseSeconds phase_costs(const LayerGraph& graph) {
           .weight_grad = list_cost(graph, graph.weight_grad)};
 }
 
-std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const PipelineLayout& layout) {
-  std::vector<PhaseSeconds> parts(static_cast<size_t>(layout.parts()));
+std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const PipelineLayout& layout) {
+  std::vector<PhaseSeconds> chunks(static_cast<size_t>(layout.model_chunks()));
   for (size_t l = 0; l < model.layers.size(); ++l) {
     const PhaseSeconds costs = phase_costs(model.graph_of(model.layers[l]));
-    PhaseSeconds& part = parts[static_cast<size_t>(layout.part_with(static_cast<int32_t>(l)))];
-    part.forward += costs.forward;
-    part.backward += costs.backward;
-    part.input_grad += costs.input_grad;
-    part.weight_grad += costs.weight_grad;
+    PhaseSeconds& chunk =
+        chunks[static_cast<size_t>(layout.model_chunk_with(static_cast<int32_t>(l)))];
+    chunk.forward += costs.forward;
+    chunk.backward += costs.backward;
+    chunk.input_grad += costs.input_grad;
+    chunk.weight_grad += costs.weight_grad;
   }
-  return parts;
+  return chunks;
 }
 
 std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by) {
@@ -170,8 +174,8 @@ std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
   return whole;
 }
 
-std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts) {
-  return StageCut(weights, parts).counts();
+std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int chunks) {
+  return StageCut(weights, chunks).counts();
 }
 
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,

@@ -10,13 +10,13 @@
 
 namespace ftrun {
 
-// The functions of this header choose where a model is cut for a pipeline. The slowest part
-// determines the pace of all parts, so they choose the cut whose most expensive part costs least.
+// The functions of this header choose where a model is cut for a pipeline. The slowest chunk
+// determines the pace of all chunks, so they choose the cut whose most expensive chunk costs least.
 
-/// Computes the cost of each phase of a micro-batch in a layer, or in each part, in op_cost's
+/// Computes the cost of each phase of a micro-batch in a layer, or in each chunk, in op_cost's
 /// unit.
 PhaseSeconds phase_costs(const LayerGraph& graph);
-std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const PipelineLayout& layout);
+std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const PipelineLayout& layout);
 
 /// Computes the weight of each layer of a model built for training: embedding, blocks, head.
 std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by);
@@ -24,21 +24,21 @@ std::vector<double> layer_weights(const ModelDescription& model, PipelinePartiti
 /// Rounds weights to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
 std::vector<int64_t> whole_weights(const std::vector<double>& weights);
 
-/// Computes the number of blocks, one or more, of each of `parts` parts. The chosen cut has the
-/// lightest heaviest part; among such cuts it is the most even one (smallest sum of squares), and
-/// among these the one with the fewest blocks in its first parts, which keep the most activations.
-/// `weights` has an entry for each layer: embedding (in the first part), blocks, head (in the last
-/// part). Weights are compared to a millionth of the heaviest, so that every machine makes the same
-/// cut. `parts` is at most the number of blocks.
-std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts);
+/// Computes the number of blocks, one or more, of each of `chunks` chunks. The chosen cut has the
+/// lightest heaviest chunk; among such cuts it is the most even one (smallest sum of squares), and
+/// among these the one with the fewest blocks in its first chunks, which keep the most activations.
+/// `weights` has an entry for each layer: embedding (in the first chunk), blocks, head (in the last
+/// chunk). Weights are compared to a millionth of the heaviest, so that every machine makes the
+/// same cut. `chunks` is at most the number of blocks.
+std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int chunks);
 
-/// Makes the layout of stages x chunks parts with these numbers of blocks. Embedding and head are
-/// added, so the first and the last number may be 0.
+/// Makes the layout of stages x chunks model chunks with these numbers of blocks. Embedding and
+/// head are added, so the first and the last number may be 0.
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
                                 const std::vector<int64_t>& blocks);
 
-/// Makes the layout whose parts are most nearly equal in the quantity `by`. Every rank computes the
-/// same layout from a model built for training.
+/// Makes the layout whose chunks are most nearly equal in the quantity `by`. Every rank computes
+/// the same layout from a model built for training.
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement,
                               PipelinePartition by = PipelinePartition::kCost);

@@ -64,12 +64,12 @@ void resolve_chunks(ResolveState& r) {
   } else if (schedule.chunks_configurable && p.virtual_stages == 1) {
     r.error(path,
             cat(path, " is 1, but schedule ", schedule.name,
-                " needs at least 2 parts of the model per stage"),
+                " needs at least 2 model chunks per stage"),
             cat("write 2 or more, or parallel.schedule: ", name_of(kDefaultSchedule)));
   } else if (!schedule.chunks_configurable && p.virtual_stages != usual) {
     r.error(path,
             cat(path, " ", p.virtual_stages, " cannot be used with schedule ", schedule.name,
-                ", which has ", count_text(usual, "part"), " of the model per stage"),
+                ", which has ", count_text(usual, "model chunk"), " per stage"),
             "remove it, or write parallel.schedule: interleaved");
   }
 }
@@ -91,14 +91,15 @@ void check_layers(ResolveState& r) {
   const std::string path = "parallel.pipeline_layers";
   const auto count = static_cast<int64_t>(p.pipeline_layers.size());
   if (count == 0) return;
-  if (static_cast<double>(count) != pipeline_parts(p))
-    return r.error(path,
-                   cat(path, " has ", count_text(count, "number"), " for ", pipeline_parts_text(p)),
-                   "write the number of decoder layers of each part");
+  if (static_cast<double>(count) != pipeline_model_chunks(p))
+    return r.error(
+        path,
+        cat(path, " has ", count_text(count, "number"), " for ", pipeline_model_chunks_text(p)),
+        "write the number of decoder layers of each chunk");
   for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
     if (p.pipeline_layers[k] == 0)
-      return r.error(path, cat(path, ": part ", k, " has no decoder layer"),
-                     "give every part at least one; only the first and the last may have 0");
+      return r.error(path, cat(path, ": chunk ", k, " has no decoder layer"),
+                     "give every chunk at least one; only the first and the last may have 0");
   if (r.config.pipeline.partition != PipelineConfig{}.partition)
     r.error(path,
             cat(path, " and pipeline.partition ", r.config.pipeline.partition,
@@ -112,7 +113,7 @@ void check_partition(ResolveState& r) {
   if (text.starts_with(kTypePrefix))
     r.error(
         "pipeline.partition", cat("pipeline.partition \"", text, "\" matches no decoder layer"),
-        "write type:decoder or type:transformer, or best, which balances the cost of the parts");
+        "write type:decoder or type:transformer, or best, which balances the cost of the chunks");
   else
     r.error(
         "pipeline.partition",
@@ -168,12 +169,12 @@ std::optional<PipelinePartition> pipeline_partition(const std::string& text) {
   return std::nullopt;
 }
 
-double pipeline_parts(const ParallelConfig& mesh) {
+double pipeline_model_chunks(const ParallelConfig& mesh) {
   return static_cast<double>(mesh.pipeline) * static_cast<double>(mesh.virtual_stages);
 }
 
-std::string pipeline_parts_text(const ParallelConfig& mesh) {
-  return cat(number_text(pipeline_parts(mesh)), " parts (pipeline ", mesh.pipeline,
+std::string pipeline_model_chunks_text(const ParallelConfig& mesh) {
+  return cat(number_text(pipeline_model_chunks(mesh)), " chunks (pipeline ", mesh.pipeline,
              mesh.virtual_stages > 1 ? cat(" × virtual_stages ", mesh.virtual_stages) : "", ")");
 }
 

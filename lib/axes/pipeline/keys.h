@@ -12,9 +12,10 @@ namespace ftrun {
 /// unknown word, or for an expression that is invalid or matches no class of decoder layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
 
-/// Return the number of parts into which a resolved config cuts a model (a double, because it may
-/// be too large for a number of layers), and its text: "8 parts (pipeline 4 × virtual_stages 2)".
-double pipeline_parts(const ParallelConfig& mesh);
-std::string pipeline_parts_text(const ParallelConfig& mesh);
+/// Return the number of model chunks into which a resolved config cuts a model (a double, because
+/// it may be too large for a number of layers), and its text: "8 chunks (pipeline 4 ×
+/// virtual_stages 2)".
+double pipeline_model_chunks(const ParallelConfig& mesh);
+std::string pipeline_model_chunks_text(const ParallelConfig& mesh);
 
 }  // namespace ftrun

@@ -16,7 +16,7 @@ double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   const PipelineSchedule schedule = pipeline_schedule(config);
   return simulate_timeline(make_schedules(schedule, stages, chunks, micro_batches),
-                           traits_of(schedule).placement, equal_part_seconds(stages * chunks))
+                           traits_of(schedule).placement, equal_chunk_seconds(stages * chunks))
       .idle_share();
 }
 
@@ -58,13 +58,13 @@ void check_pipeline(const Config& config, int64_t blocks) {
   const ParallelConfig& mesh = config.parallel;
   if (mesh.pipeline == 1) return;
   if (!mesh.pipeline_layers.empty()) return check_sum(mesh, blocks);
-  if (pipeline_parts(mesh) <= static_cast<double>(blocks)) return;
+  if (pipeline_model_chunks(mesh) <= static_cast<double>(blocks)) return;
   const int64_t max_stages = blocks / mesh.virtual_stages;
-  throw Error(
-      ExitCode::kUsage,
-      cat("the model's ", blocks, " decoder layers cannot be cut into ", pipeline_parts_text(mesh)),
-      max_stages < 2 ? "use fewer parts, or another kind of parallelism"
-                     : cat("use parallel.pipeline ", max_stages, " or less"));
+  throw Error(ExitCode::kUsage,
+              cat("the model's ", blocks, " decoder layers cannot be cut into ",
+                  pipeline_model_chunks_text(mesh)),
+              max_stages < 2 ? "use fewer chunks, or another kind of parallelism"
+                             : cat("use parallel.pipeline ", max_stages, " or less"));
 }
 
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model) {
@@ -85,7 +85,7 @@ std::string bubble_notice(const Config& config) {
   return cat("gradient_accumulation_steps ", count, " with pipeline ", stages, ": stages are idle ",
              percent_text(idle_share(config, static_cast<int32_t>(count)), 0),
              " of a step (schedule ", name_of(config.parallel.schedule),
-             ", equal parts); raise it to ", enough, " for ",
+             ", equal chunks); raise it to ", enough, " for ",
              percent_text(idle_share(config, enough), 0));
 }
 

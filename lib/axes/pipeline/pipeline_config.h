@@ -11,7 +11,7 @@ namespace ftrun {
 
 // The functions of this header read what a resolved config says of its pipeline.
 
-/// Returns the number of stages, or of parts of the model on each stage; 1 without a pipeline.
+/// Returns the number of stages, or of model chunks on each stage; 1 without a pipeline.
 int pipeline_stages(const Config& config);
 int pipeline_chunks(const Config& config);
 
@@ -27,8 +27,9 @@ void check_pipeline(const Config& config, int64_t blocks);
 /// by pipeline.partition. `model` is built for training. Throws the errors of check_pipeline().
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model);
 
-/// Returns a notice of the share of a step in which a stage is idle if parts take equally long.
-/// Returns "" without a pipeline, and if a step has at least four micro-batches for each stage.
+/// Returns a notice of the share of a step in which a stage is idle if all model chunks take
+/// equally long. Returns "" without a pipeline, and if a step has at least four micro-batches for
+/// each stage.
 std::string bubble_notice(const Config& config);
 
 }  // namespace ftrun

@@ -13,33 +13,36 @@ PipelineLayout::PipelineLayout(int stages, int chunks, ChunkPlacement placement,
       chunks_(chunks),
       placement_(placement),
       first_layer_(std::move(first_layer)) {
-  require(static_cast<int>(first_layer_.size()) == parts() + 1 && first_layer_.front() == 0,
-          "a pipeline has a first layer for each part and the number of layers");
+  require(static_cast<int>(first_layer_.size()) == model_chunks() + 1 && first_layer_.front() == 0,
+          "a pipeline has a first layer for each chunk and the number of layers");
   require(std::adjacent_find(first_layer_.begin(), first_layer_.end(), std::greater_equal<>()) ==
               first_layer_.end(),
-          "each part of a pipeline has layers");
+          "each chunk of a pipeline has layers");
   require(placement != ChunkPlacement::kV || chunks == 2, "a V has two chunks per stage");
 }
 
-int PipelineLayout::part_of(int stage, int chunk) const {
-  return ftrun::part_of(placement_, stages_, stage, chunk);
+int PipelineLayout::model_chunk_of(int stage, int chunk) const {
+  return ftrun::model_chunk_of(placement_, stages_, stage, chunk);
 }
 
-int PipelineLayout::stage_of(int part) const {
-  return placement_ == ChunkPlacement::kV && part >= stages_ ? parts() - 1 - part : part % stages_;
+int PipelineLayout::stage_of(int model_chunk) const {
+  return placement_ == ChunkPlacement::kV && model_chunk >= stages_
+             ? model_chunks() - 1 - model_chunk
+             : model_chunk % stages_;
 }
 
-int PipelineLayout::chunk_of(int part) const {
-  return part / stages_;
+int PipelineLayout::chunk_of(int model_chunk) const {
+  return model_chunk / stages_;
 }
 
-LayerRange PipelineLayout::layers(int part, int32_t layers) const {
+LayerRange PipelineLayout::layers(int model_chunk, int32_t layers) const {
   if (first_layer_.empty()) return {0, layers};
   require(first_layer_.back() == layers, "a pipeline covers every layer of its model");
-  return {first_layer_[static_cast<size_t>(part)], first_layer_[static_cast<size_t>(part) + 1]};
+  return {first_layer_[static_cast<size_t>(model_chunk)],
+          first_layer_[static_cast<size_t>(model_chunk) + 1]};
 }
 
-int PipelineLayout::part_with(int32_t layer) const {
+int PipelineLayout::model_chunk_with(int32_t layer) const {
   if (first_layer_.empty()) return 0;
   const auto after = std::upper_bound(first_layer_.begin(), first_layer_.end(), layer);
   return static_cast<int>(after - first_layer_.begin()) - 1;
@@ -47,7 +50,8 @@ int PipelineLayout::part_with(int32_t layer) const {
 
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
   std::set<int> stages;
-  for (const int layer : unit.layers) stages.insert(pipeline.stage_of(pipeline.part_with(layer)));
+  for (const int layer : unit.layers)
+    stages.insert(pipeline.stage_of(pipeline.model_chunk_with(layer)));
   return stages;
 }
 

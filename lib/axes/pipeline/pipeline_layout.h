@@ -19,34 +19,36 @@ struct LayerRange {
 };
 
 /// PipelineLayout specifies which layers each stage of a pipeline runs. The model is cut into
-/// parts, `chunks` a stage; part k sends its last layer's output to part k+1 and receives the
+/// consecutive chunks of layers, `chunks` of which a stage has (Megatron's model chunks). A chunk
+/// has two numbers: `chunk` among those of its stage, and `model_chunk` among all, in the order of
+/// the layers. Model chunk k sends its last layer's output to model chunk k+1 and receives the
 /// gradient with respect to it.
 class PipelineLayout {
  public:
   /// Makes a layout of one stage that runs all layers, regardless of their number.
   PipelineLayout() = default;
-  /// Makes stages x chunks parts of at least one layer: part k has layers [first_layer[k],
+  /// Makes stages x chunks model chunks of at least one layer: chunk k has layers [first_layer[k],
   /// first_layer[k+1]).
   PipelineLayout(int stages, int chunks, ChunkPlacement placement,
                  std::vector<int32_t> first_layer);
 
   int stages() const { return stages_; }
   int chunks() const { return chunks_; }
-  int parts() const { return stages_ * chunks_; }
+  int model_chunks() const { return stages_ * chunks_; }
 
-  /// Converts between the number of a part and the stage and chunk that run it.
-  int part_of(int stage, int chunk) const;
-  int stage_of(int part) const;
-  int chunk_of(int part) const;
+  /// Converts between the number of a chunk in the model, and its stage with its number there.
+  int model_chunk_of(int stage, int chunk) const;
+  int stage_of(int model_chunk) const;
+  int chunk_of(int model_chunk) const;
   /// Returns the stage that has the embedding, or the head.
   int first_stage() const { return stage_of(0); }
-  int last_stage() const { return stage_of(parts() - 1); }
+  int last_stage() const { return stage_of(model_chunks() - 1); }
 
-  /// Returns the layers of a part, where the model has `layers` layers.
-  LayerRange layers(int part, int32_t layers) const;
-  /// Returns the part that runs a layer.
-  int part_with(int32_t layer) const;
-  bool holds(int stage, int32_t layer) const { return stage_of(part_with(layer)) == stage; }
+  /// Returns the layers of a model chunk, where the model has `layers` layers.
+  LayerRange layers(int model_chunk, int32_t layers) const;
+  /// Returns the model chunk that runs a layer.
+  int model_chunk_with(int32_t layer) const;
+  bool holds(int stage, int32_t layer) const { return stage_of(model_chunk_with(layer)) == stage; }
 
  private:
   int stages_ = 1;

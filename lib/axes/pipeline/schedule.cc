@@ -129,7 +129,7 @@ void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_ba
 
 }  // namespace
 
-int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
+int model_chunk_of(ChunkPlacement placement, int stages, int stage, int chunk) {
   const bool back = placement == ChunkPlacement::kV && chunk == 1;
   return back ? 2 * stages - 1 - stage : chunk * stages + stage;
 }

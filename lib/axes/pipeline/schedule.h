@@ -16,8 +16,8 @@ enum class Phase : uint8_t {
   kWeightGrad,  // the rest of backward
 };
 
-/// ScheduleAction is one phase of one micro-batch over the layers of one chunk (a part of the
-/// model; a stage has several only in interleaved and V schedules).
+/// ScheduleAction is one phase of one micro-batch over the layers of one of a stage's chunks (a
+/// stage has several only in interleaved and V schedules).
 struct ScheduleAction {
   Phase phase = Phase::kForward;
   int32_t chunk = 0;
@@ -25,8 +25,8 @@ struct ScheduleAction {
   bool operator==(const ScheduleAction&) const = default;
 };
 
-/// Returns the index of the model's part that a stage runs as its chunk `chunk`.
-int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
+/// Returns the number in the whole model of chunk `chunk` of a stage.
+int model_chunk_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
 /// Returns whether a schedule can run this number of micro-batches. A schedule that runs in rounds

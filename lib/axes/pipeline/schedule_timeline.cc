@@ -26,14 +26,14 @@ class TimelineSimulation {
         chunks = std::max(chunks, action.chunk + 1);
       }
     }
-    const auto parts = lists.size() * static_cast<size_t>(chunks);
+    const auto model_chunks = lists.size() * static_cast<size_t>(chunks);
     const std::vector<double> none(static_cast<size_t>(largest), kNotReady);
-    outputs_.assign(parts, none);
-    gradients_.assign(parts, none);
-    stage_of_.resize(parts);
+    outputs_.assign(model_chunks, none);
+    gradients_.assign(model_chunks, none);
+    stage_of_.resize(model_chunks);
     for (int stage = 0; stage < stages(); ++stage)
       for (int chunk = 0; chunk < chunks; ++chunk)
-        stage_of_[static_cast<size_t>(part_of(placement, stages(), stage, chunk))] = stage;
+        stage_of_[static_cast<size_t>(model_chunk_of(placement, stages(), stage, chunk))] = stage;
     timeline_.stages.resize(lists.size());
   }
 
@@ -60,8 +60,9 @@ class TimelineSimulation {
     const size_t at = line.actions.size();
     if (at == list.size()) return false;
     const ScheduleAction& action = list[at];
-    const auto part = static_cast<size_t>(part_of(placement_, stages(), stage, action.chunk));
-    const double inputs = inputs_ready_time(action, part);
+    const auto model_chunk =
+        static_cast<size_t>(model_chunk_of(placement_, stages(), stage, action.chunk));
+    const double inputs = inputs_ready_time(action, model_chunk);
     if (inputs == kNotReady) return false;
     const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
     const double seconds = seconds_[static_cast<size_t>(stage)][at];
@@ -69,21 +70,24 @@ class TimelineSimulation {
     line.busy += seconds;
     timeline_.makespan = std::max(timeline_.makespan, start + seconds);
     const auto m = static_cast<size_t>(action.micro_batch);
-    if (action.phase == Phase::kForward) outputs_[part][m] = start + seconds;
+    if (action.phase == Phase::kForward) outputs_[model_chunk][m] = start + seconds;
     if (action.phase == Phase::kBackward || action.phase == Phase::kInputGrad)
-      gradients_[part][m] = start + seconds;
+      gradients_[model_chunk][m] = start + seconds;
     return true;
   }
 
   /// Returns the time when the inputs of an action have reached its stage.
-  double inputs_ready_time(const ScheduleAction& action, size_t part) const {
+  double inputs_ready_time(const ScheduleAction& action, size_t model_chunk) const {
     const auto m = static_cast<size_t>(action.micro_batch);
     if (action.phase == Phase::kForward)
-      return part == 0 ? 0 : arrival_time(outputs_[part - 1][m], part - 1, part);
-    if (action.phase == Phase::kWeightGrad) return gradients_[part][m];
-    const double own = outputs_[part][m];
-    if (part + 1 == outputs_.size() || own == kNotReady) return own;
-    const double gradient = arrival_time(gradients_[part + 1][m], part + 1, part);
+      return model_chunk == 0
+                 ? 0
+                 : arrival_time(outputs_[model_chunk - 1][m], model_chunk - 1, model_chunk);
+    if (action.phase == Phase::kWeightGrad) return gradients_[model_chunk][m];
+    const double own = outputs_[model_chunk][m];
+    if (model_chunk + 1 == outputs_.size() || own == kNotReady) return own;
+    const double gradient =
+        arrival_time(gradients_[model_chunk + 1][m], model_chunk + 1, model_chunk);
     return gradient == kNotReady ? kNotReady : std::max(own, gradient);
   }
 
@@ -95,9 +99,10 @@ class TimelineSimulation {
   const ChunkPlacement placement_;
   const ActionSeconds& seconds_;
   const double transfer_;
-  std::vector<int> stage_of_;                   // [part]
-  std::vector<std::vector<double>> outputs_;    // [part][micro-batch] end of forward
-  std::vector<std::vector<double>> gradients_;  // [part][micro-batch] end of the input gradients
+  std::vector<int> stage_of_;                 // [model chunk]
+  std::vector<std::vector<double>> outputs_;  // [model chunk][micro-batch] end of forward
+  std::vector<std::vector<double>>
+      gradients_;  // [model chunk][micro-batch] end of the input gradients
   ScheduleTimeline timeline_;
 };
 
@@ -148,21 +153,23 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
 }
 
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
-                                   const std::vector<PhaseSeconds>& parts, double transfer) {
-  require(!lists.empty() && parts.size() % lists.size() == 0,
-          "a timeline has the seconds of stages x chunks parts");
+                                   const std::vector<PhaseSeconds>& by_chunk, double transfer) {
+  require(!lists.empty() && by_chunk.size() % lists.size() == 0,
+          "a timeline has the seconds of stages x chunks model chunks");
   const auto stages = static_cast<int>(lists.size());
   ActionSeconds seconds(lists.size());
   for (int stage = 0; stage < stages; ++stage)
     for (const ScheduleAction& action : lists[static_cast<size_t>(stage)]) {
-      const auto part = static_cast<size_t>(part_of(placement, stages, stage, action.chunk));
-      seconds[static_cast<size_t>(stage)].push_back(parts.at(part).seconds_of(action.phase));
+      const auto model_chunk =
+          static_cast<size_t>(model_chunk_of(placement, stages, stage, action.chunk));
+      seconds[static_cast<size_t>(stage)].push_back(
+          by_chunk.at(model_chunk).seconds_of(action.phase));
     }
   return simulate_timeline(lists, placement, seconds, transfer);
 }
 
-std::vector<PhaseSeconds> equal_part_seconds(int parts) {
-  return std::vector<PhaseSeconds>(static_cast<size_t>(parts), {1, 2, 1, 1});
+std::vector<PhaseSeconds> equal_chunk_seconds(int model_chunks) {
+  return std::vector<PhaseSeconds>(static_cast<size_t>(model_chunks), {1, 2, 1, 1});
 }
 
 int32_t max_in_flight(const std::vector<ScheduleAction>& list) {

@@ -9,9 +9,9 @@ namespace ftrun {
 
 // A timeline simulates a pipeline: each stage runs its list of actions, each action as soon as its
 // inputs have arrived. It evaluates a schedule before a run (with planned costs of the model's
-// parts) and after it (with measured times of each action), so it needs no model.
+// chunks) and after it (with measured times of each action), so it needs no model.
 
-/// PhaseSeconds are the seconds that the phases of a micro-batch take in one part of the model (a
+/// PhaseSeconds are the seconds that the phases of a micro-batch take in one chunk of the model (a
 /// chunk of a stage).
 struct PhaseSeconds {
   double forward = 0;
@@ -55,14 +55,14 @@ using ActionSeconds = std::vector<std::vector<double>>;
 /// other are a bug.
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
                                    const ActionSeconds& seconds, double transfer = 0);
-/// Simulates the lists if a phase takes equally long for each micro-batch; `parts` has an entry for
-/// each part of the model, stages x chunks.
+/// Simulates the lists if a phase takes equally long for each micro-batch; `by_chunk` has an entry
+/// for each model chunk, stages x chunks.
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
-                                   const std::vector<PhaseSeconds>& parts, double transfer = 0);
+                                   const std::vector<PhaseSeconds>& by_chunk, double transfer = 0);
 
-/// Returns the seconds of parts that take equally long. Backward takes twice as long as forward;
+/// Returns the seconds of chunks that take equally long. Backward takes twice as long as forward;
 /// half of that time is for each kind of gradient.
-std::vector<PhaseSeconds> equal_part_seconds(int parts);
+std::vector<PhaseSeconds> equal_chunk_seconds(int model_chunks);
 
 /// Returns the maximum number of micro-batches of a chunk that a stage has begun and not finished:
 /// it keeps their activations from the forward pass to the end of the backward pass.

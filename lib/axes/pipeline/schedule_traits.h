@@ -19,9 +19,9 @@ enum class PipelineSchedule : uint8_t {
   kZbV,          // the same over two chunks a stage that lie in a V (Qi et al. 2024)
 };
 
-/// ChunkPlacement says where the chunks of stages lie among the parts of a model that is cut into
-/// stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is
-/// part 2 x stages - 1 - s, so that the first stage has the first and the last part.
+/// ChunkPlacement says which of the stages x chunks model chunks each stage has: chunk k of stage s
+/// is model chunk k x stages + s, or (two chunks) its chunk 1 is model chunk 2 x stages - 1 - s, so
+/// that the first stage has the first and the last one.
 enum class ChunkPlacement : uint8_t { kLoop, kV };
 
 /// ScheduleTraits holds what code other than schedule.cc knows about a schedule: such code asks for
@@ -29,9 +29,9 @@ enum class ChunkPlacement : uint8_t { kLoop, kV };
 struct ScheduleTraits {
   PipelineSchedule schedule{};
   std::string_view name;  // in parallel.schedule
-  /// The number of parts of the model on a stage, unless the config gives another one.
+  /// The number of model chunks on a stage, unless the config gives another one.
   int default_chunks = 1;
-  /// Says whether the config may set the number of parts, to at least 2.
+  /// Says whether the config may set the number of chunks, to at least 2.
   bool chunks_configurable = false;
   ChunkPlacement placement = ChunkPlacement::kLoop;
   /// Says whether the gradients of inputs and of weights are separate actions.
@@ -73,7 +73,7 @@ struct EnumNames<PipelineSchedule> {
 };
 
 /// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally
-/// as possible among the parts of a model.
+/// as possible among the model chunks.
 enum class PipelinePartition : uint8_t {
   kCost,        // "best": time of forward and backward (graph/cost.h)
   kParameters,  // "parameters": their elements; a tied output matrix counts in the head too

@@ -8,7 +8,7 @@ namespace ftrun {
 std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& unit,
                                                                    const ModelDescription& model,
                                                                    const StateOptions& options,
-                                                                   const StateGroups& groups) {
+                                                                   const GroupCollection& groups) {
   std::map<GroupId, std::vector<UnitRange>> parts;
   for (const Slice& slice : unit.slices) {
     const TensorInfo& tensor = model.tensor(slice.tensor);

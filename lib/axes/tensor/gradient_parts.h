@@ -17,7 +17,7 @@ namespace ftrun {
 std::map<GroupId, std::vector<UnitRange>> tensor_partial_gradients(const Unit& unit,
                                                                    const ModelDescription& model,
                                                                    const StateOptions& options,
-                                                                   const StateGroups& groups);
+                                                                   const GroupCollection& groups);
 
 /// GradientNormRange is a part of a unit that the gradient norm sums separately. `copies` is the
 /// number of neighboring tensor-parallel ranks that hold it, because only one copy is counted.

@@ -65,7 +65,7 @@ inline constexpr int kFlatTypes = 3;
 /// The number of types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// FlatRange holds the operands of one optimizer step.
+/// FlatRange is the part of a FlatUpdate that one call of a kernel works on.
 struct FlatRange {
   void* parameters;
   const void* gradients;
@@ -81,8 +81,9 @@ struct FlatRange {
   void* copy;
   FlatType copy_type;
   int64_t count;
-  /// The index of element 0 among all elements that are updated, and the key of the step. The
-  /// random bits of the stochastic rounding of bf16 state depend only on these two.
+  /// The index of element 0 among all parameters that a tensor-parallel rank uses
+  /// (FlatUpdate::first_index), and the key of the step. The random bits of the stochastic rounding
+  /// of bf16 state depend only on these two.
   int64_t first_index;
   uint64_t rounding_key;
 };
@@ -93,11 +94,11 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
-/// CodedUpdateKernels update states that are codes, or only measure their new scales. Entries are
-/// by the types of parameters and gradients; null for rules without codes.
-struct CodedUpdateKernels {
+/// Update8bitKernels update states that are codes, or only compute their new scales. Entries are by
+/// the types of parameters and gradients; null for rules without codes.
+struct Update8bitKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
-  UpdateKernel measuring[kStateTypes][kFlatTypes];
+  UpdateKernel compute_scales[kStateTypes][kFlatTypes];
 };
 
 /// FlatKernels holds the vector code on flat ranges, indexed by the types that it reads and writes.
@@ -111,7 +112,7 @@ struct FlatKernels {
   /// The update kernels by OptimizerType and number of states. Their `rule` is the type's rule of
   /// the step (optimizers/NAME/update.inc).
   UpdateKernels update[kOfferedOptimizers][kMaxOptimizerStates + 1];
-  CodedUpdateKernels coded_update[kOfferedOptimizers];
+  Update8bitKernels update_8bit[kOfferedOptimizers];
   /// Unpacks out[i] = scale * values[code i], where `values` has 16 numbers; a byte holds two
   /// codes, the first in its upper half. `count` is a multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out,

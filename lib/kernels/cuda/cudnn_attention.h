@@ -119,7 +119,7 @@ class CudnnAttention {
   std::vector<Prepared> prepared_;
   std::string unsupported_reason_;
   /// Workspaces, each larger than the previous one. A plan keeps the workspace that it was given,
-  /// because recordings hold its address.
+  /// because captured graphs hold its address.
   std::vector<Workspace> workspaces_;
 };
 

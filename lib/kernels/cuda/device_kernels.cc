@@ -269,12 +269,12 @@ class CudaKernels final : public DeviceKernels {
     check_update(update, scalars);
     cuda::optimizer_update(with_states_of(update, config), config, scalars, native(stream));
   }
-  void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                     const StepScalars* scalars, DeviceStream stream) override {
+  void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                      const StepScalars* scalars, DeviceStream stream) override {
     check_update(update, scalars);
     require(update.state_dtype == DType::kU8 && update.new_scales[0] != nullptr,
-            "scales of codes are measured");
-    cuda::measure_codes(with_states_of(update, config), config, scalars, native(stream));
+            "only states that are codes have scales to compute");
+    cuda::compute_scales(with_states_of(update, config), config, scalars, native(stream));
   }
 
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,

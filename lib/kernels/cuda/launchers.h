@@ -85,7 +85,7 @@ void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, 
 /// Runs one step; `u.states` holds the states that the optimizer keeps (with_states_of).
 void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
                       const StepScalars* scalars, cudaStream_t stream);
-void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
-                   cudaStream_t stream);
+void compute_scales(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                    cudaStream_t stream);
 
 }  // namespace ftrun::cuda

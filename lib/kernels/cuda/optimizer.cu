@@ -226,9 +226,9 @@ void with_pointers(const FlatUpdate& u, Body body) {
 /// The maps of codes without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// CodedBlocks holds, for each state, its scales and whether its codes also stand for negative
+/// Blocks8bit holds, for each state, its scales and whether its codes also stand for negative
 /// numbers. Blocks [first, last) are those of which the range has elements.
-struct CodedBlocks {
+struct Blocks8bit {
   float* scales[kMaxOptimizerStates];
   float* new_scales[kMaxOptimizerStates];
   bool has_negative[kMaxOptimizerStates];
@@ -252,10 +252,10 @@ __device__ inline uint8_t code_of(const float* least, float share) {
   return static_cast<uint8_t>(code);
 }
 
-/// Updates states that are codes or, if kMeasures, only measures their new scales. A thread block
+/// Updates states that are codes or, if kOnlyScales, only computes their new scales. A thread block
 /// processes one block of codes at a time, one element per thread.
-template <class Rule, class P, class G, bool kMeasures>
-__global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks blocks,
+template <class Rule, class P, class G, bool kOnlyScales>
+__global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, Blocks8bit blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMaxStates;
@@ -285,7 +285,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks
       for (int s = 0; s < kStates; ++s)
         kept[s] = values[s][pointers.states[s][i]] * blocks.scales[s][block];
       rule.template update<kStates>(param[0], to_float(pointers.g[i]), kept);
-      if constexpr (!kMeasures)
+      if constexpr (!kOnlyScales)
         pointers.store_copy(i, store_state(pointers.p + i, param, noise.parameter));
     }
 #pragma unroll
@@ -300,7 +300,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks
 #pragma unroll
       for (int warp = 0; warp < kUpdateWarps; ++warp) scale = fmaxf(scale, warp_largest[s][warp]);
       float* const given = blocks.new_scales[s];
-      if constexpr (kMeasures) {
+      if constexpr (kOnlyScales) {
         if (thread == 0) given[block] = fmaxf(given[block], scale);
       } else {
         if (given != nullptr) scale = given[block];
@@ -328,17 +328,17 @@ void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepSca
   });
 }
 
-template <class Rule, bool kMeasures>
+template <class Rule, bool kOnlyScales>
 void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                      cudaStream_t stream) {
   if (u.count == 0) return;
   static_assert(kMaxOptimizerStates == 2, "this code names two states");
-  CodedBlocks blocks_of{{u.scales[0], u.scales[1]},
-                        {u.new_scales[0], u.new_scales[1]},
-                        {},
-                        u.blocks,
-                        tensor_element(u.blocks, 0) / kCodeBlock,
-                        tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1};
+  Blocks8bit blocks_of{{u.scales[0], u.scales[1]},
+                       {u.new_scales[0], u.new_scales[1]},
+                       {},
+                       u.blocks,
+                       tensor_element(u.blocks, 0) / kCodeBlock,
+                       tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1};
   for (int s = 0; s < Rule::kMaxStates; ++s) blocks_of.has_negative[s] = Rule::kSignedCodes[s];
   with_state_type(u.parameter_dtype, [&](auto p) {
     with_type(u.gradient_dtype, [&](auto g) {
@@ -353,7 +353,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
           u.count,
           u.first_index};
       launch(update_launch((blocks_of.last - blocks_of.first) * kUpdateThreads, stream),
-             update_codes<Rule, P, G, kMeasures>, pointers, blocks_of, scalars, config);
+             update_codes<Rule, P, G, kOnlyScales>, pointers, blocks_of, scalars, config);
     });
   });
 }
@@ -399,9 +399,9 @@ void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
   }
 }
 
-void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
-                   cudaStream_t stream) {
-  const auto measure_by = [&]<class Rule>(Rule*) {
+void compute_scales(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                    cudaStream_t stream) {
+  const auto compute_by = [&]<class Rule>(Rule*) {
     if constexpr (requires { Rule::kSignedCodes; })
       update_codes_by<Rule, true>(u, config, scalars, stream);
     else
@@ -410,7 +410,7 @@ void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const Ste
   switch (config.type) {
 #define FTRUN_OPTIMIZER(enumerator, name, rule) \
   case OptimizerType::k##enumerator:            \
-    return measure_by(static_cast<rule*>(nullptr));
+    return compute_by(static_cast<rule*>(nullptr));
 #include "optimizers/list.inc"
 #undef FTRUN_OPTIMIZER
     default:

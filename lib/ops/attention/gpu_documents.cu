@@ -2,7 +2,7 @@
 
 // The kernels of this file list documents as separate sequences, for a library that computes lists
 // of sequences (cudnn_attention.h). The device decides which document is in which list, because a
-// recorded step runs with different documents each time.
+// captured step runs with different documents each time.
 namespace ftrun::cuda {
 
 namespace {

@@ -22,18 +22,18 @@ constexpr OptimizerParameter kAdamW8bitParameters[]{
      "Elements of the smallest tensors whose states are 8-bit codes; those of smaller ones are "
      "fp32.",
      &OptimizerConfig::min_8bit_size, 0}};
-constexpr OptimizerState kCodedMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
+constexpr OptimizerState k8bitMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
 
-std::span<const OptimizerState> coded_moments(const OptimizerConfig&) {
-  return kCodedMoments;
+std::span<const OptimizerState> moments_8bit(const OptimizerConfig&) {
+  return k8bitMoments;
 }
 
 }  // namespace
 
 constinit const Optimizer kAdamW8bit{.aliases = kAdamW8bitAliases,
                                      .parameters = kAdamW8bitParameters,
-                                     .states = coded_moments,
-                                     .coded = true,
+                                     .states = moments_8bit,
+                                     .has_8bit_states = true,
                                      .alias_sets = "fp32_embeddings"};
 
 }  // namespace ftrun::optimizers

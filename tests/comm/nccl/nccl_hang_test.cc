@@ -57,25 +57,25 @@ class WaitingRank {
                                     rendezvous, 0);
     gpu_.attach(*group_);
   }
-  ~WaitingRank() { destroy_recording(); }
+  ~WaitingRank() { destroy_capture(); }
   Communicator& group() { return *group_; }
-  /// Records a sum that replay() launches.
+  /// Captures a sum that replay() launches.
   void record(const char* what) {
-    group_->begin_recording();
+    group_->begin_capture();
     ::cudaStreamBeginCapture(gpu_.stream());
     add(what);
     ::cudaStreamEndCapture(gpu_.stream(), &graph_);
-    recorded_ = group_->end_recording();
+    captured_ = group_->end_capture();
   }
   void replay() {
-    group_->begin_replay(recorded_);
+    group_->begin_replay(captured_);
     ::cudaGraphLaunch(graph_, gpu_.stream());
     group_->end_replay();
   }
-  void destroy_recording() {
+  void destroy_capture() {
     if (graph_ == nullptr) return;
     ::cudaGraphDestroy(std::exchange(graph_, nullptr));
-    group_->release_recordings(1);
+    group_->release_captures(1);
   }
   void fail_device() { fault_in(gpu_.stream()); }
   void add(const char* what) {
@@ -88,7 +88,7 @@ class WaitingRank {
   HangGpu gpu_;
   std::unique_ptr<Communicator> group_;
   cudaGraph_t graph_ = nullptr;
-  std::vector<CollectiveRecord> recorded_;
+  std::vector<CollectiveRecord> captured_;
 };
 
 /// Reads everything that a process writes until it ends.
@@ -161,7 +161,7 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
 }
 
 TEST_CASE(
-    "nccl: a peer that stays away from a recorded step is named while the recording is still "
+    "nccl: a peer that stays away from a captured step is named while its graph is still "
     "there") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
@@ -192,7 +192,7 @@ TEST_CASE(
   REQUIRE(failures[1] == "");
 }
 
-TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not before") {
+TEST_CASE("nccl: a group is closed once its captured graphs are destroyed, and not before") {
   const auto failures = run_ranks(1, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
     rank.record("gradients");
@@ -204,10 +204,11 @@ TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not be
     } catch (const Error& error) {
       message = error.message();
     }
-    require(message.find("group world is closed while its collectives are held by 1 recording") !=
-                std::string::npos,
-            message.c_str());
-    rank.destroy_recording();
+    require(
+        message.find("group world is closed while its collectives are held by 1 captured graph") !=
+            std::string::npos,
+        message.c_str());
+    rank.destroy_capture();
     rank.group().shutdown();
   });
   REQUIRE(failures[0] == "");

@@ -1,5 +1,5 @@
 // Runs NCCL with one rank on a real GPU: collectives between kernels of the same stream, with
-// NCCL's sums and with ftrun's, the end of a group, a group that is aborted, and recorded
+// NCCL's sums and with ftrun's, the end of a group, a group that is aborted, and captured
 // collectives. Exits with 77 if there is no GPU.
 #include <cstdio>
 #include <cstdlib>
@@ -94,24 +94,24 @@ void check_abort(OneRankGpu& gpu_rank) {
   std::printf("abort\n");
 }
 
-/// Checks a collective that is recorded and launched twice. Then the group is aborted while the
-/// recording exists, or closed after the recording is destroyed.
-void check_recorded(OneRankGpu& gpu_rank, bool gives_up) {
-  const auto group = gpu_rank.open(gives_up ? "recorded, given up" : "recorded, closed", false);
+/// Checks a collective that is captured and launched twice. Then the group is aborted while the
+/// graph exists, or closed after the graph is destroyed.
+void check_captured(OneRankGpu& gpu_rank, bool gives_up) {
+  const auto group = gpu_rank.open(gives_up ? "captured, given up" : "captured, closed", false);
   const std::vector<float> given = counted();
   std::vector<float> found(given.size());
   gpu_rank.gpu.copy(gpu_rank.data, given.data(), kCount * 4, gpu_rank.stream);
   const auto reduce = [&] {
-    group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"recorded"}).wait();
+    group->all_reduce(gpu_rank.data, kCount, DType::kF32, ReduceOp::kSum, {"captured"}).wait();
   };
   reduce();
-  group->begin_recording();
+  group->begin_capture();
   gpu_rank.gpu.begin_capture(gpu_rank.stream);
   gpu_rank.gpu.add_into(gpu_rank.data, DType::kF32, gpu_rank.data, DType::kF32, kCount,
                         gpu_rank.stream);
   reduce();
   const DeviceGraph graph = gpu_rank.gpu.end_capture(gpu_rank.stream);
-  std::vector<CollectiveRecord> records = group->end_recording();
+  std::vector<CollectiveRecord> records = group->end_capture();
   for (int times = 0; times < 2; ++times) {
     group->begin_replay(records);
     gpu_rank.gpu.launch(graph, gpu_rank.stream);
@@ -125,9 +125,9 @@ void check_recorded(OneRankGpu& gpu_rank, bool gives_up) {
       bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
   if (gives_up) group->abort("the test");
   gpu_rank.gpu.destroy(graph);
-  group->release_recordings(1);
+  group->release_captures(1);
   if (!gives_up) group->shutdown();
-  std::printf("recorded twice, %s\n", gives_up ? "given up" : "closed");
+  std::printf("captured twice, %s\n", gives_up ? "given up" : "closed");
 }
 
 int run() {
@@ -142,8 +142,8 @@ int run() {
   OneRankGpu gpu_rank(*gpu);
   check_between_kernels(gpu_rank, false);
   check_between_kernels(gpu_rank, true);
-  check_recorded(gpu_rank, false);
-  check_recorded(gpu_rank, true);
+  check_captured(gpu_rank, false);
+  check_captured(gpu_rank, true);
   check_abort(gpu_rank);
   return 0;
 }

@@ -14,16 +14,16 @@ constexpr int64_t kMeshSteps = 2;
 
 /// A rank's Gpu object and its communicators on that GPU.
 struct RankOnGpu {
-  RankOnGpu(const RankGroups& host, const GroupOnGpu& connect)
-      : gpu(open_gpu_under_test()), groups(host) {
-    for (Communicator*& group : groups.open) {
+  RankOnGpu(const RankCommunicators& host, const GroupOnGpu& connect)
+      : gpu(open_gpu_under_test()), communicators(host) {
+    for (Communicator*& group : communicators.of_groups) {
       connected.push_back(connect(*gpu, *group));
       group = connected.back().get();
     }
   }
   std::unique_ptr<Gpu> gpu;
   std::vector<std::unique_ptr<Communicator>> connected;
-  RankGroups groups;
+  RankCommunicators communicators;
 };
 
 /// MeshTraining holds the result of training on a mesh, and the state from which it started.
@@ -40,10 +40,10 @@ MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const Tra
   CombinedState start, whole;
   const StateOptions options = options_of(mesh, config, model);
   if (connect) config.device = DeviceKind::kCuda;
-  run_on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
+  run_on_mesh(options, [&](Rendezvous& rendezvous, const RankCommunicators& host) {
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
-    RankFixture fixture(config, model, there ? there->groups : host,
+    RankFixture fixture(config, model, there ? there->communicators : host,
                         there ? there->gpu.get() : nullptr);
     // Without the multiple, small gradients would be 0 in fp16.
     if (config.fp16.enabled) fixture.gradient_multiple = 4096;

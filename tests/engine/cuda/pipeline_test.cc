@@ -27,9 +27,9 @@ TEST_CASE("cuda mesh: stages of a pipeline get the CPU's losses and weights, wit
     Config config = testing::config_of_stage(schedule == PipelineSchedule::kZbH1 ? 0 : 1);
     config.bf16.enabled = schedule == PipelineSchedule::kGpipe;
     config.parallel.schedule = schedule;
-    const bool two_parts =
+    const bool two_chunks =
         schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
-    config.parallel.virtual_stages = two_parts ? 2 : 1;
+    config.parallel.virtual_stages = two_chunks ? 2 : 1;
     EmulatedNetwork network;
     testing::compare_on_mesh(
         config, model, {.stages = 2, .micro_batches = schedule == PipelineSchedule::kGpipe ? 2 : 4},

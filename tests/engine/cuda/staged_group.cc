@@ -52,11 +52,11 @@ StagedGroup::StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like)
       gpu_(gpu),
       mailbox_(mailbox),
       key_(key_of(like)) {
-  start_watch();
+  start_watchdog();
 }
 
 StagedGroup::~StagedGroup() {
-  stop_watch();
+  stop_watchdog();
 }
 
 void StagedGroup::send(const void* data, int64_t bytes, int peer) {

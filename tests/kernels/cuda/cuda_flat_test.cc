@@ -176,8 +176,8 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
 }
 
 /// The codes and scales of a state, on the host and on the device.
-struct CodedState {
-  explicit CodedState(int64_t count)
+struct State8bit {
+  explicit State8bit(int64_t count)
       : codes(static_cast<size_t>(count)),
         scales(static_cast<size_t>((count + kCodeBlock - 1) / kCodeBlock)),
         device_codes(on_device(codes)),
@@ -206,9 +206,9 @@ TEST_CASE(
     "rank's columns") {
   OptimizerConfig config;
   for (size_t type = 0; type < kOfferedOptimizers; ++type)
-    if (optimizer_of(static_cast<OptimizerType>(type)).coded)
+    if (optimizer_of(static_cast<OptimizerType>(type)).has_8bit_states)
       config.type = static_cast<OptimizerType>(type);
-  REQUIRE(optimizer_of(config.type).coded);
+  REQUIRE(optimizer_of(config.type).has_8bit_states);
   config.weight_decay = 0.1;
   // The tensor has 17 rows of 60 elements; the rank has columns [20, 40).
   const BlockMap columns{.offset = 0, .row = 60, .width = 20, .first = 20};
@@ -219,7 +219,7 @@ TEST_CASE(
         std::vector<float> p = as_floats(random_floats(count, 1));
         const DeviceBytes dp = on_device(p);
         // The states have as many scales as the whole tensor has blocks.
-        CodedState first(straddles ? 1020 : count), second(straddles ? 1020 : count);
+        State8bit first(straddles ? 1020 : count), second(straddles ? 1020 : count);
         for (int step = 0; step < 4; ++step) {
           const StepScalars s = scalars_of(step);
           const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
@@ -249,8 +249,8 @@ TEST_CASE(
             host.blocks = device.blocks = columns;
             host.new_scales = {new_first.data(), new_second.data()};
             device.new_scales = {dn_first.as<float>(), dn_second.as<float>()};
-            measure_codes(host, config, s);
-            gpu().measure_codes(device, config, ds.as<StepScalars>(), stream());
+            compute_scales(host, config, s);
+            gpu().compute_scales(device, config, ds.as<StepScalars>(), stream());
           }
           optimizer_update(host, config, s);
           gpu().optimizer_update(device, config, ds.as<StepScalars>(), stream());

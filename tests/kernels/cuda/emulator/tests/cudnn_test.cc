@@ -292,7 +292,7 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and freed
     testing::run_on_gpu(others.forward, kNarrow);
     REQUIRE(cudnn().descriptors == 2 * made);
     // A plan that needs a larger workspace gets a new one. The first plans keep theirs, because
-    // recorded steps may hold its address.
+    // captured steps may hold its address.
     cudnn().workspace_bytes = 1 << 20;
     testing::run_on_gpu(cases.backward, kNarrow);
     cudnn().workspace_bytes = 4096;

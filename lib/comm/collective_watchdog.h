@@ -13,8 +13,8 @@
 
 namespace ftrun {
 
-/// WatchedCollectives are collectives that a device runs by itself, as the watch sees them. The
-/// watch's thread calls these functions.
+/// WatchedCollectives are collectives that a device runs by itself, as the watchdog sees them. The
+/// watchdog's thread calls these functions.
 class WatchedCollectives {
  public:
   virtual ~WatchedCollectives() = default;
@@ -38,18 +38,18 @@ class WatchedCollectives {
   virtual void on_device_failed(const CollectiveRecord& record, const RankError& error) = 0;
 };
 
-/// CollectiveWatch follows the collectives of a device. The host enqueues them in a stream and
+/// CollectiveWatchdog follows the collectives of a device. The host enqueues them in a stream and
 /// continues, so the host's calls do not show which collective the device has reached. A thread
 /// follows marks in the stream. It records on the progress board which collective the device is in.
 /// If a collective has begun and does not end within the limit, it reports which peer is missing to
 /// the threads that wait for the device.
-class CollectiveWatch {
+class CollectiveWatchdog {
  public:
   /// Borrows `watched`.
-  CollectiveWatch(WatchedCollectives& watched, std::chrono::milliseconds limit);
-  ~CollectiveWatch() { stop(); }
-  CollectiveWatch(const CollectiveWatch&) = delete;
-  CollectiveWatch& operator=(const CollectiveWatch&) = delete;
+  CollectiveWatchdog(WatchedCollectives& watched, std::chrono::milliseconds limit);
+  ~CollectiveWatchdog() { stop(); }
+  CollectiveWatchdog(const CollectiveWatchdog&) = delete;
+  CollectiveWatchdog& operator=(const CollectiveWatchdog&) = delete;
 
   /// Announces a collective before it is put into the stream, in the order of the stream; the call
   /// of NCCL that enqueues it may block the host. mark_issued() follows. `handle` is the back

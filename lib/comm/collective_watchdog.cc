@@ -1,4 +1,4 @@
-#include "comm/collective_watch.h"
+#include "comm/collective_watchdog.h"
 
 #include <algorithm>
 #include <exception>
@@ -19,15 +19,15 @@ constexpr std::chrono::seconds kMemberCheckInterval{1};
 
 }  // namespace
 
-CollectiveWatch::CollectiveWatch(WatchedCollectives& watched, std::chrono::milliseconds limit)
+CollectiveWatchdog::CollectiveWatchdog(WatchedCollectives& watched, std::chrono::milliseconds limit)
     : watched_(watched), limit_(limit), thread_([this] { serve(); }) {}
 
-void CollectiveWatch::announce(const CollectiveRecord& record, int64_t handle) {
+void CollectiveWatchdog::announce(const CollectiveRecord& record, int64_t handle) {
   const std::lock_guard lock(mutex_);
   entries_.push_back({record, handle, Clock::now()});
 }
 
-void CollectiveWatch::mark_issued() {
+void CollectiveWatchdog::mark_issued() {
   {
     const std::lock_guard lock(mutex_);
     entries_.back().is_issued = true;
@@ -35,17 +35,17 @@ void CollectiveWatch::mark_issued() {
   changed_.notify_all();
 }
 
-void CollectiveWatch::withdraw() {
+void CollectiveWatchdog::withdraw() {
   const std::lock_guard lock(mutex_);
   entries_.pop_back();
 }
 
-void CollectiveWatch::set_limit(std::chrono::milliseconds limit) {
+void CollectiveWatchdog::set_limit(std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
   limit_ = limit;
 }
 
-void CollectiveWatch::stop() {
+void CollectiveWatchdog::stop() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -54,7 +54,7 @@ void CollectiveWatch::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CollectiveWatch::serve() {
+void CollectiveWatchdog::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     // The thread wakes every kMemberCheckInterval, to notice a collective that was announced but
@@ -71,7 +71,7 @@ void CollectiveWatch::serve() {
   }
 }
 
-bool CollectiveWatch::poll(const WatchedCollective& entry) {
+bool CollectiveWatchdog::poll(const WatchedCollective& entry) {
   try {
     if (!entry.is_issued) {
       waits_since_ = entry.announced;
@@ -105,24 +105,24 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
   return true;
 }
 
-bool CollectiveWatch::is_time_for_members() {
+bool CollectiveWatchdog::is_time_for_members() {
   const auto now = Clock::now();
   if (now < next_member_check_) return false;
   next_member_check_ = now + kMemberCheckInterval;
   return true;
 }
 
-bool CollectiveWatch::is_late(Clock::duration waited) {
+bool CollectiveWatchdog::is_late(Clock::duration waited) {
   const std::lock_guard lock(mutex_);
   return waited > limit_;
 }
 
-void CollectiveWatch::give_up(const WatchedCollective& entry, const CollectiveFailure& failure) {
+void CollectiveWatchdog::give_up(const WatchedCollective& entry, const CollectiveFailure& failure) {
   watched_.on_peer_lost(entry.record, failure);
   record_abort();
 }
 
-void CollectiveWatch::record_abort() {
+void CollectiveWatchdog::record_abort() {
   const std::lock_guard lock(mutex_);
   has_given_up_ = true;
 }

@@ -94,8 +94,8 @@ FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t roun
 }
 
 /// Runs a kernel of the table on the blocks of which the range has elements, in parallel.
-void run_coded(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars& scalars,
-               const UpdateKernel (&table)[kStateTypes][kFlatTypes]) {
+void run_8bit_update(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars& scalars,
+                     const UpdateKernel (&table)[kStateTypes][kFlatTypes]) {
   if (u.count == 0) return;
   const UpdateKernel kernel = table[state_index(u.parameter_dtype, "parameters")]
                                    [flat_index(u.gradient_dtype, "gradients")];
@@ -176,7 +176,7 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
   const FlatUpdate used = with_states_of(update, config);
   const auto type = static_cast<size_t>(config.type);
   if (used.state_dtype == DType::kU8)
-    return run_coded(used, config, scalars, flat_kernels().coded_update[type].of);
+    return run_8bit_update(used, config, scalars, flat_kernels().update_8bit[type].of);
   const auto states = static_cast<size_t>(optimizer_states(config).size());
   const UpdateKernel kernel =
       flat_kernels().update[type][states].of[state_index(used.parameter_dtype, "parameters")]
@@ -189,13 +189,13 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
   });
 }
 
-void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
-                   const StepScalars& scalars) {
+void compute_scales(const FlatUpdate& update, const OptimizerConfig& config,
+                    const StepScalars& scalars) {
   const FlatUpdate used = with_states_of(update, config);
   require(used.state_dtype == DType::kU8 && used.new_scales[0] != nullptr,
-          "scales of codes are measured");
-  run_coded(used, config, scalars,
-            flat_kernels().coded_update[static_cast<size_t>(config.type)].measuring);
+          "only states that are codes have scales to compute");
+  run_8bit_update(used, config, scalars,
+                  flat_kernels().update_8bit[static_cast<size_t>(config.type)].compute_scales);
 }
 
 }  // namespace ftrun

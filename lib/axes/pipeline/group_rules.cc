@@ -1,4 +1,4 @@
-#include "axes/groupings.h"
+#include "axes/group_rules.h"
 
 #include <algorithm>
 #include <set>
@@ -10,21 +10,22 @@ namespace {
 /// Returns the pairs of stages that send to each other, the lower stage first.
 std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
   std::set<std::pair<int, int>> pairs;
-  for (int part = 0; part + 1 < pipeline.parts(); ++part) {
-    const auto [low, high] = std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
+  for (int model_chunk = 0; model_chunk + 1 < pipeline.model_chunks(); ++model_chunk) {
+    const auto [low, high] =
+        std::minmax({pipeline.stage_of(model_chunk), pipeline.stage_of(model_chunk + 1)});
     if (low != high) pairs.emplace(low, high);
   }
   return pairs;
 }
 
-Grouping link_grouping(const RankMesh& mesh, int from, int to) {
+GroupRule link_group_rule(const RankMesh& mesh, int from, int to) {
   const auto of_rank = [&mesh, from, to](int rank) {
     const int stage = mesh.coordinate(rank).pp;
     if (stage != from && stage != to) return RankGroup{};
     return mesh.link(mesh.rank_moved_to(rank, MeshAxis::kPipeline, from),
                      mesh.rank_moved_to(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
   };
-  return {[from, to](StateGroups& groups) -> GroupId& {
+  return {[from, to](GroupCollection& groups) -> GroupId& {
             return groups.links[{from, to}];
           },
           of_rank, true};
@@ -32,18 +33,18 @@ Grouping link_grouping(const RankMesh& mesh, int from, int to) {
 
 }  // namespace
 
-std::vector<Grouping> stage_groupings(const RankMesh& mesh, const StateOptions& state) {
-  std::vector<Grouping> all;
+std::vector<GroupRule> stage_group_rules(const RankMesh& mesh, const StateOptions& state) {
+  std::vector<GroupRule> all;
   if (state.ties_ends)
-    all.push_back({[](StateGroups& groups) -> GroupId& { return groups.ends; },
+    all.push_back({[](GroupCollection& groups) -> GroupId& { return groups.ends; },
                    [&](int rank) {
                      const int stage = mesh.coordinate(rank).pp;
                      const bool end = stage == 0 || stage + 1 == mesh.size(MeshAxis::kPipeline);
                      return end ? mesh.ends_of(rank, MeshAxis::kPipeline) : RankGroup{};
                    }});
   for (const auto& [low, high] : linked_stages(state.pipeline)) {
-    all.push_back(link_grouping(mesh, low, high));
-    all.push_back(link_grouping(mesh, high, low));
+    all.push_back(link_group_rule(mesh, low, high));
+    all.push_back(link_group_rule(mesh, high, low));
   }
   return all;
 }

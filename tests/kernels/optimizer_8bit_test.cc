@@ -17,12 +17,12 @@ using Floats = std::vector<float>;
 using Codes = std::vector<uint8_t>;
 
 /// Returns the config of AdamW with 8-bit states.
-OptimizerConfig coded_optimizer(double decay = 0.0) {
+OptimizerConfig optimizer_8bit(double decay = 0.0) {
   for (size_t type = 0; type < kOfferedOptimizers; ++type) {
     OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
     config.type = static_cast<OptimizerType>(type);
     config.weight_decay = decay;
-    if (optimizer_of(config.type).coded) return config;
+    if (optimizer_of(config.type).has_8bit_states) return config;
   }
   throw std::logic_error("no optimizer has codes");
 }
@@ -40,8 +40,8 @@ size_t blocks_of(size_t count) {
   return (count + kCodeBlock - 1) / kCodeBlock;
 }
 
-struct CodedState {
-  explicit CodedState(size_t count)
+struct State8bit {
+  explicit State8bit(size_t count)
       : codes{Codes(count), Codes(count)},
         scales{Floats(blocks_of(count)), Floats(blocks_of(count))} {}
   Codes codes[2];
@@ -69,7 +69,7 @@ uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
   return static_cast<uint8_t>(best);
 }
 
-Floats decoded(const CodedState& state, int s) {
+Floats decoded(const State8bit& state, int s) {
   const CodeMap& map = s == 0 ? kSignedCodeMap : kUnsignedCodeMap;
   Floats numbers;
   for (size_t i = 0; i < state.codes[s].size(); ++i)
@@ -79,8 +79,8 @@ Floats decoded(const CodedState& state, int s) {
 
 /// Encodes the states `after`, one element at a time; a step on codes must leave the same codes and
 /// scales.
-CodedState encoded(const Floats (&after)[2]) {
-  CodedState state(after[0].size());
+State8bit encoded(const Floats (&after)[2]) {
+  State8bit state(after[0].size());
   for (int s = 0; s < 2; ++s)
     for (size_t i = 0; i < after[s].size(); ++i) {
       float& scale = state.scales[s][i / kCodeBlock];
@@ -126,12 +126,12 @@ TEST_CASE("the maps of codes are sorted, contain 0 and 1, and agree with bitsand
 }
 
 TEST_CASE("a step on codes leaves the encoded results of the same step on decoded states") {
-  const OptimizerConfig config = coded_optimizer(0.1);
+  const OptimizerConfig config = optimizer_8bit(0.1);
   run_once_per_entry([&] {
     for (const size_t count : {1u, 255u, 256u, 257u, 4096u, 70'001u}) {
       CAPTURE(count);
       Floats p = random_floats(static_cast<int64_t>(count), 1), expected_p = p;
-      CodedState state(count);
+      State8bit state(count);
       for (int step = 1; step <= 5; ++step) {
         Floats g = random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         // Small numbers are next to large ones, and one block is all zeros.
@@ -147,7 +147,7 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
                           .states = {numbers[0].data(), numbers[1].data()},
                           .count = static_cast<int64_t>(count)},
                          config, s);
-        const CodedState expected = encoded(numbers);
+        const State8bit expected = encoded(numbers);
         optimizer_update(state.update(p, g), config, s);
         CAPTURE(step);
         REQUIRE(p == expected_p);
@@ -161,7 +161,7 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
 }
 
 TEST_CASE("every share of a block's scale gets the nearest code") {
-  const OptimizerConfig config = coded_optimizer();
+  const OptimizerConfig config = optimizer_8bit();
   // A step with beta1 = 0 and a learning rate of 0 stores the gradients as they are; the gradient
   // of 1 makes the scale 1.
   OptimizerConfig plain = config;
@@ -172,7 +172,7 @@ TEST_CASE("every share of a block's scale gets the nearest code") {
             (kSignedCodeMap.values[code - 1] + kSignedCodeMap.values[code]) * 0.5F;
         const float share = side == 0 ? halfway : std::nextafter(halfway, side < 0 ? -2.0F : 2.0F);
         Floats p(2, 0.0F), g{1.0F, share};
-        CodedState state(2);
+        State8bit state(2);
         StepScalars s = scalars_of(1, 0.0F);
         s.beta1 = 0.0;
         optimizer_update(state.update(p, g), plain, s);
@@ -190,10 +190,10 @@ TEST_CASE(
   constexpr size_t kCount = 4096;
   run_once_per_entry([] {
     for (const double decay : {0.0, 0.01}) {
-      const OptimizerConfig config = coded_optimizer(decay);
+      const OptimizerConfig config = optimizer_8bit(decay);
       Floats p(kCount);
       for (size_t i = 0; i < kCount; ++i) p[i] = std::sin(0.01F * static_cast<float>(i));
-      CodedState state(kCount);
+      State8bit state(kCount);
       const auto first = [&](int s) {
         return Codes(state.codes[s].begin(), state.codes[s].begin() + 6);
       };
@@ -228,11 +228,11 @@ TEST_CASE(
 }
 
 TEST_CASE("steps on codes are the same bits for any number of threads and any cut between blocks") {
-  const OptimizerConfig config = coded_optimizer(0.1);
+  const OptimizerConfig config = optimizer_8bit(0.1);
   constexpr size_t kCount = 300'000, kCut = 512 * 256;
   const int threads = kernel_threads();
   Floats results[2];
-  CodedState states[2]{CodedState(kCount), CodedState(kCount)};
+  State8bit states[2]{State8bit(kCount), State8bit(kCount)};
   for (const int run : {0, 1}) {
     set_kernel_threads(run == 0 ? 1 : 3);
     Floats p = random_floats(kCount, 1);
@@ -269,7 +269,7 @@ TEST_CASE("steps on codes are the same bits for any number of threads and any cu
 TEST_CASE(
     "ranks that have columns of a tensor, or begin within a block of it, leave the codes of the "
     "whole") {
-  const OptimizerConfig config = coded_optimizer(0.1);
+  const OptimizerConfig config = optimizer_8bit(0.1);
   struct Shape {
     int64_t rows, columns, parts;
   };
@@ -280,10 +280,10 @@ TEST_CASE(
       const auto count = static_cast<size_t>(shape.rows * shape.columns);
       const int64_t width = shape.columns / shape.parts;
       Floats p = random_floats(static_cast<int64_t>(count), 1);
-      CodedState whole(count);
+      State8bit whole(count);
       struct Part {
         Floats parameters;
-        CodedState state;
+        State8bit state;
       };
       const auto columns_of = [&](const auto& all, int64_t part) {
         std::remove_cvref_t<decltype(all)> own;
@@ -294,7 +294,7 @@ TEST_CASE(
       };
       std::vector<Part> parts;
       for (int64_t part = 0; part < shape.parts; ++part) {
-        parts.push_back({columns_of(p, part), CodedState(count)});
+        parts.push_back({columns_of(p, part), State8bit(count)});
         for (Codes& codes : parts.back().state.codes)
           codes.resize(static_cast<size_t>(shape.rows * width));
       }
@@ -305,7 +305,7 @@ TEST_CASE(
             random_floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
         optimizer_update(whole.update(p, g), config, s);
         Floats new_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
-        for (const bool measures : {true, false})
+        for (const bool only_scales : {true, false})
           for (int64_t part = 0; part < shape.parts; ++part) {
             Part& own = parts[static_cast<size_t>(part)];
             const Floats own_g = columns_of(g, part);
@@ -323,8 +323,8 @@ TEST_CASE(
               }
               u.blocks = {
                   .offset = first, .row = shape.columns, .width = width, .first = part * width};
-              if (measures)
-                measure_codes(u, config, s);
+              if (only_scales)
+                compute_scales(u, config, s);
               else
                 optimizer_update(u, config, s);
             }
@@ -344,8 +344,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a 16-bit gradient, a rounded parameter and its copy work with coded states as with others") {
-  const OptimizerConfig config = coded_optimizer(0.1);
+    "a 16-bit gradient, a rounded parameter and its copy work with 8-bit states as with others") {
+  const OptimizerConfig config = optimizer_8bit(0.1);
   constexpr size_t kCount = 1003;
   run_once_per_entry([&] {
     const Floats wide = random_floats(kCount, 1);
@@ -355,7 +355,7 @@ TEST_CASE(
     convert(wide.data(), DType::kF32, p.data(), DType::kBF16, kCount);
     convert(g.data(), DType::kF32, narrow_g.data(), DType::kBF16, kCount);
     expected_p = p;
-    CodedState state(kCount);
+    State8bit state(kCount);
     Floats numbers[2]{Floats(kCount), Floats(kCount)};
     FlatUpdate u{.parameters = p.data(),
                  .parameter_dtype = DType::kBF16,

@@ -10,11 +10,11 @@
 
 namespace ftrun {
 
-/// RankGroups holds the communicators of a rank, which it borrows.
-struct RankGroups {
+/// RankCommunicators lists the communicators of a rank, which it borrows.
+struct RankCommunicators {
   /// The communicators of the groups of the rank's programs, each once. On GPUs they move device
   /// memory.
-  std::vector<Communicator*> open;
+  std::vector<Communicator*> of_groups;
   /// The communicators that move memory of host code: the one of all ranks, and the one of the
   /// ranks that together hold one copy of the model's state.
   Communicator* host_world = nullptr;
@@ -22,29 +22,31 @@ struct RankGroups {
   /// The board on which this rank shows its progress; may be null.
   ProgressBoard* board = nullptr;
 
-  /// Returns the groups of a rank whose only group is `group`.
-  static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group, nullptr}; }
+  /// Returns the communicators of a rank whose only communicator is `group`.
+  static RankCommunicators of_one(Communicator& group) {
+    return {{&group}, &group, &group, nullptr};
+  }
 
   int rank() const { return host_world->rank(); }
   /// Returns all communicators, each once.
   std::vector<Communicator*> distinct() const;
   /// Returns the communicator that allocates memory which ranks of the same machine can read: the
   /// largest one that uses shared memory.
-  Communicator& peer_visible() const;
+  Communicator& shared_memory_communicator() const;
   /// Returns the communicator of a group's ranks; null when it is not open.
   Communicator* find(const ProgramGroup& group) const;
 };
 
-/// OpenGroups opens the communicators of a rank's programs.
-class OpenGroups {
+/// OwnedCommunicators opens the communicators of a rank, and owns them.
+class OwnedCommunicators {
  public:
-  /// Opens the groups. Collective: every rank opens its groups in the order of the list. `model` is
-  /// one of them; kNoGroup for a single rank. With options.device, it also opens the communicators
-  /// of host memory. Throws the errors of open_communicator().
-  OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups, GroupId model,
-             CommOptions options);
+  /// Opens a communicator for each group. Collective: every rank opens its groups in the order of
+  /// the list. `model` is one of them; kNoGroup for a single rank. With options.device, it also
+  /// opens the communicators of host memory. Throws the errors of open_communicator().
+  OwnedCommunicators(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups, GroupId model,
+                     CommOptions options);
 
-  const RankGroups& groups() const { return groups_; }
+  const RankCommunicators& communicators() const { return communicators_; }
   /// Closes the communicators. Collective: waits until every rank is done with them.
   void close();
 
@@ -53,7 +55,7 @@ class OpenGroups {
                      const CommOptions& options);
 
   std::vector<std::unique_ptr<Communicator>> owned_;
-  RankGroups groups_;
+  RankCommunicators communicators_;
 };
 
 }  // namespace ftrun
