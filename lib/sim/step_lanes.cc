@@ -1,6 +1,7 @@
 #include "sim/step_lanes.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -59,37 +60,7 @@ std::vector<Picoseconds> compute_begins(const RecordedRank& rank, Picoseconds en
 }  // namespace
 
 WorkKind work_kind(const Instr& instr) {
-  switch (instr.kind) {
-    case InstrKind::kForward:
-      return WorkKind::kForward;
-    case InstrKind::kBackward:
-    case InstrKind::kInputGrad:
-      return WorkKind::kBackward;
-    case InstrKind::kWeightGrad:
-      return WorkKind::kWeightGrad;
-    case InstrKind::kComputeScales:
-    case InstrKind::kUpdate:
-      return WorkKind::kUpdate;
-    case InstrKind::kCopy:
-      return WorkKind::kCopy;
-    case InstrKind::kAllReduce:
-    case InstrKind::kReduceScatter:
-    case InstrKind::kAllGather:
-    case InstrKind::kAllToAll:
-    case InstrKind::kCountedAllToAll:
-    case InstrKind::kShift:
-    case InstrKind::kSend:
-    case InstrKind::kReceive:
-      return WorkKind::kExchange;
-    case InstrKind::kLoadBatch:
-    case InstrKind::kClear:
-    case InstrKind::kBegin:
-    case InstrKind::kAccumulate:
-    case InstrKind::kGradientNorm:
-    case InstrKind::kDecide:
-      break;
-  }
-  return WorkKind::kOther;
+  return traits_of(instr.kind).work;
 }
 
 std::string_view work_name(WorkKind kind) {
