@@ -134,10 +134,9 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
   const int64_t max_batches = std::min(config.gradient_accumulation_steps, kMaxPerStage * stages);
   const int64_t samples = config.train.evaluation.samples;
   if (samples <= 0) return static_cast<int32_t>(max_batches);
-  const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   const int64_t batches =
-      parts(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
-  return static_cast<int32_t>(parts(batches, parts(batches, max_batches)));
+      divide_up(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
+  return static_cast<int32_t>(divide_up(batches, divide_up(batches, max_batches)));
 }
 
 ProgramPlan program_plan(ModelDescription model, StepProgram step) {

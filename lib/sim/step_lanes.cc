@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 
+#include "base/round_up.h"
+
 namespace ftrun {
 namespace {
 
@@ -105,7 +107,7 @@ std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, P
   const Program& program = *rank.program;
   const std::vector<Picoseconds> begins = compute_begins(rank, end);
   const auto parts = static_cast<Picoseconds>(max_count);
-  const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
+  const Picoseconds width = std::max<Picoseconds>(divide_up(end, parts), 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;
   // Each part of the step begins with the bytes in use at the end of the previous part.
