@@ -61,7 +61,7 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
   state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
-  if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
+  state.master = dtype_of(master_dtype(config));
   state.parameter_tier = tier_of(config.zero.offload_param.device);
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
