@@ -57,7 +57,7 @@ struct ConvertOptions {
 /// Returns the newest checkpoint of a run folder or checkpoints folder. A step folder is returned
 /// unchanged.
 std::string step_folder(const std::string& path) {
-  if (posix_files().exists(path + "/checkpoint.json")) return path;
+  if (posix_files().exists(checkpoint_manifest_path(path))) return path;
   for (const std::string& root : {path + "/checkpoints", path})
     for (const CheckpointEntry& entry : list_checkpoints(root))
       if (entry.problem.empty()) return entry.folder;

@@ -19,6 +19,7 @@
 #include "base/hub_cache.h"
 #include "base/memory_limit.h"
 #include "base/new_file.h"
+#include "base/round_up.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "cluster/visible_gpus.h"
@@ -227,7 +228,7 @@ class ConfigDraft {
   int64_t epochs() const { return epochs_; }
   bool conversations() const { return conversations_; }
   int64_t steps() const {
-    return std::max<int64_t>(1, (sequences_ * epochs_ + batch_ - 1) / batch_);
+    return std::max<int64_t>(1, divide_up(sequences_ * epochs_, batch_));
   }
   /// Returns the warm-up steps: a thirtieth of the run.
   int64_t warmup() const { return steps() / 30; }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/round_up.h"
 #include "base/text.h"
 #include "program/memory_plan.h"
 #include "program/savings.h"
@@ -56,7 +57,7 @@ std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int
 std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking,
                        int64_t local) {
   return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure),
-                        (lacking + local - 1) / local);
+                        divide_up(lacking, local));
 }
 
 /// Returns an Error, with a remedy, if the ranks of this machine need more memory than they can

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/error.h"
+#include "base/round_up.h"
 
 namespace ftrun {
 namespace {
@@ -33,7 +34,7 @@ void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int
   const int64_t first = begin / stride;
   const int64_t last = end / stride;
   if (begin % stride == 0 && end % stride == 0) return out.push_back(part(first, last - first));
-  const int64_t whole = (begin + stride - 1) / stride;
+  const int64_t whole = divide_up(begin, stride);
   if (whole > last) {
     return cut_from(part(first, 1), strides, d + 1, begin - first * stride, end - first * stride,
                     out);

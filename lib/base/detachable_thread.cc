@@ -1,8 +1,17 @@
 #include "base/detachable_thread.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <utility>
 
 namespace ftrun {
+namespace {
+
+/// The milliseconds in which threads of this process were waited for that were then left behind.
+std::atomic<int64_t> waited_in_vain{0};
+
+}  // namespace
 
 DetachableThread::DetachableThread(std::function<void()> work, std::chrono::milliseconds patience)
     : patience_(patience) {
@@ -17,10 +26,13 @@ void DetachableThread::join() {
 
 bool DetachableThread::end() {
   if (!thread_.joinable()) return true;
-  if (end_.wait_for(patience_) == std::future_status::ready) {
+  const std::chrono::milliseconds left = std::max(
+      patience_ - std::chrono::milliseconds(waited_in_vain.load()), std::chrono::milliseconds(0));
+  if (end_.wait_for(left) == std::future_status::ready) {
     thread_.join();
     return true;
   }
+  waited_in_vain += left.count();
   thread_.detach();
   return false;
 }

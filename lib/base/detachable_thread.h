@@ -9,7 +9,9 @@ namespace ftrun {
 
 /// DetachableThread runs work that may never end, because a file system does not answer: nothing
 /// can interrupt a thread that waits for a page of a mapped file. Such a thread is left behind
-/// until the process ends, so `work` must own what it uses, or use what is never freed.
+/// until the process ends, so `work` must own what it uses, or use what is never freed. The time in
+/// which such threads were waited for is taken off the time that is left for others, so a process
+/// with many of them does not end later than with one.
 class DetachableThread {
  public:
   /// The usual time in which a thread that was told to stop must end.
@@ -25,7 +27,8 @@ class DetachableThread {
   /// Waits for the end of the work; does nothing after the first call.
   void join();
   /// Waits for the end of the work, which was told to stop, but leaves the thread behind after the
-  /// time of its patience. Returns false if it was left now; does nothing after the first call.
+  /// time of its patience, less the time in which threads were waited for that were left behind
+  /// before. Returns false if it was left now; does nothing after the first call.
   bool end();
 
  private:

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/round_up.h"
 
 namespace ftrun {
 namespace {
@@ -99,7 +100,7 @@ PackScales::PackScales(const PackedFormat& format, int64_t elements, int64_t col
     : format_(format),
       elements_(elements),
       elements_per_scale_(format.kind == PackedKind::kInt8 ? columns : format.block),
-      largest_(static_cast<size_t>((elements + elements_per_scale_ - 1) / elements_per_scale_)) {}
+      largest_(static_cast<size_t>(divide_up(elements, elements_per_scale_))) {}
 
 void PackScales::add(std::span<const float> values) {
   const bool int8 = format_.kind == PackedKind::kInt8;

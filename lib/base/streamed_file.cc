@@ -16,6 +16,7 @@
 #include "base/copy_non_temporal.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "base/round_up.h"
 #include "base/uninterrupted.h"
 
 namespace ftrun {
@@ -52,7 +53,7 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   const size_t piece_bytes = piece_bytes_of(staging);
   const auto bytes = static_cast<int64_t>(piece_bytes);
-  const int64_t pieces = (info.st_size + bytes - 1) / bytes;
+  const int64_t pieces = divide_up(info.st_size, bytes);
   std::array<int64_t, kStagedPieces> found{};
   BackgroundThread reader;
   const auto start = [&](int64_t number) {

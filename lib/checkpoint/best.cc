@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMaxBestBytes = 4096;
 
 std::string path_of(const std::string& root) {
-  return root + "/best";
+  return root + "/" + kBestFile;
 }
 
 }  // namespace

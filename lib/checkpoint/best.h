@@ -17,6 +17,9 @@ struct BestCheckpoint {
   double value = 0;
 };
 
+/// The name of the file next to the checkpoints that holds this record.
+inline constexpr const char* kBestFile = "best";
+
 /// Replaces the record below `root` atomically.
 void write_best(FileSystem& files, const std::string& root, const BestCheckpoint& best);
 /// Reads the best checkpoint; nothing if there is none, or if its value is not finite. Throws

@@ -33,8 +33,8 @@ std::string state_text(const std::string& tensor, const std::string& kind) {
 
 std::string missing_text(const std::string& folder, const std::string& tensor,
                          const std::string& kind, int64_t element) {
-  return cat(folder, "/checkpoint.json: ", state_text(tensor, kind), ": element ", element,
-             " is in no file");
+  return cat(checkpoint_manifest_path(folder), ": ", state_text(tensor, kind), ": element ",
+             element, " is in no file");
 }
 
 /// Returns whether a stored state may be read as `wanted`: in its own dtype or, for weight dtypes,
@@ -158,7 +158,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
 
 Checkpoint::Checkpoint(std::string folder)
     : folder_(std::move(folder)), manifest_(read_manifest(folder_)) {
-  const std::string path = folder_ + "/checkpoint.json";
+  const std::string path = checkpoint_manifest_path(folder_);
   const auto step = step_of_folder(fs::path(folder_).filename().string());
   if (step && *step != meta().step)
     refuse(cat(path, ": records step ", meta().step, ", but the folder's name says step ", *step));
@@ -181,8 +181,8 @@ void Checkpoint::add_states() {
       FoundState& found =
           all.try_emplace({slice.tensor, slice.kind}, FoundState{info, i, {}}).first->second;
       if (slice.dtype != found.info.dtype || slice.tensor_shape != found.info.shape)
-        refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind), ": ",
-                   manifest_.files[i].file, " and ", manifest_.files[found.file].file,
+        refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
+                   ": ", manifest_.files[i].file, " and ", manifest_.files[found.file].file,
                    " disagree about its dtype or shape"));
       int64_t position = 0;
       for (const Box& box : slice.boxes) {
@@ -191,8 +191,9 @@ void Checkpoint::add_states() {
       }
     }
   for (auto& [key, found] : all) {
-    StoredBoxes boxes(cat(folder_, "/checkpoint.json: ", state_text(key.first, key.second)),
-                      found.info.shape, std::move(found.boxes));
+    StoredBoxes boxes(
+        cat(checkpoint_manifest_path(folder_), ": ", state_text(key.first, key.second)),
+        found.info.shape, std::move(found.boxes));
     states_.emplace(key, CheckpointState{std::move(found.info), std::move(boxes), found.file});
   }
 }
@@ -213,7 +214,7 @@ void Checkpoint::check_complete() const {
 
 std::vector<StateConversion> Checkpoint::check_states(
     const std::vector<StateInfo>& expected) const {
-  const std::string path = folder_ + "/checkpoint.json";
+  const std::string path = checkpoint_manifest_path(folder_);
   std::map<std::pair<std::string, std::string>, StateInfo> found;
   std::map<std::pair<DType, DType>, std::set<std::string>> converted;
   for (StateInfo& state : states()) found[{state.tensor, state.kind}] = state;
@@ -299,7 +300,7 @@ void Checkpoint::verify_file(size_t i) {
 const Checkpoint::CheckpointState& Checkpoint::state_of(const StateSlice& slice) const {
   const auto found = states_.find({slice.tensor, slice.kind});
   if (found == states_.end())
-    refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind),
+    refuse(cat(checkpoint_manifest_path(folder_), ": ", state_text(slice.tensor, slice.kind),
                " is not in the checkpoint"),
            kOtherModel);
   check_matches(slice, found->second);

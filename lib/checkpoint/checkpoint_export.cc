@@ -12,7 +12,8 @@ std::map<std::string, StateInfo> parameters_of(const Checkpoint& checkpoint) {
     if (state.kind == "param" && is_weight_dtype(state.dtype)) parameters[state.tensor] = state;
   if (parameters.empty())
     throw Error(ExitCode::kBadInput,
-                cat(checkpoint.folder(), "/checkpoint.json: holds no parameters (kind \"param\")"),
+                cat(checkpoint_manifest_path(checkpoint.folder()),
+                    ": holds no parameters (kind \"param\")"),
                 "give a checkpoint that ftrun wrote while training");
   return parameters;
 }

@@ -20,6 +20,10 @@ inline constexpr int kCheckpointFormat = 2;
 
 /// The name of the file in a checkpoint's folder that describes the checkpoint.
 inline constexpr const char* kCheckpointFile = "checkpoint.json";
+/// Returns the path of that file.
+inline std::string checkpoint_manifest_path(const std::string& folder) {
+  return folder + "/" + kCheckpointFile;
+}
 
 /// The name of the file next to the checkpoints that holds the name of the newest one.
 inline constexpr const char* kLatestFile = "latest";

@@ -172,12 +172,13 @@ Description describe_step(const std::string& folder) {
     add(kinds[cat(state.kind, " ", dtype_name(state.dtype))], state.dtype, state.shape);
   for (const auto& [name, amount] : kinds) rows.emplace_back(printable(name), amount_text(amount));
   if (const auto config = meta.extra.find(kConfigRecord); config != meta.extra.end())
-    add_adapter_rows(config->second, folder + "/checkpoint.json: \"config\"", rows);
+    add_adapter_rows(config->second, checkpoint_manifest_path(folder) + ": \"config\"", rows);
   if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
   for (const auto& [name, value] : meta.scheduler)
     rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
   if (const auto record = meta.extra.find(kImportRecord); record != meta.extra.end())
-    add_import_rows(import_record_from(record->second, folder + "/checkpoint.json: \"imported\""),
+    add_import_rows(import_record_from(record->second,
+                                       checkpoint_manifest_path(folder) + ": \"imported\""),
                     rows);
   return {rows};
 }

@@ -15,6 +15,7 @@
 #include "base/replace_folder.h"
 #include "base/streamed_file.h"
 #include "base/text.h"
+#include "checkpoint/best.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
@@ -321,7 +322,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 
 void clean_checkpoints(FileSystem& files, const std::string& root) {
   if (!files.exists(root)) return;
-  remove_atomic_leftovers(files, root, {kLatestFile, "best"});
+  remove_atomic_leftovers(files, root, {kLatestFile, kBestFile});
   recover_folders(files, root, is_our_leftover);
 }
 

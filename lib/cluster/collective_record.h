@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+enum class ReduceOp : uint8_t { kSum, kMax };
 
 /// CallSite names the purpose of a collective in messages: "gradient bucket 7". The first 63
 /// characters are copied when the collective is issued.

@@ -38,7 +38,7 @@ CollectiveRecord validated(CollectiveRecord record) {
   record.site[sizeof record.site - 1] = '\0';
   record.unix_ns = std::max<int64_t>(record.unix_ns, 0);
   const bool known = static_cast<int>(record.kind) < kCollectiveKinds &&
-                     record.op <= ReduceOp::kMin && record.state <= CollectiveState::kAborted &&
+                     record.op <= ReduceOp::kMax && record.state <= CollectiveState::kAborted &&
                      record.dtype <= DType::kBool;
   return known ? record : CollectiveRecord{};
 }

@@ -39,8 +39,6 @@ inline c10d::ReduceOp reduce_op(ReduceOp op) {
       return c10d::ReduceOp::SUM;
     case ReduceOp::kMax:
       return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
   }
   return c10d::ReduceOp::SUM;
 }

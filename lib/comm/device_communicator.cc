@@ -257,7 +257,7 @@ void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
     return reduce_small(collective);
   const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
   const int64_t max_part = kScratchBytes / size() / element / step * step;
-  const int64_t wanted = round_up((count + size() - 1) / size(), step);
+  const int64_t wanted = round_up(divide_up(count, size()), step);
   const int64_t part = std::min(max_part, wanted);
   for (int64_t first = 0; first < count; first += size() * part)
     reduce_window(collective, first, part);

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/text.h"
 #include "comm/c10d_types.h"
 #include "comm/gloo_addresses.h"
@@ -371,7 +372,7 @@ void GlooCommunicator::all_reduce_pieces(const Collective& work) {
   const int64_t step = piece_count(work.record.dtype) * size();
   for (int64_t start = 0; start < work.record.count; start += step) {
     const int64_t count = std::min(step, work.record.count - start);
-    const int64_t part = (count + size() - 1) / size();  // the last part is padded with zeros
+    const int64_t part = divide_up(count, size());  // the last part is padded with zeros
     std::byte* piece = staging(outgoing_);
     std::memcpy(piece, data + start * width, static_cast<size_t>(count * width));
     std::memset(piece + count * width, 0, static_cast<size_t>((part * size() - count) * width));

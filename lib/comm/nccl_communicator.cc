@@ -49,8 +49,6 @@ ncclRedOp_t nccl_op(ReduceOp op) {
       return ncclSum;
     case ReduceOp::kMax:
       return ncclMax;
-    case ReduceOp::kMin:
-      return ncclMin;
   }
   return ncclSum;
 }

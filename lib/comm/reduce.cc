@@ -23,13 +23,6 @@ struct Max {
     return a < b ? b : a;
   }
 };
-struct Min {
-  template <typename T>
-  static T combine(T a, T b) {
-    return b < a ? b : a;
-  }
-};
-
 template <typename T, typename Op>
 void reduce_block(const void* const* inputs, int ranks, T* out, int64_t start, int64_t count) {
   T sum[kBlock];
@@ -88,8 +81,6 @@ void reduce_narrow_by_op(Widen widen, Narrow narrow, ReduceOp op, const void* co
       return reduce_narrow<Sum>(widen, narrow, inputs, ranks, out, count);
     case ReduceOp::kMax:
       return reduce_narrow<Max>(widen, narrow, inputs, ranks, out, count);
-    case ReduceOp::kMin:
-      return reduce_narrow<Min>(widen, narrow, inputs, ranks, out, count);
   }
 }
 
@@ -100,8 +91,6 @@ void reduce_by_op(ReduceOp op, const void* const* inputs, int ranks, void* out, 
       return reduce_typed<T, Sum>(inputs, ranks, out, count);
     case ReduceOp::kMax:
       return reduce_typed<T, Max>(inputs, ranks, out, count);
-    case ReduceOp::kMin:
-      return reduce_typed<T, Min>(inputs, ranks, out, count);
   }
 }
 

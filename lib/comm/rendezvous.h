@@ -73,8 +73,10 @@ class StoreServer;
 /// collective: every member calls them in the same order. Only one thread at a time may use it.
 class Rendezvous {
  public:
-  /// Connects to all ranks; returns when every rank has joined. Throws Error(kEnvironment) if rank
-  /// 0's port is taken, and Error(kPeerLost) naming the missing ranks after the timeout.
+  /// Connects to all ranks; returns when every rank has joined. The first call changes the process:
+  /// it sets environment variables of c10d, ignores SIGPIPE, and raises the limit of open files.
+  /// Throws Error(kEnvironment) if rank 0's port is taken, and Error(kPeerLost) naming the missing
+  /// ranks after the timeout.
   static std::unique_ptr<Rendezvous> connect(const RendezvousOptions& options);
   /// Makes all ranks in this process, for tests: give one to each thread.
   static std::vector<std::unique_ptr<Rendezvous>> in_process(

@@ -299,7 +299,7 @@ void ShmCommunicator::all_reduce_in_place(const Collective& work) {
   const CollectiveRecord& record = work.record;
   collect_inputs(work);
   const int64_t width = dtype_bytes(record.dtype);
-  const int64_t part = round_up((record.count + size() - 1) / size(), kAlignElements);
+  const int64_t part = round_up(divide_up(record.count, size()), kAlignElements);
   for_each_common_window(
       std::min(record.count, part * rank()) * width,
       std::min(record.count, part * (rank() + 1)) * width,

@@ -57,6 +57,11 @@ ConfigDtype communication_dtype(const Config& config) {
   return wanted == ConfigDtype::kModel ? gradient_dtype(config) : wanted;
 }
 
+ConfigDtype master_dtype(const Config& config) {
+  return config.bf16.enabled && config.bf16.bf16_master_weights_and_grads ? ConfigDtype::kBf16
+                                                                          : ConfigDtype::kFp32;
+}
+
 const std::string& disk_folder(const ZeroConfig& zero) {
   const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
   return optimizer ? zero.offload_optimizer.nvme_path : zero.offload_param.nvme_path;

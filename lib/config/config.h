@@ -466,6 +466,9 @@ ConfigDtype training_dtype(const Config& config);
 ConfigDtype gradient_dtype(const Config& config);
 /// Returns the dtype in which gradients are reduced; if the config says kModel, the gradient dtype.
 ConfigDtype communication_dtype(const Config& config);
+/// Returns the dtype of the weights that the optimizer updates: kFp32 or kBf16. If it is not the
+/// training dtype, they are master weights, kept beside those that forward and backward use.
+ConfigDtype master_dtype(const Config& config);
 /// Returns the folder of the disk tier, which optimizer state and parameters share
 /// (config/unsupported refuses two folders).
 const std::string& disk_folder(const ZeroConfig& zero);

@@ -224,6 +224,10 @@ FingerprintJob::FingerprintJob(const TokenDataset& data, std::string cache_file,
 }
 
 FingerprintJob::~FingerprintJob() {
+  stop();
+}
+
+void FingerprintJob::stop() {
   work_->stop = true;
 }
 

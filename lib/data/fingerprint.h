@@ -57,6 +57,8 @@ class FingerprintJob {
   FingerprintJob(const FingerprintJob&) = delete;
   FingerprintJob& operator=(const FingerprintJob&) = delete;
 
+  /// Tells the thread to abandon its work, and does not wait until it has.
+  void stop();
   /// Returns the fingerprint if it is known; never waits. Rethrows the error of the reading thread.
   std::optional<DataFingerprint> result();
   /// Waits until the fingerprint is known.

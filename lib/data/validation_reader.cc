@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/round_up.h"
 
 namespace ftrun {
 
@@ -22,7 +23,7 @@ ValidationReader::ValidationReader(const SequenceSet& set, int64_t sequences,
 int64_t ValidationReader::passes() const {
   const int64_t sequences_of_pass =
       static_cast<int64_t>(batches_.size()) * ranks_ * micro_batch_size_;
-  return (sequences_ + sequences_of_pass - 1) / sequences_of_pass;
+  return divide_up(sequences_, sequences_of_pass);
 }
 
 std::span<const Batch> ValidationReader::read(int64_t pass) {

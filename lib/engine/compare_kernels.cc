@@ -344,7 +344,7 @@ void Comparison::compare_updates(const Config& config) {
 
 void Comparison::compare_update(const Config& config, bool has_8bit_states) {
   const ModelDtypes dtypes = model_dtypes(config);
-  const bool narrow_master = config.bf16.enabled && config.bf16.bf16_master_weights_and_grads,
+  const bool narrow_master = master_dtype(config) == ConfigDtype::kBf16,
              narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
   FlatUpdate update{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
                     .gradient_dtype = dtypes.gradients,

@@ -19,8 +19,9 @@ namespace ftrun {
 /// PlannedModel is the plan of the model that a rank will train. It needs no memory and no other
 /// ranks.
 struct PlannedModel {
-  /// Plans the model. Throws Error(kBadInput) for an invalid model folder, and the errors of
-  /// plan_steps().
+  /// Plans the model, and makes the folder's tensors readable under its names, about which rank 0
+  /// logs notices (map_to_model_names()). Throws Error(kBadInput) for an invalid model folder, and
+  /// the errors of plan_steps().
   PlannedModel(const Config& config, int rank);
 
   ModelFolder folder;

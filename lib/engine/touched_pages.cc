@@ -7,6 +7,8 @@
 #include <array>
 #include <numeric>
 
+#include "base/round_up.h"
+
 namespace ftrun {
 namespace {
 
@@ -22,13 +24,13 @@ int64_t page_bytes() {
 }  // namespace
 
 int64_t whole_pages(int64_t bytes) {
-  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  return round_up(bytes, page_bytes());
 }
 
 TouchedPages::TouchedPages(const std::byte* data, int64_t bytes)
     : data_(data),
       pages_(whole_pages(bytes) / page_bytes()),
-      found_(static_cast<size_t>((pages_ + kChunkPages - 1) / kChunkPages)) {}
+      found_(static_cast<size_t>(divide_up(pages_, kChunkPages))) {}
 
 int64_t TouchedPages::count(size_t chunk) const {
   std::array<unsigned char, kChunkPages> present{};

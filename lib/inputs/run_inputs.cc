@@ -45,6 +45,10 @@ InputRecord describe_model(const std::string& named, const ModelFolder& folder,
   return record;
 }
 
+DataFingerprints::~DataFingerprints() {
+  for (const auto& [role, job] : unknown_) job->stop();
+}
+
 void DataFingerprints::start(const std::string& role, const SequenceSet& sequences,
                              const std::string& cache_file) {
   unknown_[role] = std::make_unique<FingerprintJob>(sequences.data(), cache_file);

@@ -25,6 +25,12 @@ InputRecord describe_model(const std::string& named, const ModelFolder& folder,
 /// DataFingerprints finds the fingerprints of a run's data sets in the background.
 class DataFingerprints {
  public:
+  DataFingerprints() = default;
+  /// Stops all threads before it waits for any of them, so that they end at the same time.
+  ~DataFingerprints();
+  DataFingerprints(const DataFingerprints&) = delete;
+  DataFingerprints& operator=(const DataFingerprints&) = delete;
+
   /// Starts to read `sequences`, which must outlive this object; `cache_file` keeps a computed
   /// fingerprint.
   void start(const std::string& role, const SequenceSet& sequences, const std::string& cache_file);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -109,22 +110,91 @@ int32_t token_id(const json& value, const std::string& where) {
               kCopyAgain);
 }
 
-/// Parses a tokenizer.json without its merges, which decoding does not need and which would take
-/// most of the memory.
+/// TokenizerTree builds the tree of a tokenizer.json without its merges, which decoding does not
+/// need and which would take most of the memory. A callback of json::parse() can leave them out
+/// too, but makes the parser look through a whole list at the end of each object in it, and a
+/// tokenizer may list tens of thousands of added tokens.
+class TokenizerTree {
+ public:
+  json root;
+
+  /// Return why sax_parse() failed: at which byte the text is no JSON, or that a number is too
+  /// large.
+  size_t bad_byte() const { return bad_byte_; }
+  bool has_large_number() const { return has_large_number_; }
+
+  bool null() { return add(json(nullptr)); }
+  bool boolean(bool value) { return add(json(value)); }
+  bool number_integer(json::number_integer_t value) { return add(json(value)); }
+  bool number_unsigned(json::number_unsigned_t value) { return add(json(value)); }
+  bool number_float(json::number_float_t value, const std::string&) { return add(json(value)); }
+  bool string(std::string& value) { return add(json(std::move(value))); }
+  bool binary(json::binary_t&) { return false; }  // JSON text has none
+  bool start_object(size_t) { return open(json::object()); }
+  bool end_object() { return close(); }
+  bool start_array(size_t) { return open(json::array()); }
+  bool end_array() { return close(); }
+  bool key(std::string& name) {
+    constexpr size_t kKeysOfModel = 2;  // tokens are deeper: one may be "merges"
+    if (skipped_ > 0) return true;
+    skips_value_ = open_.size() == kKeysOfModel && name == "merges";
+    if (!skips_value_) element_ = &(*open_.back())[name];
+    return true;
+  }
+  bool parse_error(size_t byte, const std::string&, const json::exception& error) {
+    bad_byte_ = byte;
+    has_large_number_ = dynamic_cast<const json::parse_error*>(&error) == nullptr;
+    return false;
+  }
+
+ private:
+  bool add(json value) {
+    if (skipped_ == 0 && !std::exchange(skips_value_, false)) place(std::move(value));
+    return true;
+  }
+  bool open(json container) {
+    if (skipped_ > 0 || std::exchange(skips_value_, false))
+      ++skipped_;
+    else
+      open_.push_back(place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    if (skipped_ > 0)
+      --skipped_;
+    else
+      open_.pop_back();
+    return true;
+  }
+  json* place(json value) {
+    if (open_.empty()) return &(root = std::move(value));
+    json& parent = *open_.back();
+    if (!parent.is_array()) return &(*element_ = std::move(value));
+    parent.push_back(std::move(value));
+    return &parent.back();
+  }
+
+  /// The objects and lists that have begun, from the outside in, and the place of the next value of
+  /// the innermost object.
+  std::vector<json*> open_;
+  json* element_ = nullptr;
+  /// Says that the next value is left out, and the number of objects and lists that have begun in
+  /// one that is left out.
+  bool skips_value_ = false;
+  int64_t skipped_ = 0;
+  size_t bad_byte_ = 0;
+  bool has_large_number_ = false;
+};
+
 json parse_tokenizer(std::string_view text, const std::string& where) {
   refuse_wide_encoding(text, where);
-  try {
-    return json::parse(text, [](int depth, json::parse_event_t event, json& parsed) {
-      constexpr int kKeysOfModel = 2;  // tokens are deeper: one may be "merges"
-      return event != json::parse_event_t::key || depth != kKeysOfModel || parsed != "merges";
-    });
-  } catch (const json::parse_error& error) {
-    throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON near byte ", error.byte),
-                kCopyAgain);
-  } catch (const json::exception&) {
+  TokenizerTree tree;
+  if (json::sax_parse(text.begin(), text.end(), &tree)) return std::move(tree.root);
+  if (tree.has_large_number())
     throw Error(ExitCode::kBadInput, cat(where, ": holds a number that does not fit into 64 bits"),
                 kCopyAgain);
-  }
+  throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON near byte ", tree.bad_byte()),
+              kCopyAgain);
 }
 
 }  // namespace

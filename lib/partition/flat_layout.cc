@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/round_up.h"
 
 namespace ftrun {
 namespace {
@@ -43,7 +44,7 @@ FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
 int64_t shard_size(const Unit& unit, int count) {
   require(count > 0, "there is at least one shard");
   const int64_t blocks = unit.padded / kUnitBlock;
-  return (blocks + count - 1) / count * kUnitBlock;
+  return divide_up(blocks, count) * kUnitBlock;
 }
 
 UnitRange shard_range(const Unit& unit, int index, int count) {

@@ -7,12 +7,10 @@
 namespace ftrun {
 namespace {
 
-/// Counts the elements of a collective on the side where they are whole: an all-gather and an
-/// all-reduce write the whole, a reduce-scatter reads it.
+/// Counts the elements of a collective on the side where they are whole.
 int64_t elements_of(const Program& program, const Instr& instr) {
-  const auto& ranges = instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes;
   int64_t count = 0;
-  for (const BufferRange& range : ranges) count += element_count(program, range);
+  for (const BufferRange& range : instr.whole_ranges()) count += element_count(program, range);
   return count;
 }
 

@@ -53,28 +53,6 @@ InstrKind instr_kind(CollectiveKind kind) {
   bug(cat("no instruction runs a ", collective_name(kind)));
 }
 
-std::string_view instr_name(InstrKind kind) {
-  static constexpr auto kNames = enum_names<InstrKind>({
-      "load_batch",
-      "clear",
-      "begin",
-      "forward",
-      "backward",
-      "input_grad",
-      "weight_grad",
-#define FTRUN_STEP_COLLECTIVE(kind, name) #name,
-#define FTRUN_OTHER_COLLECTIVE(kind, name)
-#include "base/collectives.inc"
-      "copy",
-      "accumulate",
-      "gradient_norm",
-      "decide",
-      "compute_scales",
-      "update",
-  });
-  return kNames[static_cast<size_t>(kind)];
-}
-
 std::string_view lane_name(Lane lane) {
   static constexpr std::array<std::string_view, 5> kNames{"compute", "to device", "to host", "disk",
                                                           "communication"};

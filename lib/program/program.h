@@ -9,13 +9,13 @@
 #include <variant>
 #include <vector>
 
-#include "base/collective_kind.h"
 #include "base/dtype.h"
 #include "base/enum_names.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
 #include "optimizers/block_map.h"
 #include "partition/sharding.h"
+#include "program/instr_kind.h"
 #include "program/storage_format.h"
 
 namespace ftrun {
@@ -126,42 +126,6 @@ constexpr bool is_communication(Lane lane) {
   return lane >= Lane::kFirstGroup;
 }
 
-/// InstrKind is the closed set of things that an instruction does. Those of base/collectives.inc
-/// run over the ranks of `group`:
-/// * kAllReduce sums (or takes the maximum of) writes[*], in place
-/// * kReduceScatter sums reads[i], one block per rank; writes[i] gets this rank's block
-/// * kAllGather: writes[i] gets reads[i] of every rank
-/// * kAllToAll: writes[i] gets this rank's block of reads[i] of every rank
-/// * kCountedAllToAll is like kAllToAll, for blocks of any number of rows, counted by their sender
-/// * kShift: writes[i] gets reads[i] of the rank Communication::shift places before this one
-/// * kSend sends reads[0] to the other rank of `group` (a link), which has the kReceive
-/// * kReceive receives writes[0] from the other rank of `group`
-enum class InstrKind : uint8_t {
-  kLoadBatch,   // copies the loader's micro-batch into its buffers
-  kClear,       // zeroes its writes: padding, or what is only added to or raised
-  kBegin,       // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
-  kForward,     // operations of a layer's forward list
-  kBackward,    // operations of a layer's backward list (input and weight gradients)
-  kInputGrad,   // only the operations of its input gradients
-  kWeightGrad,  // only the operations of its weight gradients
-#define FTRUN_STEP_COLLECTIVE(kind, name) kind,
-#define FTRUN_OTHER_COLLECTIVE(kind, name)
-#include "base/collectives.inc"
-  kCopy,           // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
-  kAccumulate,     // adds reads[0] to writes[0]
-  kGradientNorm,   // writes the sum of squares of reads[i] to writes[i] (one F64 each)
-  kDecide,         // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
-  kComputeScales,  // computes the new scales of 8-bit states of a tensor that straddles blocks
-  kUpdate,         // runs the optimizer over one range of parameters
-};
-inline constexpr size_t kInstrKinds = enumerator_count<InstrKind>();
-
-/// Returns the collective or transfer that instructions of a kind run; they must run one.
-CollectiveKind collective_kind(InstrKind kind);
-/// Returns the kind of the instructions that run a collective or transfer; a step must have such
-/// instructions.
-InstrKind instr_kind(CollectiveKind kind);
-
 /// ProgramGroup is a group over which collectives of a program run: its members, and this rank's
 /// place among them.
 struct ProgramGroup {
@@ -271,6 +235,11 @@ struct Instr {
   bool communicates() const { return std::holds_alternative<Communication>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
+  /// Returns the ranges of a collective or transfer that have the size of the whole buffer: what a
+  /// reduce-scatter or a send reads, and what others write.
+  const std::vector<BufferRange>& whole_ranges() const {
+    return kind == InstrKind::kReduceScatter || kind == InstrKind::kSend ? reads : writes;
+  }
   const Communication& communication() const { return std::get<Communication>(detail); }
   Communication& communication() { return std::get<Communication>(detail); }
   /// Returns the instruction's group; kNoGroup where it does not communicate.
@@ -346,7 +315,6 @@ Instr make_copy(const Program& program, const BufferRange& from, const BufferRan
 /// Counts the elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const BufferRange& range);
 
-std::string_view instr_name(InstrKind kind);
 /// Returns "compute", "to device", ...; "communication" for the lanes of groups.
 std::string_view lane_name(Lane lane);
 std::string_view tier_name(Tier tier);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "program/buffer_names.h"
 
 namespace ftrun {
@@ -13,8 +14,8 @@ namespace {
 
 /// Returns part `index` of `count` of a range, in whole blocks.
 UnitRange split(const UnitRange& range, int index, int count) {
-  const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
-  const int64_t size = (blocks + count - 1) / count * kUnitBlock;
+  const int64_t blocks = divide_up(range.size(), kUnitBlock);
+  const int64_t size = divide_up(blocks, count) * kUnitBlock;
   return {std::min(range.begin + index * size, range.end),
           std::min(range.begin + (index + 1) * size, range.end)};
 }

@@ -61,7 +61,7 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
   state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
-  if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
+  state.master = dtype_of(master_dtype(config));
   state.parameter_tier = tier_of(config.zero.offload_param.device);
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
@@ -134,10 +134,9 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
   const int64_t max_batches = std::min(config.gradient_accumulation_steps, kMaxPerStage * stages);
   const int64_t samples = config.train.evaluation.samples;
   if (samples <= 0) return static_cast<int32_t>(max_batches);
-  const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   const int64_t batches =
-      parts(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
-  return static_cast<int32_t>(parts(batches, parts(batches, max_batches)));
+      divide_up(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
+  return static_cast<int32_t>(divide_up(batches, divide_up(batches, max_batches)));
 }
 
 ProgramPlan program_plan(ModelDescription model, StepProgram step) {

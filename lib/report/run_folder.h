@@ -16,12 +16,12 @@ class RunPaths {
 
   const std::string& root() const { return root_; }
   std::string lock() const { return root_ + "/.lock"; }
-  std::string manifest() const { return root_ + "/run.json"; }
-  std::string config() const { return root_ + "/config.yaml"; }
-  std::string metrics() const { return root_ + "/metrics.jsonl"; }
-  std::string samples() const { return root_ + "/samples.jsonl"; }
-  std::string trace() const { return root_ + "/trace.json"; }
-  std::string report() const { return root_ + "/report.html"; }
+  std::string manifest() const { return in_root(kManifest); }
+  std::string config() const { return in_root(kConfig); }
+  std::string metrics() const { return in_root(kMetrics); }
+  std::string samples() const { return in_root(kSamples); }
+  std::string trace() const { return in_root(kTrace); }
+  std::string report() const { return in_root(kReport); }
   std::string follower_log() const { return root_ + "/follow_run.log"; }
   std::string tensorboard() const { return root_ + "/tensorboard"; }
   std::string logs() const { return root_ + "/logs"; }
@@ -30,15 +30,27 @@ class RunPaths {
   std::string exported() const { return root_ + "/export"; }
   /// Returns the path of the file that caches the fingerprint of the data set with this role.
   std::string fingerprint(const std::string& role) const {
-    return root_ + "/" + (role == "train" ? "data" : role) + "-fingerprint.json";
+    return in_root(fingerprint_name(role));
   }
   /// Lists the names of the files in the root that are replaced as a whole (write_file_atomic).
   static std::vector<std::string> replaced_files() {
-    return {"run.json",   "config.yaml", "metrics.jsonl",         "samples.jsonl",
-            "trace.json", "report.html", "data-fingerprint.json", "validation-fingerprint.json"};
+    return {kManifest, kConfig, kMetrics, kSamples, kTrace, kReport, fingerprint_name("train"),
+            fingerprint_name("validation")};
   }
 
  private:
+  static constexpr const char* kManifest = "run.json";
+  static constexpr const char* kConfig = "config.yaml";
+  static constexpr const char* kMetrics = "metrics.jsonl";
+  static constexpr const char* kSamples = "samples.jsonl";
+  static constexpr const char* kTrace = "trace.json";
+  static constexpr const char* kReport = "report.html";
+
+  static std::string fingerprint_name(const std::string& role) {
+    return (role == "train" ? "data" : role) + "-fingerprint.json";
+  }
+  std::string in_root(const std::string& name) const { return root_ + "/" + name; }
+
   std::string root_;
 };
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "base/file.h"
 #include "report/plain_json.h"
@@ -65,19 +67,71 @@ bool read_field(const Json& object, const char* key, T& value) {
   return found == object.end() || read(*found, value);
 }
 
-void add_trained(Json& line, const StepMetrics& m) {
-  line["samples"] = m.samples;
-  line["loss"] = json_of_number(m.loss);
-  line["grad_norm"] = json_of_number(m.gradient_norm);
-  line["lr"] = json_of_number(m.learning_rate);
-  line["tokens"] = m.tokens;
-  line["tokens_per_second"] = json_of_number(m.tokens_per_second);
-  line["step_seconds"] = json_of_number(m.step_seconds);
-  line["data_wait_seconds"] = json_of_number(m.data_wait_seconds);
-  if (m.exposed_communication_seconds)
-    line["exposed_communication_seconds"] = json_of_number(*m.exposed_communication_seconds);
-  if (m.loss_scale) line["loss_scale"] = json_of_number(*m.loss_scale);
-  if (m.skipped) line["skipped"] = true;
+/// StepFigure is a number of a step: its field in metrics.jsonl, the tag of its chart ("" for
+/// none), and its member of StepMetrics. Numbers without a value, and truth values that are false,
+/// are left out.
+struct StepFigure {
+  const char* field;
+  std::string_view tag;
+  std::variant<int64_t StepMetrics::*, double StepMetrics::*, std::optional<double> StepMetrics::*,
+               bool StepMetrics::*>
+      member;
+};
+
+/// The numbers of a step, in the order of a line. scripts/follow_run.py sends the same tags to
+/// trackers (tests/house/tags_test.py).
+constexpr StepFigure kStepFigures[] = {
+    {"samples", "train/samples", &StepMetrics::samples},
+    {"loss", "", &StepMetrics::loss},  // tensorboard_scalars() leaves it out if no token counts
+    {"grad_norm", "train/grad_norm", &StepMetrics::gradient_norm},
+    {"lr", "train/learning_rate", &StepMetrics::learning_rate},
+    {"tokens", "", &StepMetrics::tokens},
+    {"tokens_per_second", "train/tokens_per_second", &StepMetrics::tokens_per_second},
+    {"step_seconds", "time/step_seconds", &StepMetrics::step_seconds},
+    {"data_wait_seconds", "time/data_wait_seconds", &StepMetrics::data_wait_seconds},
+    {"exposed_communication_seconds", "time/exposed_communication_seconds",
+     &StepMetrics::exposed_communication_seconds},
+    {"loss_scale", "train/loss_scale", &StepMetrics::loss_scale},
+    {"skipped", "train/skipped", &StepMetrics::skipped},
+};
+
+void add_field(Json& line, const char* field, int64_t value) {
+  line[field] = value;
+}
+void add_field(Json& line, const char* field, double value) {
+  line[field] = json_of_number(value);
+}
+void add_field(Json& line, const char* field, const std::optional<double>& value) {
+  if (value) line[field] = json_of_number(*value);
+}
+void add_field(Json& line, const char* field, bool value) {
+  if (value) line[field] = true;
+}
+
+std::optional<double> charted(int64_t value) {
+  return static_cast<double>(value);
+}
+std::optional<double> charted(double value) {
+  return value;
+}
+std::optional<double> charted(const std::optional<double>& value) {
+  return value;
+}
+std::optional<double> charted(bool value) {
+  return value ? std::optional(1.0) : std::nullopt;
+}
+
+void add_step_figures(Json& line, const StepMetrics& m) {
+  for (const StepFigure& figure : kStepFigures)
+    std::visit([&](auto member) { add_field(line, figure.field, m.*member); }, figure.member);
+}
+
+bool read_step_figures(const Json& line, StepMetrics& m) {
+  return std::all_of(
+      std::begin(kStepFigures), std::end(kStepFigures), [&](const StepFigure& figure) {
+        return std::visit([&](auto member) { return read_field(line, figure.field, m.*member); },
+                          figure.member);
+      });
 }
 
 /// Reads the validation loss from the step's line, where older versions wrote it.
@@ -107,14 +161,7 @@ std::string text_of(const Json& line) {
 }
 
 bool read_all(const Json& line, StepMetrics& m) {
-  return read_field(line, "step", m.step) && read_field(line, "samples", m.samples) &&
-         read_field(line, "loss", m.loss) && read_field(line, "grad_norm", m.gradient_norm) &&
-         read_field(line, "lr", m.learning_rate) && read_field(line, "tokens", m.tokens) &&
-         read_field(line, "tokens_per_second", m.tokens_per_second) &&
-         read_field(line, "step_seconds", m.step_seconds) &&
-         read_field(line, "data_wait_seconds", m.data_wait_seconds) &&
-         read_field(line, "exposed_communication_seconds", m.exposed_communication_seconds) &&
-         read_field(line, "loss_scale", m.loss_scale) && read_field(line, "skipped", m.skipped) &&
+  return read_field(line, "step", m.step) && read_step_figures(line, m) &&
          read_old_validation(line, m) && read_field(line, "counters", m.counters) &&
          read_field(line, "memory", m.memory);
 }
@@ -143,7 +190,7 @@ bool is_nonfinite(const std::vector<EvaluationResult>& results) {
 std::string metrics_line(const StepMetrics& m) {
   Json line;
   line["step"] = m.step;
-  if (m.trained) add_trained(line, m);
+  if (m.trained) add_step_figures(line, m);
   for (const NamedCount& counter : m.counters) line["counters"][counter.name] = counter.value;
   for (const NamedBytes& part : m.memory) line["memory"][part.name] = part.bytes;
   return text_of(line);
@@ -203,17 +250,12 @@ std::vector<Scalar> tensorboard_scalars(const StepMetrics& m) {
   std::vector<Scalar> scalars;
   if (m.trained) {
     if (m.tokens > 0) scalars.push_back({"train/loss", m.loss});
-    // scripts/follow_run.py sends the same tags to trackers (tests/house/tags_test.py).
-    scalars.insert(scalars.end(), {{"train/samples", static_cast<double>(m.samples)},
-                                   {"train/grad_norm", m.gradient_norm},
-                                   {"train/learning_rate", m.learning_rate},
-                                   {"train/tokens_per_second", m.tokens_per_second},
-                                   {"time/step_seconds", m.step_seconds},
-                                   {"time/data_wait_seconds", m.data_wait_seconds}});
-    if (m.exposed_communication_seconds)
-      scalars.push_back({"time/exposed_communication_seconds", *m.exposed_communication_seconds});
-    if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
-    if (m.skipped) scalars.push_back({"train/skipped", 1});
+    for (const StepFigure& figure : kStepFigures) {
+      if (figure.tag.empty()) continue;
+      const std::optional<double> value =
+          std::visit([&](auto member) { return charted(m.*member); }, figure.member);
+      if (value) scalars.push_back({std::string(figure.tag), *value});
+    }
   }
   for (const EvaluationResult& evaluation : m.evaluations) {
     if (!evaluation.has_value()) continue;

@@ -200,7 +200,8 @@ const BoundCalculator::ModelCosts& BoundCalculator::model_costs_of(const Layout&
   return costs;
 }
 
-/// Cuts the model into pipeline stages in the same way as pipeline_layout().
+/// Cuts the model into pipeline stages as pipeline_layout() does with balance_stages(). Layouts
+/// whose layers weigh the same share the numbers of blocks.
 BoundCalculator::PipelineCut& BoundCalculator::cut_of(const ModelCosts& costs,
                                                       const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "search/bound.h"
 #include "search/evaluate.h"
-#include "search/layout.h"
+#include "search/plain_choices.h"
 #include "search/search_task.h"
 
 namespace ftrun {
@@ -22,27 +20,6 @@ struct SearchLimits {
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool tries_more_nodes = true;
-};
-
-/// PlainChoiceComparison compares a simple setting that a user might choose with the best layout
-/// that the search found.
-struct PlainChoiceComparison {
-  /// The choice: "ZeRO 1", "tensor 2", "recompute full".
-  std::string choice;
-  /// The best layout has this choice.
-  bool is_chosen = false;
-  /// The fastest planned layout with the choice or, if none fits, one that needs the least memory.
-  /// Absent if no layout with the choice is legal, or if all of them need too much memory according
-  /// to their bounds.
-  std::optional<Evaluation> best;
-  /// The minimum memory and time of the choice's legal layouts, by their bounds.
-  std::optional<Bound> bound;
-  /// Some of the choice's legal layouts may fit, according to their bounds.
-  bool may_fit = false;
-  /// The number of ranks on a node in the legal layout whose bound on device memory is lowest.
-  int64_t ranks = 1;
-  /// The first reason for a refusal, if no layout with the choice is legal.
-  std::string refusal;
 };
 
 /// SearchCounts counts the layouts of a search by their outcome.

@@ -30,8 +30,7 @@ StateFacts state_facts(const Config& config) {
   return {.state_bytes = state_bytes(config),
           .gradient_bytes = bytes_of(gradient_dtype(config)),
           .communicated_bytes = bytes_of(communication_dtype(config)),
-          .has_master = training_dtype(config) != ConfigDtype::kFp32 &&
-                        !(config.bf16.enabled && config.bf16.bf16_master_weights_and_grads),
+          .has_master = training_dtype(config) != master_dtype(config),
           .has_secondary_shards = config.zero.hpz_partition_size > 1,
           .offloaded_share = config.zero.offload_optimizer.ratio,
           .persistence_threshold = config.zero.param_persistence_threshold};

@@ -349,35 +349,20 @@ bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
 
 /// Returns whether the instruction has the detail that its kind requires.
 bool has_its_detail(const Instr& instr) {
-  switch (instr.kind) {
-    case InstrKind::kForward:
-    case InstrKind::kBackward:
-    case InstrKind::kInputGrad:
-    case InstrKind::kWeightGrad:
+  switch (traits_of(instr.kind).detail) {
+    case InstrDetail::kNone:
+      return std::holds_alternative<std::monostate>(instr.detail);
+    case InstrDetail::kLayerOps:
       return instr.runs_ops();
-    case InstrKind::kAllReduce:
-    case InstrKind::kReduceScatter:
-    case InstrKind::kAllGather:
-    case InstrKind::kAllToAll:
-    case InstrKind::kCountedAllToAll:
-    case InstrKind::kShift:
-    case InstrKind::kSend:
-    case InstrKind::kReceive:
+    case InstrDetail::kCommunication:
       return instr.group() != kNoGroup;
-    case InstrKind::kGradientNorm:
+    case InstrDetail::kNormSlots:
       return std::holds_alternative<GradientNormSlots>(instr.detail);
-    case InstrKind::kComputeScales:
-    case InstrKind::kUpdate:
+    case InstrDetail::kUpdate:
       return std::holds_alternative<UpdateDetail>(instr.detail);
-    case InstrKind::kCopy:
+    case InstrDetail::kDisk:
       return std::holds_alternative<std::monostate>(instr.detail) ||
              std::holds_alternative<DiskRequest>(instr.detail);
-    case InstrKind::kLoadBatch:
-    case InstrKind::kClear:
-    case InstrKind::kBegin:
-    case InstrKind::kAccumulate:
-    case InstrKind::kDecide:
-      return std::holds_alternative<std::monostate>(instr.detail);
   }
   return false;
 }

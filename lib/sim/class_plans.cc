@@ -66,10 +66,11 @@ uint64_t ClassPlans::hash() const {
 }
 
 const std::vector<MemoryPlan>& ClassPlans::memory() const {
-  if (!memory_.empty()) return memory_;
-  std::vector<MemoryPlan> needed(plans_.size());
-  run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
-  memory_ = std::move(needed);
+  std::call_once(has_memory_, [this] {
+    std::vector<MemoryPlan> needed(plans_.size());
+    run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
+    memory_ = std::move(needed);
+  });
   return memory_;
 }
 

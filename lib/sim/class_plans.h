@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -58,8 +59,8 @@ class ClassPlans {
   /// Hashes what all ranks will do. Every rank computes the same hash.
   uint64_t hash() const;
 
-  /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
-  /// call must not run concurrently with others.
+  /// Lists what a rank of each class allocates for all its programs. It is computed once, by the
+  /// first call; calls may run concurrently.
   const std::vector<MemoryPlan>& memory() const;
   /// Lists the tiers of which a rank needs more than `budget` at its peak. With `with_host`, the
   /// budget of the device tier is for the device and host tiers together.
@@ -72,6 +73,7 @@ class ClassPlans {
   std::deque<StepPlan> others_;
   /// The result of memory(), which its first call computes.
   mutable std::vector<MemoryPlan> memory_;
+  mutable std::once_flag has_memory_;
 };
 
 }  // namespace ftrun

@@ -15,8 +15,7 @@ namespace {
 /// Returns the bytes of one call of a collective, as machine files count them: the size of the
 /// whole buffer.
 double communicated_bytes(const Instr& instr, size_t call) {
-  const bool by_reads = instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kSend;
-  return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);
+  return static_cast<double>(instr.whole_ranges()[call].bytes);
 }
 
 /// Names the exchange as machine files do. In a shift each rank sends once. Counted rows cost as
@@ -29,36 +28,7 @@ std::string_view curve_name(InstrKind kind) {
 }  // namespace
 
 std::string instr_slowdown_key(const Instr& instr) {
-  switch (instr.kind) {
-    case InstrKind::kClear:
-      return "clear";
-    case InstrKind::kCopy:
-      return "copy";
-    case InstrKind::kAccumulate:
-      return "accumulate";
-    case InstrKind::kGradientNorm:
-      return "gradient_norm";
-    case InstrKind::kComputeScales:
-    case InstrKind::kUpdate:
-      return "update";
-    case InstrKind::kLoadBatch:
-    case InstrKind::kBegin:
-    case InstrKind::kForward:
-    case InstrKind::kBackward:
-    case InstrKind::kInputGrad:
-    case InstrKind::kWeightGrad:
-    case InstrKind::kAllReduce:
-    case InstrKind::kReduceScatter:
-    case InstrKind::kAllGather:
-    case InstrKind::kAllToAll:
-    case InstrKind::kCountedAllToAll:
-    case InstrKind::kShift:
-    case InstrKind::kSend:
-    case InstrKind::kReceive:
-    case InstrKind::kDecide:
-      break;
-  }
-  return "";
+  return std::string(traits_of(instr.kind).machine_name);
 }
 
 int64_t total_bytes(const std::vector<BufferRange>& ranges) {
@@ -68,36 +38,9 @@ int64_t total_bytes(const std::vector<BufferRange>& ranges) {
 }
 
 double memory_bytes(const Instr& instr) {
-  const auto reads = static_cast<double>(total_bytes(instr.reads)),
-             writes = static_cast<double>(total_bytes(instr.writes));
-  switch (instr.kind) {
-    case InstrKind::kGradientNorm:
-      return reads;
-    case InstrKind::kClear:
-      return writes;
-    case InstrKind::kAccumulate:
-    case InstrKind::kUpdate:
-      return reads + 2 * writes;
-    case InstrKind::kLoadBatch:
-    case InstrKind::kBegin:
-    case InstrKind::kForward:
-    case InstrKind::kBackward:
-    case InstrKind::kInputGrad:
-    case InstrKind::kWeightGrad:
-    case InstrKind::kAllReduce:
-    case InstrKind::kReduceScatter:
-    case InstrKind::kAllGather:
-    case InstrKind::kAllToAll:
-    case InstrKind::kCountedAllToAll:
-    case InstrKind::kShift:
-    case InstrKind::kSend:
-    case InstrKind::kReceive:
-    case InstrKind::kCopy:
-    case InstrKind::kDecide:
-    case InstrKind::kComputeScales:
-      break;
-  }
-  return reads + writes;
+  const InstrTraits& traits = traits_of(instr.kind);
+  return static_cast<double>(traits.read_passes * total_bytes(instr.reads) +
+                             traits.write_passes * total_bytes(instr.writes));
 }
 
 InstrCosts::InstrCosts(const Machine& machine, int ranks_per_node, const Program& program,

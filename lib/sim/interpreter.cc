@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "program/layer_instr.h"
 
 namespace ftrun {
@@ -103,7 +104,7 @@ Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& ran
                                       DType dtype) const {
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
-  const int64_t count = (range.bytes / 2 + size - 1) / size;
+  const int64_t count = divide_up(range.bytes / 2, size);
   if (buffer.persistent)
     return {rank.persistent[static_cast<size_t>(range.buffer)].data() + range.offset / 2, size,
             count};

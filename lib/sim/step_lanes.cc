@@ -1,8 +1,11 @@
 #include "sim/step_lanes.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
+
+#include "base/round_up.h"
 
 namespace ftrun {
 namespace {
@@ -59,37 +62,7 @@ std::vector<Picoseconds> compute_begins(const RecordedRank& rank, Picoseconds en
 }  // namespace
 
 WorkKind work_kind(const Instr& instr) {
-  switch (instr.kind) {
-    case InstrKind::kForward:
-      return WorkKind::kForward;
-    case InstrKind::kBackward:
-    case InstrKind::kInputGrad:
-      return WorkKind::kBackward;
-    case InstrKind::kWeightGrad:
-      return WorkKind::kWeightGrad;
-    case InstrKind::kComputeScales:
-    case InstrKind::kUpdate:
-      return WorkKind::kUpdate;
-    case InstrKind::kCopy:
-      return WorkKind::kCopy;
-    case InstrKind::kAllReduce:
-    case InstrKind::kReduceScatter:
-    case InstrKind::kAllGather:
-    case InstrKind::kAllToAll:
-    case InstrKind::kCountedAllToAll:
-    case InstrKind::kShift:
-    case InstrKind::kSend:
-    case InstrKind::kReceive:
-      return WorkKind::kExchange;
-    case InstrKind::kLoadBatch:
-    case InstrKind::kClear:
-    case InstrKind::kBegin:
-    case InstrKind::kAccumulate:
-    case InstrKind::kGradientNorm:
-    case InstrKind::kDecide:
-      break;
-  }
-  return WorkKind::kOther;
+  return traits_of(instr.kind).work;
 }
 
 std::string_view work_name(WorkKind kind) {
@@ -134,7 +107,7 @@ std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, P
   const Program& program = *rank.program;
   const std::vector<Picoseconds> begins = compute_begins(rank, end);
   const auto parts = static_cast<Picoseconds>(max_count);
-  const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
+  const Picoseconds width = std::max<Picoseconds>(divide_up(end, parts), 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;
   // Each part of the step begins with the bytes in use at the end of the previous part.

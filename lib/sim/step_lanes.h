@@ -1,29 +1,15 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "program/instr_kind.h"
 #include "program/memory_history.h"
 #include "sim/step_time.h"
 
 namespace ftrun {
-
-/// WorkKind groups kinds of instructions that a chart of lanes draws in the same color.
-enum class WorkKind : uint8_t {
-  kForward,
-  kBackward,    // input gradients, with or without weight gradients
-  kWeightGrad,  // only gradients of weights
-  kUpdate,
-  kExchange,
-  kCopy,
-  kOther,
-};
-inline constexpr std::array<WorkKind, 7> kWorkKinds{
-    WorkKind::kForward,  WorkKind::kBackward, WorkKind::kWeightGrad, WorkKind::kUpdate,
-    WorkKind::kExchange, WorkKind::kCopy,     WorkKind::kOther};
 
 /// Returns the kind of work as which an instruction is drawn.
 WorkKind work_kind(const Instr& instr);

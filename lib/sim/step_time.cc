@@ -59,8 +59,10 @@ StepTime rank_step_time(const RankTime& rank, const Program& program, Picosecond
   };
   StepTime time;
   time.seconds = seconds_of(end);
-  for (const InstrKind kind : kLayerKinds) time.layers += busy(kind);
-  for (const InstrKind kind : kUpdateKinds) time.update += busy(kind);
+  for (const InstrTraits& traits : kInstrTraits) {
+    if (is_layer_work(traits.kind)) time.layers += busy(traits.kind);
+    if (is_update_work(traits.kind)) time.update += busy(traits.kind);
+  }
   const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
   time.other = seconds_of(all) - time.layers - time.update;
   time.collective_wait = idle(WaitCause::kGroup);

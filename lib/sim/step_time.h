@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -44,12 +43,6 @@ struct IdleByLane {
   /// Returns the seconds of waiting for all collectives.
   double collectives() const;
 };
-
-/// The kinds of instructions that count as operations of layers, and as the update. Predicted and
-/// measured times use the same division.
-inline constexpr std::array kLayerKinds{InstrKind::kForward, InstrKind::kBackward,
-                                        InstrKind::kInputGrad, InstrKind::kWeightGrad};
-inline constexpr std::array kUpdateKinds{InstrKind::kUpdate, InstrKind::kComputeScales};
 
 /// StepTime is the predicted time of a training step in seconds: until the slowest rank ends
 /// (`seconds`), and the parts of rank 0's time.

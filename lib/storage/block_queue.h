@@ -36,10 +36,6 @@ class BlockQueue {
   /// Fetches the available results, waiting up to `seconds` for the first, and returns their
   /// number; 0 when there was none.
   virtual size_t reap(std::span<BlockResult> results, double seconds) = 0;
-  /// Registers memory in which most blocks will lie, so that it need not be pinned for each block.
-  /// The memory must stay valid until the queue is destroyed. It may be called at most once.
-  /// Returns 0, or the errno of the refusal.
-  virtual int register_memory(std::span<const std::span<std::byte>> ranges) = 0;
 };
 
 }  // namespace ftrun

@@ -5,14 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <vector>
 
 #include "base/error.h"
 
 namespace ftrun {
 namespace {
-
-constexpr size_t kMaxRegisteredBytes = size_t{1} << 30;  // the kernel's limit for one range
 
 bool is_transient(int error_number) {
   return error_number == EAGAIN || error_number == EBUSY || error_number == EINTR;
@@ -61,18 +58,6 @@ class RingQueue : public BlockQueue {
     return count;
   }
 
-  int register_memory(std::span<const std::span<std::byte>> ranges) override {
-    for (std::span<std::byte> range : ranges) {
-      for (size_t offset = 0; offset < range.size(); offset += kMaxRegisteredBytes) {
-        const size_t bytes = std::min(kMaxRegisteredBytes, range.size() - offset);
-        registered_ranges_.push_back({range.data() + offset, bytes});
-      }
-    }
-    const int result = io_uring_register_buffers(&ring_, registered_ranges_.data(),
-                                                 static_cast<unsigned>(registered_ranges_.size()));
-    if (result != 0) registered_ranges_.clear();
-    return -result;
-  }
 
  private:
   void prepare(const IoBlock& block) {
@@ -81,27 +66,13 @@ class RingQueue : public BlockQueue {
     const auto bytes = static_cast<unsigned>(block.bytes);
     const auto offset = static_cast<uint64_t>(block.offset);
     const int file = fixed_file_ ? 0 : fd_;
-    const int memory = registered_index(block);
-    if (memory >= 0 && block.is_write)
-      io_uring_prep_write_fixed(entry, file, block.data, bytes, offset, memory);
-    else if (memory >= 0)
-      io_uring_prep_read_fixed(entry, file, block.data, bytes, offset, memory);
-    else if (block.is_write)
+    if (block.is_write)
       io_uring_prep_write(entry, file, block.data, bytes, offset);
     else
       io_uring_prep_read(entry, file, block.data, bytes, offset);
     if (fixed_file_) entry->flags |= IOSQE_FIXED_FILE;
     entry->user_data = block.slot;
     ++in_flight_;
-  }
-
-  int registered_index(const IoBlock& block) const {
-    for (size_t i = 0; i < registered_ranges_.size(); ++i) {
-      const char* start = static_cast<const char*>(registered_ranges_[i].iov_base);
-      if (block.data >= start && block.data + block.bytes <= start + registered_ranges_[i].iov_len)
-        return static_cast<int>(i);
-    }
-    return -1;
   }
 
   /// Submits prepared entries to the kernel. Entries that the kernel cannot take now are submitted
@@ -140,7 +111,6 @@ class RingQueue : public BlockQueue {
   bool single_submit_;
   bool fixed_file_ = false;
   int in_flight_ = 0;
-  std::vector<iovec> registered_ranges_;
 };
 
 }  // namespace

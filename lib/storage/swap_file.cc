@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -71,18 +70,6 @@ SwapFile::~SwapFile() = default;
 int64_t SwapFile::reserved_on_disk() const {
   struct stat status {};
   return ::fstat(fd_.get(), &status) == 0 ? int64_t{status.st_blocks} * 512 : 0;
-}
-
-void SwapFile::register_memory(std::span<const std::span<std::byte>> ranges) {
-  for (std::span<std::byte> range : ranges)
-    require(on_sector(range.data()) && on_sector(static_cast<int64_t>(range.size())),
-            "registered memory must begin and end on a multiple of 4096");
-  const int error_number = queue_->register_memory(ranges);
-  if (error_number != 0)
-    log_notice(cat("nvme_path ", folder_, ": the kernel refuses to pin the swap buffers (",
-                   errno_text(error_number),
-                   "): each block is pinned on its own, which is slower; "
-                   "raise the limit of locked memory (ulimit -l)"));
 }
 
 SwapFile::Ticket SwapFile::read(void* data, int64_t bytes, int64_t offset) {
@@ -272,12 +259,6 @@ void SwapFile::read_synchronously(void* data, int64_t bytes, int64_t offset) con
   }
 }
 
-bool SwapFile::is_done(Ticket ticket) {
-  const SwapRequest& request = request_of(ticket);
-  if (!request.is_finished()) advance(0);
-  return request.is_finished();
-}
-
 void SwapFile::wait(Ticket ticket) {
   SwapRequest& request = request_of(ticket);
   block_until_finished(request);
@@ -290,19 +271,6 @@ void SwapFile::wait(Ticket ticket) {
                     ? full_disk_remedy()
                     : "look for disk errors in the kernel's log (dmesg), or point nvme_path at "
                       "another disk");
-}
-
-void SwapFile::wait_all() {
-  std::optional<Error> first;
-  for (uint32_t index = 0; index < requests_.size(); ++index) {
-    if (!requests_[index].is_open) continue;
-    try {
-      wait({index, requests_[index].generation});
-    } catch (const Error& error) {
-      if (!first) first = error;
-    }
-  }
-  if (first) throw *first;
 }
 
 void SwapFile::block_until_finished(const SwapRequest& request) {

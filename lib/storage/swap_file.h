@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -33,17 +32,17 @@ struct SwapCounters {
   /// not waited for yet.
   int64_t requests = 0;
   int64_t overlapped = 0;
-  /// Seconds spent inside wait() and wait_all().
+  /// Seconds spent inside wait().
   double seconds_waited = 0;
 };
 
 /// SwapFile is a file on a local disk that holds a part of one rank's state during a run, read and
 /// written with direct I/O through io_uring (or, with a notice, through the page cache and
 /// threads). The file has no name, so nothing is left behind however the process ends. Requests
-/// should use memory of a SwapMemory, because huge pages affect the rate most.
+/// are fastest in memory on huge pages, where a block is contiguous.
 ///
 /// Threads: only one thread at a time (the disk lane) may use it. Requests advance only within
-/// read(), write(), is_done() and wait(); between these calls the disk works on at most
+/// read(), write() and wait(); between these calls the disk works on at most
 /// `aio.blocks_in_flight()` blocks.
 ///
 /// Order: requests run at the same time and in any order. Wait for a write before its range is read
@@ -67,12 +66,6 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Registers memory in which requests will lie, pinned for the life of this object, so that the
-  /// kernel need not pin each block. The call is optional; it may be made at most once, before the
-  /// first request. Logs a notice when the kernel refuses (locked memory is limited). Every range
-  /// begins and ends on a multiple of 4096.
-  void register_memory(std::span<const std::span<std::byte>> ranges);
-
   /// Starts to move `bytes` (any number; 0 is done at once) between memory at `data` and the file
   /// at `offset`. `data` and `offset` are multiples of 4096. A write fills the rest of its last
   /// sector with zeros, so the range, rounded up to 4096 bytes, must hold no other data. A read
@@ -80,14 +73,9 @@ class SwapFile {
   Ticket read(void* data, int64_t bytes, int64_t offset);
   Ticket write(const void* data, int64_t bytes, int64_t offset);
 
-  /// Returns whether wait() would return at once. Does not block.
-  bool is_done(Ticket ticket);
   /// Blocks until the request is done. If the disk failed, throws Error(kEnvironment) with file,
   /// bytes, offset and reason; all other blocks of the request have then ended as well.
   void wait(Ticket ticket);
-  /// Waits for every request that was not waited for yet, and then throws the first failure, if
-  /// any.
-  void wait_all();
 
   /// Reads synchronously while requests may be in flight. Any thread may call it. No write of the
   /// range may be in progress. `data`, `bytes` and `offset` are multiples of 4096.

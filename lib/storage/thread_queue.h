@@ -23,7 +23,6 @@ class ThreadQueue : public BlockQueue {
 
   void submit(std::span<const IoBlock> blocks) override;
   size_t reap(std::span<BlockResult> results, double seconds) override;
-  int register_memory(std::span<const std::span<std::byte>>) override { return 0; }
 
   /// Returns the number of threads for a depth: one for each block in flight, up to a limit.
   static int threads_for(int depth);

@@ -253,8 +253,8 @@ void Checkpointer::record_best(const TrainingProgress& progress) {
 void Checkpointer::restore_best(TrainingProgress& progress) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   const auto exists = [&] {
-    return parts_.files.exists(
-        cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
+    return parts_.files.exists(checkpoint_manifest_path(
+        cat(root, "/", step_folder_name(progress.evaluations.best()->step))));
   };
   while (progress.evaluations.best() &&
          !session_.broadcast_decision("looking for the best checkpoint", exists)) {

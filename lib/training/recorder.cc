@@ -81,7 +81,7 @@ void Recorder::admit_run(const RunManifest& now) {
 
 void Recorder::admit_checkpoint(const std::string& folder, const CheckpointMeta& saved,
                                 const RunManifest& now) {
-  const std::string path = folder + "/checkpoint.json";
+  const std::string path = checkpoint_manifest_path(folder);
   // A checkpoint of an older version records only a hash of the config, which shows that the config
   // has changed, but not which keys.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "report/resume_check.h"
 
 namespace ftrun {
@@ -54,7 +55,8 @@ void RunDataIdentity::record_fingerprint(const std::string& role, const std::str
       if (const auto earlier = recorder.earlier_manifest()->data.find(role);
           earlier != recorder.earlier_manifest()->data.end())
         refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
-    refuse_other_data(checkpoint_folder_ + "/checkpoint.json", checkpoint_fingerprint_, digest);
+    refuse_other_data(checkpoint_manifest_path(checkpoint_folder_), checkpoint_fingerprint_,
+                      digest);
   }
   if (role == "train") train_fingerprint_ = digest;
   journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });

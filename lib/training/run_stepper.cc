@@ -69,13 +69,14 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
     return tracer_->record_if_traced(metrics.step, executor.trace());
   const std::array<double, kInstrKinds> spent = executor.seconds();
   const PipelineSeconds& pipeline = executor.pipeline_seconds();
-  const auto seconds = [&](const auto& kinds) {
+  const auto seconds = [&](bool (*counts)(InstrKind)) {
     double sum = 0;
-    for (const InstrKind kind : kinds) sum += spent[static_cast<size_t>(kind)];
+    for (const InstrTraits& traits : kInstrTraits)
+      if (counts(traits.kind)) sum += spent[static_cast<size_t>(traits.kind)];
     return sum;
   };
-  times_.add_step(metrics, {.layers = seconds(kLayerKinds),
-                            .update = seconds(kUpdateKinds),
+  times_.add_step(metrics, {.layers = seconds(is_layer_work),
+                            .update = seconds(is_update_work),
                             .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
 }
 

@@ -38,9 +38,10 @@ namespace ftrun {
 ///   events (a checkpoint, a step that is not finite), never for every step.
 class Session {
  public:
-  /// Connects to the other ranks. Collective. Throws Error(kEnvironment) for a port in use,
-  /// Error(kPeerLost) for ranks that never connect, Error(kUsage) naming the ranks that were
-  /// started with another build or config, or that share a GPU, and the errors of open_gpu().
+  /// Connects to the other ranks, and removes the job's token from the environment. Collective.
+  /// Throws Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never connect,
+  /// Error(kUsage) naming the ranks that were started with another build or config, or that share a
+  /// GPU, and the errors of open_gpu().
   explicit Session(const TrainRequest& request);
   /// Does the same for ranks that are connected through `rendezvous` already. Collective.
   Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous);

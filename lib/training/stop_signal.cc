@@ -41,13 +41,14 @@ void set_handler(int signal, void (*handler)(int)) {
 struct StopSignal {
   int signal;
   Vote vote;
+  const char* name;
 };
 /// The signals that stop a run, in order of precedence: if ranks received different signals, the
 /// first in this list counts.
-constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue},
-                                                  {SIGTERM, Vote::kTerminate},
-                                                  {SIGHUP, Vote::kHangup},
-                                                  {SIGINT, Vote::kInterrupt}}};
+constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue, "SIGUSR1"},
+                                                  {SIGTERM, Vote::kTerminate, "SIGTERM"},
+                                                  {SIGHUP, Vote::kHangup, "SIGHUP"},
+                                                  {SIGINT, Vote::kInterrupt, "SIGINT"}}};
 
 }  // namespace
 
@@ -76,18 +77,9 @@ int voted_signal(const Votes& votes) {
 }
 
 const char* signal_name(int signal) {
-  switch (signal) {
-    case SIGHUP:
-      return "SIGHUP";
-    case SIGINT:
-      return "SIGINT";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGUSR1:
-      return "SIGUSR1";
-    default:
-      return "a signal";
-  }
+  for (const StopSignal& stop : kStopSignals)
+    if (stop.signal == signal) return stop.name;
+  return "a signal";
 }
 
 }  // namespace ftrun

@@ -3,6 +3,7 @@
 // other. The table shows each one's median rate and its ratio to fio's. fio uses what makes it
 // fastest: io_uring, direct I/O, registered buffers and a registered file; its file is reserved and
 // written before.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +20,6 @@
 
 #include "base/error.h"
 #include "storage/swap_file.h"
-#include "storage/swap_memory.h"
 
 namespace {
 
@@ -60,13 +60,13 @@ class WithoutRing : public StorageSystem {
 class Candidate {
  public:
   Candidate(const Settings& settings, const std::string& name, StorageSystem& system)
-      : memory_(2 * kWindow),
+      : memory_(static_cast<std::byte*>(std::aligned_alloc(kHugePage, 2 * kWindow))),
         file_(
             {.folder = settings.folder, .name = name, .bytes = settings.bytes, .aio = settings.aio},
             system) {
-    std::memset(memory_.data(), 1, 2 * kWindow);
-    const std::span<std::byte> all = memory_.bytes();
-    file_.register_memory({&all, 1});
+    // The memory is on huge pages, as the executor's is.
+    ::madvise(memory_.get(), 2 * kWindow, MADV_HUGEPAGE);
+    std::memset(memory_.get(), 1, 2 * kWindow);
   }
 
   const SwapFile& file() const { return file_; }
@@ -78,7 +78,7 @@ class Candidate {
     int64_t at = 0;
     for (int i = 0; at < file_.bytes(); ++i) {
       const int64_t bytes = std::min<int64_t>(kWindow, file_.bytes() - at);
-      std::byte* window = memory_.data() + i % 2 * kWindow;
+      std::byte* window = memory_.get() + i % 2 * kWindow;
       const auto ticket = write ? file_.write(window, bytes, at) : file_.read(window, bytes, at);
       if (i > 0) file_.wait(before);
       before = ticket;
@@ -91,7 +91,13 @@ class Candidate {
 
  private:
   static constexpr int64_t kWindow = int64_t{16} << 20;  // a layer of a small model
-  SwapMemory memory_;                                    // must outlive the file
+  static constexpr size_t kHugePage = size_t{2} << 20;
+
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  std::unique_ptr<std::byte, Free> memory_;  // must outlive the file
   SwapFile file_;
 };
 

@@ -11,9 +11,9 @@ ROOT = pathlib.Path(sys.argv[1])
 PAGE = "docs/run-folder.md"
 METRICS = "lib/report/step_metrics.cc"
 MANIFEST = "lib/report/run_manifest.cc"
-# {heading of a table: [(source, functions that write its fields)]}
+# {heading of a table: [(source, functions that write its fields, and tables of them)]}
 WRITERS = {
-    "The line of a step": [(METRICS, ("metrics_line", "add_trained"))],
+    "The line of a step": [(METRICS, ("metrics_line", "kStepFigures"))],
     "The line of an evaluation": [(METRICS, ("evaluation_line",))],
     "samples.jsonl": [("lib/report/text_samples.cc", ("text_sample_line",))],
     "run.json": [(MANIFEST, ("manifest_json",))],
@@ -23,6 +23,8 @@ OBJECTS = {"`build`": "build_json", "`machine`": "machine_json", "`model`, each 
            "input_json", "each of `restarts`": "restarts_json"}
 # An element of an object: json["name"] = ..., or {"name", value} in an initializer.
 ELEMENT = re.compile(r'(?:\b(?:line|json)\[|(?<=[{,] )\{|(?<=\{)\{|(?<=\n) +\{)"(\w+)"')
+# The first column of a table of fields.
+ROW = re.compile(r'^ +\{"(\w+)"', re.M)
 # Elements of objects in objects, which have tables of their own: counters and the best evaluation.
 INNER = {"manifest_json": {"metric", "value", "step"}}
 COUNTER = re.compile(r'counters(?:\[|\.push_back\(\{)"(\w+)"')
@@ -30,17 +32,19 @@ COUNTER_NAME = re.compile(r'constexpr const char\* k(?:\w+Counter|FirstStart) = 
 
 
 def body_of(source, function):
-    """Returns the body of a function that is defined at the margin."""
-    match = re.search(rf"^[\w:<> ]+[ ]{function}\([^;{{]*\{{\n(.*?)^\}}", source, re.M | re.S)
-    assert match, f"no function {function}()"
+    """Returns the body of a function, or the rows of a table, that is defined at the margin."""
+    match = re.search(rf"^[\w:<> ]+[ ]{function}(?:\([^;{{]*|\[\] = )\{{\n(.*?)^\}}", source,
+                      re.M | re.S)
+    assert match, f"no function or table {function}"
     return match.group(1)
 
 
 def written_names(source, functions):
-    """Returns the names of the elements that functions of a source write."""
+    """Returns the names of the elements that functions and tables of a source write."""
     return {name for function in functions
-            for name in ELEMENT.findall(body_of(source, function))} - {
-                name for function in functions for name in INNER.get(function, ())}
+            for name in (ROW if re.match("k[A-Z]", function) else ELEMENT).findall(
+                body_of(source, function))} - {
+                    name for function in functions for name in INNER.get(function, ())}
 
 
 def table_rows(page, heading):
@@ -104,6 +108,8 @@ def self_check():
     assert written_names(source, ("add",)) == {"a", "b"}, written_names(source, ("add",))
     assert written_names(source, ("text",)) == {"e", "f", "g", "h"}, (
         written_names(source, ("text",)))
+    source = 'constexpr Field kFields[] = {\n    {"a", "b", 1},\n    {"c",\n     "d", 2},\n};\n'
+    assert written_names(source, ("kFields",)) == {"a", "c"}, written_names(source, ("kFields",))
     page = "## One\ntext\n\n| field | x |\n|---|---|\n| `a` | 1 |\n| `b` | 2 |\n\n## Two\n"
     assert listed_names(page, "One") == ["a", "b"], listed_names(page, "One")
     assert [fault.rsplit(": ", 1)[1] for fault in differences("One", ["a", "b", "b"], {"a", "c"})

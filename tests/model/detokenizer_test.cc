@@ -59,6 +59,16 @@ TEST_CASE("merges are not needed to decode, and a token may have their name") {
                {0, 1}) == "merges ab");
 }
 
+TEST_CASE("a tokenizer may list tens of thousands of added tokens") {
+  std::string tokens;
+  for (int id = 1; id <= 50'000; ++id)
+    tokens += cat(id == 1 ? "" : ", ", R"({"content": "<)", id, R"(>", "id": )", id, "}");
+  const std::string tokenizer =
+      cat(R"({"added_tokens": [)", tokens, R"(], "model": {"vocab": {"a": 0}, "merges": [[1]]}})");
+  CHECK(Detokenizer::parse(tokenizer, "t").size() == 50'001);
+  CHECK(decode(tokenizer, {50'000, 0}) == "<50000>a");
+}
+
 TEST_CASE("special tokens are left out unless asked for") {
   CHECK(decode(kByteLevel, {0, 6, 7}) == "Hello<tool>");
   CHECK(decode(kByteLevel, {0, 6, 7}, false) == "Hello<|end|><tool>");

@@ -49,10 +49,6 @@ class FaultQueue : public BlockQueue {
     return count;
   }
 
-  int register_memory(std::span<const std::span<std::byte>> ranges) override {
-    ++storage_.registered;
-    return storage_.memory_errno != 0 ? storage_.memory_errno : real_->register_memory(ranges);
-  }
 
  private:
   void submit_one(IoBlock block) {
@@ -129,10 +125,6 @@ AlignedBytes::AlignedBytes(int64_t bytes) : bytes_(bytes) {
 }
 AlignedBytes::~AlignedBytes() {
   std::free(data_);
-}
-
-std::span<std::byte> AlignedBytes::whole_sectors() {
-  return {reinterpret_cast<std::byte*>(data_), static_cast<size_t>(swap_align(bytes_))};
 }
 
 void AlignedBytes::fill(uint64_t seed) {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,6 @@ class FaultStorage : public StorageSystem {
   /// The bytes that free_bytes() returns; if negative, the machine's free bytes.
   int64_t free = -1;
   bool claims_memory = false;
-  int memory_errno = 0;
   /// Called for each block. A result of 0 performs the block; a negative errno makes it fail; a
   /// positive number reports as many moved bytes, and moves only their whole sectors; kNothing
   /// reports 0 bytes.
@@ -36,7 +34,7 @@ class FaultStorage : public StorageSystem {
 
   std::vector<std::string> calls;  // the disk's blocks, as "write 4096@0"
   std::vector<size_t> batches;     // number of blocks per submit
-  int removed = 0, sleeps = 0, registered = 0;
+  int removed = 0, sleeps = 0;
 
   int make_folder(const std::string& path) override;
   int open_new(const std::string& path) override;
@@ -63,7 +61,6 @@ class AlignedBytes {
 
   char* data() { return data_; }
   int64_t size() const { return bytes_; }
-  std::span<std::byte> whole_sectors();
   void fill(uint64_t seed);
   bool equals(const AlignedBytes& other) const;
   /// Returns whether the memory after the bytes is unchanged.

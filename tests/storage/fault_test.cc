@@ -196,23 +196,6 @@ TEST_CASE("a folder that had to be made is reported with the file system that it
                                              "free\\)"));
 }
 
-TEST_CASE("memory that cannot be pinned is logged as a notice, and swapping continues") {
-  FaultFixture f;
-  f.storage.memory_errno = ENOMEM;
-  AlignedBytes data(4096);
-  const Lines lines = lines_of([&] {
-    SwapFile file(f.options, f.storage);
-    const std::span<std::byte> ranges[] = {data.whole_sectors()};
-    file.register_memory(ranges);
-    file.wait(file.write(data.data(), data.size(), 0));
-  });
-  REQUIRE(
-      lines.back() ==
-      "I notice: nvme_path " + f.folder.path() +
-          ": the kernel refuses to pin the swap buffers (Cannot allocate memory): each block "
-          "is pinned on its own, which is slower; raise the limit of locked memory (ulimit -l)");
-}
-
 TEST_CASE("a failed read reports file, bytes, offset and reason, and other requests continue") {
   FaultFixture f;
   AlignedBytes data(5 * 4096), good(4096), back(4096);
@@ -294,19 +277,6 @@ TEST_CASE("a request fails if the kernel always returns EAGAIN") {
               ": write of 4.00 KiB at offset 0 failed: no progress in 200 tries (Resource "
               "temporarily unavailable)" +
               kDiskRemedy);
-}
-
-TEST_CASE("wait_all waits for everything and throws the first failure") {
-  FaultFixture f;
-  AlignedBytes data(3 * 4096);
-  f.storage.fault = [](const IoBlock& block) { return block.offset % 8192 == 0 ? 0 : -EIO; };
-  REQUIRE(f.failure_with([&](SwapFile& file) {
-    for (int i = 0; i < 3; ++i) file.write(data.data() + i * 4096, 4096, i * 4096);
-    for (int i = 3; i < 6; ++i) file.write(data.data(), 4096, i * 4096);
-    REQUIRE_THROWS_WITH(file.wait_all(), Catch::Contains("write of 4.00 KiB at offset 4096 "
-                                                         "failed: Input/output error"));
-    file.wait_all();
-  }) == "no failure");
 }
 
 TEST_CASE("a slow disk is reported once, with path and rate, and is no error") {

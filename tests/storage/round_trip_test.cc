@@ -126,29 +126,6 @@ TEST_CASE("a partly moved block is continued from its last whole sector", "[io_m
   REQUIRE(again > 50);
 }
 
-TEST_CASE("registered memory is used, and requests may also use other memory", "[io_methods]") {
-  Fixture fixture(method_under_test(), {.block_size = 65536});
-  AlignedBytes registered(1 << 20), other(1 << 20), more(300'000);
-  const std::vector<std::span<std::byte>> ranges = {registered.whole_sectors(),
-                                                    more.whole_sectors()};
-  fixture.file->register_memory(ranges);
-  registered.fill(1);
-  more.fill(2);
-  fixture.file->write(registered.data(), registered.size(), 0);
-  fixture.file->write(more.data(), more.size(), 1 << 20);
-  fixture.file->wait_all();
-  AlignedBytes more_back(300'000);
-  fixture.file->read(other.data(), other.size(), 0);
-  fixture.file->read(more_back.data(), more_back.size(), 1 << 20);
-  fixture.file->wait_all();
-  REQUIRE(other.equals(registered));
-  REQUIRE(more_back.equals(more));
-  registered.fill(3);
-  fixture.file->wait(fixture.file->read(registered.data(), registered.size(), 0));
-  REQUIRE(registered.equals(other));
-  REQUIRE(fixture.storage.registered == 1);
-}
-
 TEST_CASE("a request is cut into blocks, with a final partial sector in a block of its own") {
   Fixture fixture(kThreads, {.block_size = 8192});
   AlignedBytes data(20'000);
@@ -197,18 +174,6 @@ TEST_CASE("a swap file counts its bytes and the time of waits") {
   REQUIRE(fixture.file->counters().bytes_written == 5000);
   REQUIRE(fixture.file->counters().bytes_read == 4999);
   REQUIRE(fixture.file->counters().seconds_waited == 2.5);
-}
-
-TEST_CASE("is_done() returns whether wait() would return at once", "[io_methods]") {
-  Fixture fixture(method_under_test());
-  AlignedBytes data(1 << 20);
-  REQUIRE(fixture.file->is_done(fixture.file->read(data.data(), 0, 0)));
-  const auto ticket = fixture.file->write(data.data(), data.size(), 0);
-  while (!fixture.file->is_done(ticket)) {
-  }
-  const double before = fixture.file->counters().seconds_waited;
-  fixture.file->wait(ticket);
-  REQUIRE(fixture.file->counters().seconds_waited == before);
 }
 
 TEST_CASE("a swap file may be destroyed while requests run, and its memory after that",

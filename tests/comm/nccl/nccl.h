@@ -27,7 +27,7 @@ enum ncclResult_t {
   ncclRemoteError = 6,
   ncclInProgress = 7
 };
-enum ncclRedOp_t { ncclSum, ncclMax, ncclMin };
+enum ncclRedOp_t { ncclSum, ncclMax };
 enum ncclDataType_t {
   ncclInt8,
   ncclUint8,

@@ -1,0 +1,128 @@
+#include "search/candidates.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "search/node_ranks.h"
+
+namespace ftrun {
+namespace {
+
+/// The number of layouts with the least memory that are planned.
+constexpr size_t kLeastMemoryPlans = 4;
+
+/// Returns whether `one` needs less device memory than `other`. A layout that could not be planned
+/// needs more than any other.
+bool needs_less(const Evaluation& one, const Evaluation& other) {
+  return std::pair(!one.has_memory(), one.memory.device) <
+         std::pair(!other.has_memory(), other.memory.device);
+}
+
+}  // namespace
+
+void Candidates::sort_by_bound() {
+  std::stable_sort(all_.begin(), all_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.bound.seconds < b.bound.seconds;
+  });
+}
+
+std::vector<size_t> Candidates::numbers_of(
+    const std::function<bool(const Layout&)>& matches) const {
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < all_.size(); ++i)
+    if (matches(all_[i].layout)) numbers.push_back(i);
+  return numbers;
+}
+
+void Candidates::add_planned(size_t number, Evaluation found) {
+  if (found.is_ranked()) best_seconds_ = std::min(best_seconds_, found.time->seconds);
+  if (!found.fits) too_large_.push_back(found.layout);
+  exact_.emplace(number, std::move(found));
+}
+
+bool Candidates::may_win(size_t number) const {
+  return all_[number].fits && all_[number].bound.seconds < best_seconds_ && !is_planned(number);
+}
+
+int64_t Candidates::count_pruned() const {
+  int64_t count = 0;
+  for (size_t i = 0; i < all_.size(); ++i)
+    if (all_[i].fits && !is_tried(i) && all_[i].bound.seconds >= best_seconds_) ++count;
+  return count;
+}
+
+std::vector<Evaluation> Candidates::ranking() const {
+  std::vector<Evaluation> ranked;
+  for (const auto& [number, found] : exact_)
+    if (found.is_ranked()) ranked.push_back(found);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Evaluation& a, const Evaluation& b) {
+    return std::pair(a.time->seconds, complexity(a.layout)) <
+           std::pair(b.time->seconds, complexity(b.layout));
+  });
+  return ranked;
+}
+
+size_t Candidates::cheapest_of(const std::vector<size_t>& numbers) const {
+  return *std::min_element(numbers.begin(), numbers.end(),
+                           [&](size_t a, size_t b) { return effort_of(a) < effort_of(b); });
+}
+
+bool Candidates::is_likely_large(const Layout& layout) const {
+  return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
+    return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&
+           layout.pipeline == other.pipeline && layout.schedule == other.schedule &&
+           layout.chunks == other.chunks && layout.optimizer_offload == other.optimizer_offload &&
+           layout.parameter_offload == other.parameter_offload &&
+           layout.micro_batch >= other.micro_batch && layout.recompute <= other.recompute &&
+           layout.zero <= other.zero && layout.shards() <= other.shards();
+  });
+}
+
+std::optional<Evaluation> Candidates::best_of(const std::vector<size_t>& numbers) const {
+  for (const bool fitting : {true, false})
+    if (const Evaluation* best = known_best(numbers, fitting)) return *best;
+  return std::nullopt;
+}
+
+const Evaluation* Candidates::known_best(const std::vector<size_t>& numbers, bool fitting) const {
+  const Evaluation* best = nullptr;
+  for (const size_t i : numbers) {
+    const auto found = exact_.find(i);
+    if (found == exact_.end() || found->second.is_ranked() != fitting) continue;
+    const Evaluation& one = found->second;
+    const bool better = best == nullptr || (fitting ? one.time->seconds < best->time->seconds
+                                                    : needs_less(one, *best));
+    if (better) best = &one;
+  }
+  return best;
+}
+
+/// Returns a sort key: the bytes of memory that a layout lacks, then the bytes of device memory
+/// that it needs.
+std::pair<int64_t, int64_t> Candidates::memory_order(const Layout& layout,
+                                                     const MemoryNeed& memory) const {
+  return {missing_bytes(task_, memory, ranks_per_node(layout, task_.nodes)), memory.device};
+}
+
+std::vector<size_t> Candidates::least_memory_numbers() const {
+  std::vector<size_t> order(all_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return memory_order(all_[a]) < memory_order(all_[b]);
+  });
+  order.resize(std::min(order.size(), kLeastMemoryPlans));
+  std::vector<size_t> unknown;
+  for (const size_t i : order)
+    if (!is_planned(i)) unknown.push_back(i);
+  return unknown;
+}
+
+std::optional<Evaluation> Candidates::least_memory() const {
+  std::optional<Evaluation> nearest;
+  for (const auto& [number, found] : exact_)
+    if (found.has_memory() && (!nearest || memory_order(found) < memory_order(*nearest)))
+      nearest = found;
+  return nearest;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "search/bound.h"
+#include "search/evaluate.h"
+#include "search/layout.h"
+#include "search/search_task.h"
+
+namespace ftrun {
+
+/// Candidate is a legal layout of a search, with its bounds.
+struct Candidate {
+  Layout layout;
+  Bound bound;
+  /// The layout fits according to its bound on memory.
+  bool fits = false;
+};
+
+/// Candidates holds the legal layouts of a search, and what is known of them by exact plans. A
+/// candidate is identified by its number, which is known once all are added and sorted.
+class Candidates {
+ public:
+  /// The step time of the best layout if no planned layout fits, or none has a known time.
+  static constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
+
+  /// Makes an object without candidates. `task` must outlive it.
+  explicit Candidates(const SearchTask& task) : task_(task) {}
+
+  void add(Candidate candidate) { all_.push_back(std::move(candidate)); }
+  /// Sorts the candidates by their bounds on time, and so gives them their numbers.
+  void sort_by_bound();
+  size_t size() const { return all_.size(); }
+  const Candidate& at(size_t number) const { return all_[number]; }
+  /// Lists the candidates whose layouts `matches` accepts.
+  std::vector<size_t> numbers_of(const std::function<bool(const Layout&)>& matches) const;
+
+  /// Records the result of an exact plan.
+  void add_planned(size_t number, Evaluation found);
+  /// Records that an exact plan was abandoned.
+  void add_abandoned(size_t number) { abandoned_.insert(number); }
+  size_t planned() const { return exact_.size(); }
+  size_t abandoned() const { return abandoned_.size(); }
+  bool is_planned(size_t number) const { return exact_.contains(number); }
+  bool is_tried(size_t number) const {
+    return exact_.contains(number) || abandoned_.contains(number);
+  }
+
+  /// Returns the least time of the planned layouts that fit.
+  double best_seconds() const { return best_seconds_; }
+  /// Returns whether a candidate that is not planned may be faster than the planned layouts.
+  bool may_win(size_t number) const;
+  /// Counts the candidates that fit by their bounds and were never planned, because they cannot be
+  /// faster than the best layout.
+  int64_t count_pruned() const;
+  /// Lists the planned layouts that fit by time, and equally fast ones by complexity.
+  std::vector<Evaluation> ranking() const;
+
+  /// Returns the plan_effort() of a candidate.
+  double effort_of(size_t number) const { return plan_effort(task_, all_[number].layout); }
+  /// Returns the one of these candidates whose exact plan takes the least time.
+  size_t cheapest_of(const std::vector<size_t>& numbers) const;
+  /// Returns whether the layout probably needs too much memory, because it equals a layout that was
+  /// too large except for settings that need more memory: larger micro-batches, less recompute, a
+  /// lower ZeRO stage, fewer shards.
+  bool is_likely_large(const Layout& layout) const;
+
+  /// Returns the fastest of these candidates that fits according to exact plans or, if none fits,
+  /// the one that needs the least memory.
+  std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const;
+  /// Returns whether one of these candidates fits according to its exact plan, which has a time.
+  bool has_fitting(const std::vector<size_t>& numbers) const {
+    return known_best(numbers, true) != nullptr;
+  }
+
+  /// Lists the candidates that need the least memory according to their bounds, except those that
+  /// are already planned.
+  std::vector<size_t> least_memory_numbers() const;
+  /// Returns the planned layout that needs the least memory; nothing if none could be planned.
+  std::optional<Evaluation> least_memory() const;
+
+ private:
+  const Evaluation* known_best(const std::vector<size_t>& numbers, bool fitting) const;
+  std::pair<int64_t, int64_t> memory_order(const Layout& layout, const MemoryNeed& memory) const;
+  std::pair<int64_t, int64_t> memory_order(const Candidate& one) const {
+    return memory_order(one.layout, one.bound.memory);
+  }
+  std::pair<int64_t, int64_t> memory_order(const Evaluation& one) const {
+    return memory_order(one.layout, one.memory);
+  }
+
+  const SearchTask& task_;
+  std::vector<Candidate> all_;
+  /// Results of exact plans, by number.
+  std::map<size_t, Evaluation> exact_;
+  /// Candidates whose exact plans were abandoned.
+  std::set<size_t> abandoned_;
+  /// Planned layouts that need more memory than there is.
+  std::vector<Layout> too_large_;
+  double best_seconds_ = kUnknownTime;
+};
+
+}  // namespace ftrun

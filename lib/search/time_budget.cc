@@ -1,0 +1,53 @@
+#include "search/time_budget.h"
+
+#include <algorithm>
+
+namespace ftrun {
+namespace {
+
+/// The share of the search time after which no more bounds are computed.
+constexpr double kBoundsShare = 0.5;
+/// The share of the search time for each larger number of nodes that is tried if nothing fits.
+constexpr double kNodesShare = 0.2;
+/// The seconds that the first exact plan may take beyond the time of the search.
+constexpr double kGraceSeconds = 1;
+/// The seconds that an exact plan takes for each unit of plan_effort(), while none is measured, and
+/// how much longer than measured it may take.
+constexpr double kSecondsOfEffort = 10e-6;
+constexpr double kEffortMargin = 1.3;
+
+}  // namespace
+
+TimeBudget::TimeBudget(double seconds)
+    : seconds_(seconds), bounds_seconds_(kBoundsShare * seconds) {}
+
+TimeBudget TimeBudget::for_more_nodes(double left) const {
+  TimeBudget budget(left);
+  budget.bounds_seconds_ = kBoundsShare * std::min(left, seconds_ * kNodesShare);
+  budget.may_plan_late_ = false;
+  budget.learn_from(*this);
+  return budget;
+}
+
+double TimeBudget::end_of_plans(double effort) const {
+  const double seconds_of_effort =
+      planned_effort_ > 0 ? kEffortMargin * planned_seconds_ / planned_effort_ : kSecondsOfEffort;
+  return elapsed_seconds() + effort * seconds_of_effort;
+}
+
+bool TimeBudget::allows_first_end(double second) const {
+  return second <= seconds_ + kGraceSeconds;
+}
+
+TimeBudget::Clock::time_point TimeBudget::deadline() const {
+  const double max_seconds = std::max(seconds_, 0.0) + kGraceSeconds;
+  return begin_ +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(max_seconds));
+}
+
+void TimeBudget::learn_from(const TimeBudget& other) {
+  planned_seconds_ = other.planned_seconds_;
+  planned_effort_ = other.planned_effort_;
+}
+
+}  // namespace ftrun
