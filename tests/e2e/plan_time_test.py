@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as scratch:
         own.write_text(own.read_text() + "disk: {read: 1 GB/s, write: 1 MB/s}\nprice: 3 EUR/h\n")
         options = ("plan", "--config", config, "--machine", own)
         stdout = must(ftrun(*options)).stdout
-        for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along dp_\w+ +[\d.e-]",
+        for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along data +[\d.e-]",
                      r"\nlinks: a rank moves at most [\d.]+ [KM]iB to ranks of its node\n",
                      r"\nrun: 8 steps, [\d.]+s, [\d.e-]+ device-hours, [\d.]+ EUR \(3 EUR/h per "
                      r"device\)\n",
