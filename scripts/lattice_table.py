@@ -102,10 +102,11 @@ def main():
     seconds = sum(float(cell["seconds"]) for cell in cells)
     print(f"""# Layouts compared with one process
 
-Look up here whether a combination of settings was compared with one process, and how closely the
-two agreed. Every layout of ranks must train like one process, up to rounding. `scripts/lattice.sh`
-trains a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on
-each layout of up to 8 ranks, and compares it with one process that trains the same global batch.
+Use this page to check whether a combination of settings was compared with one process, and how
+closely the two agreed. Every layout of ranks must train like one process, up to rounding.
+`scripts/lattice.sh` trains a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20
+steps of AdamW on each layout of up to 8 ranks, and compares it with one process that trains the
+same global batch.
 Ranks are threads with the communicators of real ones. The layouts form a *lattice*: a grid with one
 axis for each setting, in which every point is a layout. The script wrote this page on {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes for all cells).

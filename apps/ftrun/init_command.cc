@@ -305,8 +305,8 @@ std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachi
   return {
       cat("Data: ", count_text(draft.sequences(), "sequence"), " of ", draft.sequence_length(),
           " tokens", draft.conversations() ? ", conversations" : "", "; ",
-          count_text(draft.epochs(), "epoch"), " of ", count_text(draft.batch(), "sequence"),
-          " per step are ", count_text(draft.steps(), "step"), "."),
+          count_text(draft.steps(), "step"), ": ", count_text(draft.epochs(), "epoch"), " at ",
+          count_text(draft.batch(), "sequence"), " per step."),
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "the whole model fits, and full training usually gives the lowest loss"
                            : left_out,

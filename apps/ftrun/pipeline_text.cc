@@ -48,13 +48,14 @@ std::string stage_layers(const ModelDescription& model, const PipelineLayout& la
 /// Explains the letters of the timeline.
 std::string legend(PipelineSchedule schedule, int chunks) {
   const bool split = traits_of(schedule).splits_backward;
-  return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",
-             " and the micro-batch",
-             chunks > 1 ? cat(", a to ", static_cast<char>('a' + std::min(chunks, 26) - 1),
-                              " the stage's chunks")
+  return cat("F: forward\n",
+             split ? "I: input gradients\nW: weight gradients\n" : "B: backward\n",
+             "number after a letter: micro-batch\n",
+             chunks > 1 ? cat("a to ", static_cast<char>('a' + std::min(chunks, 26) - 1),
+                              " after a number: chunk of the stage\n")
                         : "",
-             "; . waits\ntimes: by the costs of operations, "
-             "transfers left out\n");
+             ".: the stage waits\n"
+             "times: from the costs of operations, without transfers\n");
 }
 
 std::string stages_table(const ModelDescription& model, const PipelineLayout& layout,
@@ -100,9 +101,10 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
       chunks > 1 ? cat(chunks, " chunks each, ") : "", count,
       count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
       legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline, before),
-      "work: share of the slowest stage's; idle: share of the step; in flight: most micro-batches "
-      "of a chunk whose\nactivations the stage keeps; ",
-      before, ": of these, micro-batches whose input gradients are still to come\n",
+      "work: time relative to the slowest stage\n"
+      "idle: share of the step\n"
+      "in flight: largest number of micro-batches of a chunk whose activations the stage keeps\n",
+      before, ": of these, micro-batches whose input gradients are not computed yet\n",
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 

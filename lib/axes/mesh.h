@@ -6,9 +6,10 @@
 
 namespace ftrun {
 
-/// Returns the mesh of the ranks of a resolved config. Ranks along dp_shard and cp share one copy
-/// of the state; ranks along dp_replicate hold copies of it; ranks along cp share each row of
-/// tokens; ranks along tp share each layer; ranks along pp are the stages of a pipeline.
+/// Returns the mesh of the ranks of a resolved config. Ranks along data and context share one copy
+/// of the state; ranks along data_replicate hold copies of it; ranks along context share each row
+/// of tokens; ranks along tensor share each layer; ranks along pipeline are the stages of a
+/// pipeline.
 RankMesh rank_mesh(const Config& config);
 
 /// Makes StateOptions with the places of `rank`; all other options have their defaults.

@@ -11,7 +11,7 @@ namespace ftrun {
 /// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbors along a fast axis
 /// have neighboring ranks, which launchers place on one machine.
 enum class MeshAxis : int {
-#define FTRUN_MESH_AXIS(kind, name, cuts) kind,
+#define FTRUN_MESH_AXIS(kind, field, name, cuts) kind,
 #include "axes/axes.inc"
 };
 
@@ -37,13 +37,14 @@ struct MeshAxisRow {
 inline constexpr auto kMeshAxisRows = [] {
   using enum AxisCuts;
   return std::array{
-#define FTRUN_MESH_AXIS(kind, name, cuts) MeshAxisRow{MeshAxis::kind, #name, cuts},
+#define FTRUN_MESH_AXIS(kind, field, name, cuts) MeshAxisRow{MeshAxis::kind, #name, cuts},
 #include "axes/axes.inc"
   };
 }();
 inline constexpr int kMeshAxes = static_cast<int>(kMeshAxisRows.size());
 
-/// Returns the axis's name: "pp", "dp_replicate", "dp_shard", "cp", "tp".
+/// Returns the axis's name in texts, as the config names it: "pipeline", "data_replicate", "data"
+/// (the shards of one replica), "context", "tensor".
 constexpr std::string_view axis_name(MeshAxis axis) {
   return kMeshAxisRows[static_cast<size_t>(axis)].name;
 }

@@ -138,7 +138,7 @@ class WaitChain {
     return group.record.state == CollectiveState::kEntered && !own_work(state);
   }
 
-  /// Returns the text "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
+  /// Returns the text "it waits in all_gather #4 (hidden) of group tensor for rank 3, which ...".
   std::string waits_in_group_text(const PeerView& peer, const RankState::GroupState& group,
                                   bool closes_ring) {
     for (const int rank : group.members) {

@@ -16,9 +16,9 @@ MeshAxis axis_at(int i) {
 
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
-#define FTRUN_MESH_AXIS(kind, name, cuts) \
-  case MeshAxis::kind:                    \
-    return name;
+#define FTRUN_MESH_AXIS(kind, field, name, cuts) \
+  case MeshAxis::kind:                           \
+    return field;
 #include "axes/axes.inc"
   }
   return 0;
@@ -61,7 +61,7 @@ int RankMesh::place_along(int rank, MeshAxis axis) const {
 MeshPoint RankMesh::coordinate(int rank) const {
   require(rank >= 0 && rank < world_size_, "the rank lies inside the mesh");
   return {
-#define FTRUN_MESH_AXIS(kind, name, cuts) .name = place_along(rank, MeshAxis::kind),
+#define FTRUN_MESH_AXIS(kind, field, name, cuts) .field = place_along(rank, MeshAxis::kind),
 #include "axes/axes.inc"
   };
 }
@@ -114,7 +114,7 @@ GroupSpan RankMesh::every_kth(MeshAxes axes, int k) const {
   return {axes, places(axes) / k, k};
 }
 
-/// Returns the text "dp_shard+cp", "dp_shard/2" or "(dp_shard+cp)%4"; leaves out axes of size 1.
+/// Returns the text "data+context", "data/2" or "(data+context)%4"; leaves out axes of size 1.
 std::string RankMesh::label_of(const GroupSpan& span) const {
   std::vector<std::string> names;
   for (const auto& [axis, name, cuts] : kMeshAxisRows)

@@ -12,7 +12,7 @@ namespace ftrun {
 
 /// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
 struct MeshPoint {
-#define FTRUN_MESH_AXIS(kind, name, cuts) int name = 0;
+#define FTRUN_MESH_AXIS(kind, field, name, cuts) int field = 0;
 #include "axes/axes.inc"
 
   int at(MeshAxis axis) const;
@@ -31,7 +31,7 @@ struct GroupSpan {
 /// RankGroup is a set of ranks that communicate with each other, in ascending order: the Cartesian
 /// product of the places that `spans` select.
 struct RankGroup {
-  /// The name of such groups in plans and messages: "dp_shard+cp", "dp_shard/2", "pp/ends".
+  /// The name of such groups in plans and messages: "data+context", "data/2", "pipeline/ends".
   std::string label;
   std::vector<int> ranks;
   /// The rank that sends on a link between two ranks; the other receives. -1 for other groups.
@@ -43,8 +43,9 @@ struct RankGroup {
   int size() const { return static_cast<int>(ranks.size()); }
   /// Returns the index of a global rank in the group, -1 if it is not a member.
   int index_of(int rank) const;
-  /// Returns a name that is unique in the mesh and the same on every member: "dp_shard+cp@4" is the
-  /// group along dp_shard and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
+  /// Returns a name that is unique in the mesh and the same on every member: "data+context@4" is
+  /// the group along data and context whose lowest rank is 4, "pipeline@3>7" the link from rank 3
+  /// to rank 7.
   std::string name() const;
   /// Returns the axes along which the group's ranks differ.
   MeshAxes axes() const;
@@ -89,14 +90,14 @@ class RankMesh {
   /// Makes the group of two ranks that differ only along `axis`; the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;
   /// Returns the group of the two ranks at the first and the last place of an axis that have the
-  /// coordinates of `rank` along all other axes: "pp/ends".
+  /// coordinates of `rank` along all other axes: "pipeline/ends".
   RankGroup ends_of(int rank, MeshAxis axis) const;
   /// Returns the rank at `place` along an axis that has the coordinates of `rank` along all other
   /// axes.
   int rank_moved_to(int rank, MeshAxis axis, int place) const;
   /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
   std::vector<RankGroup> groups(MeshAxes axes) const;
-  /// Formats a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.
+  /// Formats a rank with its place, "rank 5 (pipeline 1, data 2)"; axes of size 1 are left out.
   std::string place_text(int rank) const;
 
  private:

@@ -95,9 +95,9 @@ void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
                    cat("adapter.init_lora_weights: ", text,
                        ": not supported: it changes the base's weights, and the adapter would fit "
                        "no other base than that"),
-                   "have PEFT convert an adapter that began so (save_pretrained with "
-                   "path_initial_model_for_weight_conversion); only a new one "
-                   "may begin with true, gaussian or orthogonal instead");
+                   "convert the adapter with PEFT (save_pretrained with "
+                   "path_initial_model_for_weight_conversion); for a new adapter set "
+                   "init_lora_weights to true, gaussian or orthogonal");
     adapter.erase("init_lora_weights");
   }
 }

@@ -30,8 +30,8 @@ struct ResolveContext {
   /// The number of ranks of this machine that share the GPUs that this process sees; 1 if another
   /// launcher assigns GPUs.
   int64_t local_ranks = 1;
-  /// Says whether the keys without which a run cannot start are required: model.path, data.train, a
-  /// decided "auto".
+  /// Says whether the keys without which a run cannot start (model.path, data.train) are required,
+  /// and whether no "auto" may remain undecided.
   bool for_training = false;
   /// Says whether the config is only planned and not trained with: data.train may then be missing.
   bool plans_only = false;

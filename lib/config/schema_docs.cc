@@ -23,7 +23,7 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 
 <!-- Generated from the schema in lib/config; `ftrun schema --markdown` prints it. Do not edit. -->
 
-With this page you write a config, and look up any key: its type, default, unit and meaning.
+This page explains how to write a config, and lists each key with type, default, unit and meaning.
 
 A config file is JSON (comments and trailing commas are allowed) or YAML.
 

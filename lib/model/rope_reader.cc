@@ -78,7 +78,12 @@ class ScalingReader {
     } else if (type == "llama3") {
       rope.scaling = read_llama3();
     } else if (type == "longrope" || type == "su" || (type == "yarn" && family_.yarn_is_longrope)) {
-      rope.scaling = read_longrope(rope.partial);
+      if (type == "yarn" && !settings_.find("short_factor"))
+        settings_.problem(key,
+                          "\"yarn\" is read as \"longrope\" in this family, and needs short_factor "
+                          "and long_factor");
+      else
+        rope.scaling = read_longrope(rope.partial);
     } else if (type == "yarn") {
       rope.scaling = read_yarn(rope.theta, key);
     } else if (type == "dynamic") {

@@ -20,11 +20,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kIntroduction =
-    "# Supported model families\n\nLook up here which model families ftrun trains, and which "
-    "features of a model and of a run each family supports. [model-accuracy.md](model-accuracy.md) "
-    "shows how closely the numbers of each family agree with transformers. `ftrun schema --models` "
-    "writes this page: it tries each feature on a small model of each family, and a test compares "
-    "the page with the result. CONTRIBUTING.md explains how to add a family.\n\nEvery family "
+    "# Supported model families\n\nUse this page to look up which model families ftrun trains, and "
+    "which features of a model and of a run each family supports. "
+    "[model-accuracy.md](model-accuracy.md) shows how closely the numbers of each family agree "
+    "with transformers. `ftrun schema --models` writes this page: it tries each feature on a small "
+    "model of each family, and a test compares the page with the result. CONTRIBUTING.md explains "
+    "how to add a family.\n\nEvery family "
     "trains on data-parallel ranks with all ZeRO stages and tiers, on tensor-parallel ranks and in "
     "pipelines, on CPUs and on GPUs. [config.md](config.md) lists what has run only on emulated "
     "GPUs. In a multimodal model (`gemma3`, `mistral3`) the decoder trains on text, and all other "

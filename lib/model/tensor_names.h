@@ -15,8 +15,9 @@ inline constexpr size_t kProjections = 7;
 /// Returns the name of a projection: "q", "gate", ...
 std::string_view role_name(Projection projection);
 
-/// TensorNames holds the names of a family's modules in Hugging Face's files; no other code
-/// contains them. The path of a block's module follows `blocks` and the block's number.
+/// TensorNames holds the names of a family's modules in Hugging Face's files. Only these defaults
+/// and the files of the families contain them. The path of a block's module follows `blocks` and
+/// the block's number.
 struct TensorNames {
   /// The prefix that a file of the model without its head leaves out.
   std::string_view root = "model.";

@@ -181,7 +181,7 @@ std::string_view lane_mark(Lane lane) {
   return kMarks[static_cast<size_t>(std::min(lane, Lane::kFirstGroup))];
 }
 
-/// Returns " over tp", or " over cp by 1".
+/// Returns " over tensor", or " over context by 1".
 std::string group_text(const Program& program, const Instr& instr) {
   if (instr.group() == kNoGroup) return "";
   const std::string text = cat(" over ", program.group(instr.group()).members.label);

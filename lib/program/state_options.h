@@ -35,15 +35,15 @@ struct KeptState {
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int zero_stage = 0;
-  /// This rank's place along the axis dp_shard. The ranks along this axis read different sequences
-  /// and share one copy of the state. sample_place() and state_place() return the place among all
+  /// This rank's place along the axis data. The ranks along this axis read different sequences and
+  /// share one copy of the state. sample_place() and state_place() return the place among all
   /// ranks that divide the samples, or the state.
   GroupPlace dp_shard;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
   /// This rank's place among the ranks that share each row of tokens (context parallelism). They
-  /// read the same sequences, and share one copy of the state with all ranks along dp_shard.
+  /// read the same sequences, and share one copy of the state with all ranks along data.
   GroupPlace context;
   /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
@@ -100,14 +100,14 @@ struct StateOptions {
   }
 };
 
-/// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
+/// Returns this rank's place among the sample ranks (data_replicate x data), which read different
 /// sequences: batches, the loader and evaluations are divided among them.
 inline GroupPlace sample_place(const StateOptions& state) {
   return {state.replicas * state.dp_shard.count,
           state.replica * state.dp_shard.count + state.dp_shard.index};
 }
 
-/// Returns this rank's place among the state ranks: the ranks along kStateAxes (dp_shard x cp).
+/// Returns this rank's place among the state ranks: the ranks along kStateAxes (data x context).
 /// They share one copy of the state that belongs to one tensor-parallel rank of one pipeline stage.
 inline GroupPlace state_place(const StateOptions& state) {
   return {state.dp_shard.count * state.context.count,

@@ -363,7 +363,7 @@ std::string formula_text(const TrafficTheory& theory) {
 std::string traffic_text(const Traffic& traffic) {
   std::string text = "sent by a rank each time\n";
   for (const TrafficRow& row : traffic.rows)
-    text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks of ", row.axes, ", ",
+    text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks along ", row.axes, ", ",
                      count_text(row.calls, "call")),
                  row.bytes);
   return text + line(cat("sum, ", human_bytes(traffic.bytes)), traffic.bytes);

@@ -15,7 +15,7 @@ namespace ftrun {
 struct TrafficRow {
   InstrKind kind = InstrKind::kAllReduce;
   GroupId group = kNoGroup;
-  /// The axes of the mesh along which the group runs ("dp_shard"), and its number of ranks.
+  /// The axes of the mesh along which the group runs ("data"), and its number of ranks.
   std::string axes;
   int ranks = 1;
   /// The number of calls of the communicator, one for each range.

@@ -339,8 +339,9 @@ std::string step_parts_text(const StepTime& time) {
   if (!time.stage_waits.empty()) {
     const auto [lowest, highest] =
         std::minmax_element(time.stage_waits.begin(), time.stage_waits.end());
-    text += cat("bubble: stages wait for each other from ", percent_text(*lowest / time.seconds, 1),
-                " to ", percent_text(*highest / time.seconds, 1), " of the step\n");
+    text += cat("bubble: a stage waits for other stages for at least ",
+                percent_text(*lowest / time.seconds, 1), " and at most ",
+                percent_text(*highest / time.seconds, 1), " of the step\n");
   }
   std::vector<std::string> links;
   const auto link = [&](const char* name, int64_t bytes) {

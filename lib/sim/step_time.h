@@ -25,7 +25,7 @@ struct LinkBytes {
 };
 
 /// GroupIdle holds the seconds that the compute lane waited for collectives along some axes
-/// ("dp_shard").
+/// ("data").
 struct GroupIdle {
   std::string axes;
   double seconds = 0;

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// Names a lane for readers: "compute", "to device", "dp_shard", "pp@3>7".
+/// Names a lane for readers: "compute", "to device", "data", "pipeline@3>7".
 std::string lane_title(const Program& program, Lane lane);
 
 /// Adds a process with this name, a thread for each lane that has work, and an event for each

@@ -392,8 +392,7 @@ std::string Walk::group_name(LaneHead lane_head) const {
                                     : world_.groups[static_cast<size_t>(group)].name;
 }
 
-/// Returns "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over
-/// dp_shard@0".
+/// Returns "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over data@0".
 std::string Walk::collective_text(LaneHead lane_head) const {
   const Program& program = world_.program_of(static_cast<size_t>(lane_head.rank));
   const Instr& now = instr(lane_head);

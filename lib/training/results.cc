@@ -64,7 +64,7 @@ class InitialWeightsReader {
       initial_->check_fit(setup.train_plan().model);
       changed_tensors_.emplace(setup.train_plan().model, *initial_, dtype);
     } catch (const Error& error) {
-      log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
+      log_debug(cat("cannot check whether trained tensors changed: ", error.message()));
     }
   }
   ChangedTensors* changed_tensors() { return changed_tensors_ ? &*changed_tensors_ : nullptr; }

@@ -344,7 +344,7 @@ def table(args):
     names = list(dict.fromkeys(record["name"] for record in records))
     pairs = [name for name in names if "baseline" in args.results.of(name)[0]["runs"]]
     if pairs:
-        print("| ftrun against | quiet pairs | tokens/s, both | tokens/s | of it by shared memory "
+        print("| ftrun against | quiet pairs | tokens/s, both | tokens/s | gain by shared memory "
               "instead of Gloo | peak memory of a rank | launch to first step done | losses off | "
               "norms off |\n" + "|---" * 9 + "|")
         print("\n".join(pair_row(name, args.results.of(name)) for name in pairs))

@@ -35,7 +35,7 @@ TEST_CASE("a group holds the ranks that differ only along its axes") {
 
 TEST_CASE("a group has the same name on every member, whatever the order of the axes") {
   const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 2, .tp = 2});
-  REQUIRE(mesh.group_of(13, {MeshAxis::kShard, MeshAxis::kContext}).name() == "dp_shard+cp@9");
+  REQUIRE(mesh.group_of(13, {MeshAxis::kShard, MeshAxis::kContext}).name() == "data+context@9");
   for (const RankGroup& group : mesh.groups({MeshAxis::kShard, MeshAxis::kContext})) {
     for (const int rank : group.ranks)
       REQUIRE(mesh.group_of(rank, {MeshAxis::kContext, MeshAxis::kShard}).name() == group.name());
@@ -58,14 +58,14 @@ TEST_CASE("a group takes neighbors, or every k-th rank, of several axes as if th
   const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
   const RankGroup neighbors = mesh.group_of(35, {mesh.neighbors(line, 6)});
   CHECK(neighbors.ranks == std::vector<int>{25, 27, 29, 31, 33, 35});
-  CHECK(neighbors.name() == "(dp_shard+cp)/6@25");
+  CHECK(neighbors.name() == "(data+context)/6@25");
   const RankGroup apart = mesh.group_of(35, {mesh.every_kth(line, 6)});
   CHECK(apart.ranks == std::vector<int>{35, 47});
-  CHECK(apart.name() == "(dp_shard+cp)%6@35");
-  CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).name() == "cp%2@35");
+  CHECK(apart.name() == "(data+context)%6@35");
+  CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).name() == "context%2@35");
   CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).ranks ==
         std::vector<int>{35, 39});
-  CHECK(mesh.group_of(35, {mesh.neighbors(line, 12)}).name() == "dp_shard+cp@25");
+  CHECK(mesh.group_of(35, {mesh.neighbors(line, 12)}).name() == "data+context@25");
 }
 
 TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet in one rank") {
@@ -97,7 +97,7 @@ TEST_CASE("a group of several spans is their product") {
       5,
       {mesh.every_kth({MeshAxis::kShard, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
   CHECK(group.ranks == std::vector<int>{0, 1, 4, 5});
-  CHECK(group.name() == "dp_shard%2+tp@0");
+  CHECK(group.name() == "data%2+tensor@0");
   CHECK(group.spans ==
         std::vector<GroupSpan>{{{MeshAxis::kShard}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
 }
@@ -117,16 +117,16 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
   CHECK(mesh.ends_of(5, MeshAxis::kPipeline).spans ==
         std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 2}});
-  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).name() == "pp/ends@5");
+  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).name() == "pipeline/ends@5");
   const RankGroup link = mesh.link(21, 13, MeshAxis::kPipeline);
-  CHECK(link.name() == "pp@21>13");
+  CHECK(link.name() == "pipeline@21>13");
   CHECK(link.runs_within({MeshAxis::kPipeline}));
   CHECK(link.spans == std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 1}});
 }
 
 TEST_CASE("a rank describes itself by the axes that have more than one rank") {
   REQUIRE(RankMesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 1, .tp = 1}).place_text(5) ==
-          "rank 5 (pp 1, dp_shard 2)");
+          "rank 5 (pipeline 1, data 2)");
   REQUIRE(RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1}).place_text(0) ==
           "rank 0");
 }
@@ -134,6 +134,6 @@ TEST_CASE("a rank describes itself by the axes that have more than one rank") {
 TEST_CASE("a mesh with an axis of size zero is refused by name") {
   REQUIRE_THROWS_WITH(
       RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 0, .cp = 1, .tp = 1}),
-      "the mesh has 0 ranks along dp_shard\n  remedy: use a degree of at least 1 for "
+      "the mesh has 0 ranks along data\n  remedy: use a degree of at least 1 for "
       "each kind of parallelism");
 }

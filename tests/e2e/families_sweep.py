@@ -325,8 +325,8 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/model-accuracy.md"
 TEXT_OF_PAGE = """\
 # Agreement with transformers, by model family
 
-Look up here how closely ftrun's losses, gradient norms, texts and files agree with those of
-transformers and PEFT for a family of models. [models.md](models.md) lists what each family
+Use this page to look up how closely ftrun's losses, gradient norms, texts and files agree with
+those of transformers and PEFT for a family of models. [models.md](models.md) lists what each family
 supports. `tests/e2e/families_sweep.py --page` made the table; its last cells are of {date}, on
 {cores} cores ({cpu}) with transformers {transformers}, PEFT {peft} and torch {torch}. The script
 takes three quarters of an hour, so it is run by hand. The tests `e2e.families` and `e2e.lora`

@@ -42,8 +42,8 @@ with tempfile.TemporaryDirectory() as scratch:
         stdout = init("here.yaml").stdout
         lines = stdout.splitlines()
         assert lines[0] == f"wrote {job.scratch / 'here.yaml'}" and len(lines) == 6, stdout
-        assert (re.match(r"Data: \d+ sequences of \d+ tokens; 1 epoch of \d+ sequences? per step "
-                         r"are \d+ steps\.", lines[1])), stdout
+        assert (re.match(r"Data: \d+ sequences of \d+ tokens; \d+ steps: 1 epoch at "
+                         r"\d+ sequences? per step\.", lines[1])), stdout
         assert lines[2] == ("Trains all weights: the whole model fits, and full training usually "
                             "gives the lowest loss; learning rate 2e-05."), stdout
         assert "rates: assumed, not measured; run ftrun bench machine --quick" in lines[4], stdout

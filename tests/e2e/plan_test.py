@@ -135,10 +135,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("\nassumed: every sequence has 8192 tokens (data.sequence_length), because "
                 "data.train is not set\n" in text), text
         sent = {name: int(calls)
-                for name, calls in re.findall(r"^  (\w+ over \d+ ranks of \S+), (\d+) calls", text,
-                                              re.M)}
-        assert (sent["reduce_scatter over 2048 ranks of dp_shard"] > 0
-                and sent["all_gather over 8 ranks of tp"] > 126), text
+                for name, calls in re.findall(r"^  (\w+ over \d+ ranks along \S+), (\d+) calls",
+                                              text, re.M)}
+        assert (sent["reduce_scatter over 2048 ranks along data"] > 0
+                and sent["all_gather over 8 ranks along tensor"] > 126), text
 
     def plan_pipeline(*arguments, code=0, layers=7, **parallel):
         folder = scratch / f"{layers}-layers"

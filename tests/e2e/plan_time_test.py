@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as scratch:
         own.write_text(own.read_text() + "disk: {read: 1 GB/s, write: 1 MB/s}\nprice: 3 EUR/h\n")
         options = ("plan", "--config", config, "--machine", own)
         stdout = must(ftrun(*options)).stdout
-        for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along dp_\w+ +[\d.e-]",
+        for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along data +[\d.e-]",
                      r"\nlinks: a rank moves at most [\d.]+ [KM]iB to ranks of its node\n",
                      r"\nrun: 8 steps, [\d.]+s, [\d.e-]+ device-hours, [\d.]+ EUR \(3 EUR/h per "
                      r"device\)\n",
@@ -148,7 +148,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for rank in (0, 1):
                 measured = lanes[f"measured rank {rank}, step {step}"]
                 predicted = lanes.get(f"predicted rank {rank}", lanes["predicted rank 0"])
-                assert set(measured) >= set(predicted) and "dp_shard" in measured, measured.keys()
+                assert set(measured) >= set(predicted) and "data" in measured, measured.keys()
                 whole = (max(spans[-1][1] for spans in measured.values())
                          - min(spans[0][0] for spans in measured.values()))
                 # Another rank may begin before rank 0, whose step is in the metrics, and then
@@ -160,7 +160,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     assert 0 < sum(end - begin for begin, end, _ in spans) <= whole + 0.01, lane
                     assert is_within(predicted.get(lane, []), spans), (lane, predicted, spans)
                 # A layer's forward begins after its weights have been gathered.
-                gathered = min(end for _, end, name in measured["dp_shard"])
+                gathered = min(end for _, end, name in measured["data"])
                 forward = min(begin for begin, _, name in measured["compute"]
                               if name.startswith("forward layer 0"))
                 assert gathered <= forward + 0.01, (gathered, forward)

@@ -600,9 +600,8 @@ TEST_CASE("dimensions that do not fit together are refused") {
        "models with one rotation"},
       {{{"rope_scaling", {{"rope_type", "yarn"}}}},
        "phi3.v4",
-       "4: config.json:\n"
-       "  rope_scaling.short_factor: missing; expected a list of 48 numbers\n"
-       "  rope_scaling.long_factor: missing; expected a list of 48 numbers"},
+       "4: config.json: rope_scaling.rope_type: \"yarn\" is read as \"longrope\" in this family, "
+       "and needs short_factor and long_factor"},
       {{{"rope_scaling",
          {{"type", "longrope"},
           {"short_factor", json::array({1.0})},

@@ -109,7 +109,7 @@ TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separ
                       .category = Category::kGradients,
                       .bytes = 4096,
                       .format = {.dtype = DType::kF32}}};
-  program.groups = {{{"dp_shard", {0, 1}}, {2, 0}}};
+  program.groups = {{{"data", {0, 1}}, {2, 0}}};
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};

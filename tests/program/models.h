@@ -224,7 +224,7 @@ inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
                       .persistent = Persistent::kLoss,
                       .format = {.dtype = DType::kI32}}};
   program.initialized_ranges = {program.whole(0), program.whole(2)};
-  RankGroup all{.label = "cp", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
+  RankGroup all{.label = "context", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
   const BufferRange in = program.whole(0), out = program.whole(1);
@@ -259,7 +259,7 @@ inline std::vector<std::string> check(const Program& program) {
   return check_programs(std::span<const RankProgram>(ranks));
 }
 
-/// Returns the axes of a group of the program ("dp_shard"). group_along() returns the group along
+/// Returns the axes of a group of the program ("data"). group_along() returns the group along
 /// these axes, or kNoGroup.
 inline std::string axes_in(const Program& program, GroupId group) {
   return program.group(group).members.label;

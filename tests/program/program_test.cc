@@ -65,9 +65,9 @@ TEST_CASE("the name of an instruction has its kind, layer and micro-batch") {
 
 TEST_CASE("the text of an exchange names its axis, and that of a shift also the distance") {
   const std::string text = program_text(exchanges({4, 1}, 3));
-  CHECK(text.find("| all_to_all over cp  reads in  writes out\n") != std::string::npos);
-  CHECK(text.find("| shift over cp by 3  reads in  writes out\n") != std::string::npos);
-  CHECK(text.find("| counted_all_to_all over cp  reads in counts  writes out come\n") !=
+  CHECK(text.find("| all_to_all over context  reads in  writes out\n") != std::string::npos);
+  CHECK(text.find("| shift over context by 3  reads in  writes out\n") != std::string::npos);
+  CHECK(text.find("| counted_all_to_all over context  reads in counts  writes out come\n") !=
         std::string::npos);
   CHECK(program_hash(exchanges({4, 1}, 3)) == program_hash(exchanges({4, 1}, 3)));
   CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 1)));
@@ -77,9 +77,9 @@ TEST_CASE("the text of an exchange names its axis, and that of a shift also the 
 TEST_CASE("exchanges count bytes that leave a rank, counted ones as if all blocks were equal") {
   CHECK(traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
         "sent by a rank each time\n"
-        "  all_to_all over 4 ranks of cp, 1 call                                     3072 B\n"
-        "  counted_all_to_all over 4 ranks of cp, 2 calls                            3084 B\n"
-        "  shift over 4 ranks of cp, 1 call                                          4096 B\n"
+        "  all_to_all over 4 ranks along context, 1 call                             3072 B\n"
+        "  counted_all_to_all over 4 ranks along context, 2 calls                    3084 B\n"
+        "  shift over 4 ranks along context, 1 call                                  4096 B\n"
         "  sum, 10.01 KiB                                                           10252 B\n");
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
       {"accumulate", [](Program& p) { p.instrs[2].ops().accumulate = true; }},
       {"group",
        [](Program& p) {
-         p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
+         p.groups.push_back({{"tensor@0", {0, 1}}, {2, 0}});
          p.instrs[15].communication().group = 1;
        }},
       {"no group", [](Program& p) { p.instrs[15].detail = {}; }},

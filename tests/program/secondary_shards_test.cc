@@ -57,7 +57,7 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
       std::map<UnitId, int> times;
       for (const Instr* gather : gathers_of(step.program)) {
         const bool first = ++times[gather->unit] == 1;
-        REQUIRE(axes_in(step.program, gather->group()) == (first ? "dp_shard" : "dp_shard/2"));
+        REQUIRE(axes_in(step.program, gather->group()) == (first ? "data" : "data/2"));
         REQUIRE(is_secondary(step.program, gather->reads[0]) == !first);
         REQUIRE(gather->reads[0].bytes * (first ? 4 : 2) == gather->writes[0].bytes);
       }
@@ -122,7 +122,7 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
             : build_logits_step(model, step_case.built.partition, step_case.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
-      REQUIRE(axes_in(step.program, gather->group()) == "dp_shard");
+      REQUIRE(axes_in(step.program, gather->group()) == "data");
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("parameters kept for their next use need no secondary shard") {
   const Program program = step_case.step(0).program;
   REQUIRE(gathers_of(program).size() == 4);
   for (const Instr* gather : gathers_of(program))
-    REQUIRE(axes_in(program, gather->group()) == "dp_shard");
+    REQUIRE(axes_in(program, gather->group()) == "data");
   REQUIRE(copies_of_parts(program).empty());
 }
 
@@ -177,8 +177,8 @@ TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper stat
     const int64_t over_shards = psi * 4 * 3 / 4;
     const int64_t over_neighbors = psi * 4 * (neighbors - 1) / neighbors;
     // If all shards are neighbors, the group of neighbors is the shard group.
-    CHECK(gathered["dp_shard"] == over_shards + (neighbors == 4 ? over_neighbors : 0));
-    CHECK(gathered["dp_shard/2"] == (neighbors == 4 ? 0 : over_neighbors));
+    CHECK(gathered["data"] == over_shards + (neighbors == 4 ? over_neighbors : 0));
+    CHECK(gathered["data/2"] == (neighbors == 4 ? 0 : over_neighbors));
     REQUIRE(theory.deviations.size() == 1);
     CHECK(theory.deviations[0].cause == "loss and gradient norm");
   }
@@ -194,10 +194,10 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 4 ranks of dp_shard, 2 calls                               252 B\n"
-        "  reduce_scatter over 4 ranks of dp_shard, 6 calls                        294912 B\n"
-        "  all_gather over 4 ranks of dp_shard, 3 calls                            147456 B\n"
-        "  all_gather over 2 ranks of dp_shard/2, 9 calls                          294912 B\n"
+        "  all_reduce over 4 ranks along data, 2 calls                                252 B\n"
+        "  reduce_scatter over 4 ranks along data, 6 calls                         294912 B\n"
+        "  all_gather over 4 ranks along data, 3 calls                             147456 B\n"
+        "  all_gather over 2 ranks along data/2, 9 calls                           294912 B\n"
         "  sum, 720.25 KiB                                                         737532 B\n"
         "  theory: 2 x 2480 elements x 3/4 + 2480 x 1/2                             19840 B\n"
         "  padding of units and shards                                             373376 B\n"
@@ -210,8 +210,8 @@ TEST_CASE(
   const std::string text = program_text(secondary_step_case(2).step(1).program);
   INFO(text);
   CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
-  CHECK(text.find("all_gather unit 1 mb 0 over dp_shard ") != std::string::npos);
-  CHECK(text.find("all_gather unit 1 mb 0 over dp_shard/2  reads parameters.secondary[") !=
+  CHECK(text.find("all_gather unit 1 mb 0 over data ") != std::string::npos);
+  CHECK(text.find("all_gather unit 1 mb 0 over data/2  reads parameters.secondary[") !=
         std::string::npos);
 }
 

@@ -199,8 +199,8 @@ std::string text_of_state(const StepProgram& step) {
     for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
       text.replace(at, from.size(), to);
   };
-  rename("(dp_shard+cp)", "dp_shard");
-  rename("dp_shard+cp", "dp_shard");
+  rename("(data+context)", "data");
+  rename("data+context", "data");
   for (const StatePiece& piece : step.pieces)
     text += cat("state ", piece.state, " of unit ", piece.unit, " from ", piece.begin, " to ",
                 piece.end, ", saved from ", piece.saved.begin, " to ", piece.saved.end, " in ",
@@ -322,8 +322,8 @@ TEST_CASE("copies run on the lane of their link, and none is between device and 
     }
   }
   // The lanes in use are those of links and of all groups that shard or replicate state.
-  REQUIRE(used == std::set<std::string>{"compute", "to device", "to host", "disk", "dp_shard",
-                                        "dp_replicate"});
+  REQUIRE(used == std::set<std::string>{"compute", "to device", "to host", "disk", "data",
+                                        "data_replicate"});
 }
 
 TEST_CASE("collectives work on memory that peers can see") {

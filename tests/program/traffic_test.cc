@@ -13,15 +13,15 @@ namespace {
 using namespace testing;
 
 /// Returns the number of ranks of a group along axes of a mesh. A group of neighbors has its size
-/// in its name ("tp/2"); axes are joined by "+" ("dp_shard+tp").
+/// in its name ("tensor/2"); axes are joined by "+" ("data+tensor").
 int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   if (const size_t slash = axes.find('/'); slash != std::string::npos)
     return std::stoll(axes.substr(slash + 1));
   int64_t ranks = 1;
   for (const auto& [name, size] :
-       {std::pair("dp_replicate", mesh.replicas), std::pair("dp_shard", mesh.shards),
-        std::pair("tp", mesh.tensor)})
-    if (axes.find(name) != std::string::npos) ranks *= size;
+       {std::pair("data_replicate", mesh.replicas), std::pair("data", mesh.shards),
+        std::pair("tensor", mesh.tensor)})
+    if (("+" + axes + "+").find("+" + std::string(name) + "+") != std::string::npos) ranks *= size;
   return ranks;
 }
 
@@ -277,9 +277,9 @@ TEST_CASE("the table of a small ZeRO-3 step") {
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 2 ranks of dp_shard, 2 calls                               120 B\n"
-        "  reduce_scatter over 2 ranks of dp_shard, 6 calls                         98304 B\n"
-        "  all_gather over 2 ranks of dp_shard, 12 calls                           196608 B\n"
+        "  all_reduce over 2 ranks along data, 2 calls                                120 B\n"
+        "  reduce_scatter over 2 ranks along data, 6 calls                          98304 B\n"
+        "  all_gather over 2 ranks along data, 12 calls                            196608 B\n"
         "  sum, 288.12 KiB                                                         295032 B\n"
         "  theory: 3 x 2480 elements x 1/2                                          14880 B\n"
         "  padding of units and shards                                             132576 B\n"
@@ -296,9 +296,9 @@ TEST_CASE("the table of tensor ranks shows what their layers exchange") {
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 2 ranks of tp, 5 calls                                     360 B\n"
-        "  reduce_scatter over 2 ranks of tp, 6 calls                                 768 B\n"
-        "  all_gather over 2 ranks of tp, 9 calls                                    1056 B\n"
+        "  all_reduce over 2 ranks along tensor, 5 calls                              360 B\n"
+        "  reduce_scatter over 2 ranks along tensor, 6 calls                          768 B\n"
+        "  all_gather over 2 ranks along tensor, 9 calls                             1056 B\n"
         "  sum, 2.13 KiB                                                             2184 B\n"
         "  theory: 1264 elements, whole on one rank                                     0 B\n"
         "  loss and gradient norm                                                     168 B\n"

@@ -42,7 +42,7 @@ TEST_CASE("a layer's collective becomes an instruction of that kind, over the gr
     REQUIRE_FALSE(found.empty());
     CHECK(found.size() + all_of(program, InstrKind::kAllReduce).size() == sums);
     for (const size_t i : found) {
-      CHECK(axes_in(program, program.instrs[i].group()) == "tp");
+      CHECK(axes_in(program, program.instrs[i].group()) == "tensor");
       CHECK(program.instrs[i].communication().shift == over.by);
     }
   };

@@ -397,7 +397,7 @@ TEST_CASE("buffers that live at the same time do not share bytes") {
 
 std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384) {
   return cat("instruction ", 21 - 2 * unit, " (all_reduce unit ", unit, ") with ", bytes,
-             " bytes of gradients.2 as ", dtype, " over dp_shard@0");
+             " bytes of gradients.2 as ", dtype, " over data@0");
 }
 
 TEST_CASE("a write over a result is noticed, although no instruction reads the result") {
@@ -434,8 +434,8 @@ TEST_CASE("a rank that reduces the loss where others reduce gradients is named")
   const Program other = changed_program([](Program& p) { std::swap(p.instrs[15], p.instrs[17]); });
   CHECK(faults_with_rank1(other).back() ==
         "collective 0: rank 0 enters instruction 15 (all_reduce) with 72 bytes of loss as "
-        "F64 over dp_shard@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of "
-        "gradients.2 as F32 over dp_shard@0");
+        "F64 over data@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of "
+        "gradients.2 as F32 over data@0");
 }
 
 TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
@@ -446,7 +446,7 @@ TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
   CHECK(faults_with_rank1(other).back() ==
         "collective 1: rank 0 enters " + reduce_of(2) +
             ", rank 1 enters instruction 17 (all_reduce unit 2) with "
-            "16384 bytes of parameters as F32 over dp_shard@0");
+            "16384 bytes of parameters as F32 over data@0");
 }
 
 TEST_CASE("ranks that meet for two different units of one size are named") {
@@ -458,14 +458,14 @@ TEST_CASE("ranks that meet for two different units of one size are named") {
   CHECK(faults_with_rank1(other).back() ==
         "collective 1: rank 0 enters " + reduce_of(2) +
             ", rank 1 enters instruction 17 (all_reduce unit 1) with "
-            "16384 bytes of gradients.2 as F32 over dp_shard@0");
+            "16384 bytes of gradients.2 as F32 over data@0");
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
   const Program fewer = changed_program([](Program& p) { p.instrs[23].detail = {}; });
   CHECK(
       faults_with_rank1(fewer).back() ==
-      "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
+      "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over data@0 and "
       "waits for rank 1, which has no further collective");
 }
 
@@ -539,8 +539,8 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
   REQUIRE(check(program).empty());
   CHECK(faults_of_all(steps) ==
         Faults{"rank 0 enters instruction 29 (reduce_scatter layer 3 mb 0) with 128 bytes of "
-               "scratch.b3.0 as F32 over tp@0 and waits for rank 1, which enters instruction 29 "
-               "(all_reduce) with 72 bytes of loss as F64 over dp_shard+tp@0"});
+               "scratch.b3.0 as F32 over tensor@0 and waits for rank 1, which enters instruction "
+               "29 (all_reduce) with 72 bytes of loss as F64 over data+tensor@0"});
 }
 
 TEST_CASE("a rank is a member of the groups that it runs over") {
@@ -548,7 +548,7 @@ TEST_CASE("a rank is a member of the groups that it runs over") {
   const RankProgram ranks[] = {{2, &steps[0].program}};
   CHECK(check_programs(ranks) ==
         Faults{"rank 2 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of "
-               "hidden.0.0 as F32 over tp@0, but is not a member of the group"});
+               "hidden.0.0 as F32 over tensor@0, but is not a member of the group"});
 }
 
 TEST_CASE("an instruction runs over a group that exists, on that group's lane") {
@@ -561,13 +561,12 @@ TEST_CASE("an instruction runs over a group that exists, on that group's lane") 
         "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
         "range and writes 1, a form that its kind does not allow");
   CHECK(faults_with_changed_rank1([&](Program& p) {
-          p.instrs[share].communication().group = group_along(p, "dp_shard");
+          p.instrs[share].communication().group = group_along(p, "data");
           p.instrs[share].lane = lane_of(p.instrs[share].group());
         }).back() ==
         "rank 0 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of hidden.0.0 as "
-        "F32 "
-        "over tp@0 and waits for rank 1, which enters instruction 3 (reduce_scatter layer 0 mb 0) "
-        "with 128 bytes of hidden.0.0 as F32 over dp_shard@1");
+        "F32 over tensor@0 and waits for rank 1, which enters instruction 3 (reduce_scatter layer "
+        "0 mb 0) with 128 bytes of hidden.0.0 as F32 over data@1");
 }
 
 TEST_CASE("the operations of a list run in order, each of them once") {

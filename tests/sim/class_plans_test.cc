@@ -160,7 +160,7 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   const Faults faults = ClassPlans(resolved.config, model, odd, other).check();
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
-  CHECK(faults.back().find(" as F16 over dp_shard@") != std::string::npos);
+  CHECK(faults.back().find(" as F16 over data@") != std::string::npos);
 }
 
 /// Returns the number of steps that a simulation of all ranks takes.

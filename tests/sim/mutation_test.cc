@@ -716,7 +716,7 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const BufferRange&
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.step_case.options.state;
-  state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
+  state.dp_shard = m.program.place_in(group_along(m.program, "data"));
   const Sharding cut = cut_states(m.step_case.built.partition, state);
   const int64_t elements = element_count(m.program, range);
   const int64_t begin = elements == cut.whole(id) ? 0 : state.dp_shard.index * elements;
@@ -756,9 +756,9 @@ bool is_padding_of_gathered(const Mutation& m, const BufferRange& part) {
     return m.program.place_in(group_along(m.program, axes)).index;
   };
   int64_t begin = -1;
-  if (name == buffer_names::kParameters) begin = index("dp_shard") * elements;
+  if (name == buffer_names::kParameters) begin = index("data") * elements;
   if (name == buffer_names::kSecondary)
-    begin = index(cat("dp_shard/", m.step_case.mesh.secondary_shards)) * elements;
+    begin = index(cat("data/", m.step_case.mesh.secondary_shards)) * elements;
   if (name.starts_with("gathered.")) begin = part.offset * elements / part.bytes;
   return begin >= m.step_case.built.partition.unit(m.instr.unit).padded;
 }
@@ -768,7 +768,7 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   StateOptions state = m.step_case.options.state;
   if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
-  state.dp_shard = m.program.place_in(group_along(m.program, "dp_shard"));
+  state.dp_shard = m.program.place_in(group_along(m.program, "data"));
   const Sharding cut = cut_states(m.step_case.built.partition, state);
   std::vector<int64_t> whole;
   for (const Unit& unit : m.step_case.built.partition.units) whole.push_back(cut.whole(unit.id));

@@ -328,7 +328,7 @@ TEST_CASE(
   sum->reads = sum->writes = {{parameters, 0, sum->writes[0].bytes}};
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   CHECK(std::any_of(faults.begin(), faults.end(), [](const std::string& fault) {
-    return fault.find(" bytes of parameters as F32 over pp") != std::string::npos;
+    return fault.find(" bytes of parameters as F32 over pipeline") != std::string::npos;
   }));
 }
 
@@ -420,8 +420,8 @@ std::string fault_of_blocking(const StepCase& step_case) {
 TEST_CASE("two stages of 1F1B that block in their sends wait for each other to receive") {
   CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).step_case) ==
         "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 "
-        "over pp@1>0 and "
-        "waits for rank 0, which has not reached instruction 8 (receive layer 0 mb 0)");
+        "over pipeline@1>0 and waits for rank 0, which has not reached instruction 8 (receive "
+        "layer 0 mb 0)");
 }
 
 TEST_CASE(

@@ -178,7 +178,7 @@ TEST_CASE("a trace has a process per recorded rank and an event per instruction 
     for (const RecordedInstr& one : rank.instrs) expected += one.end > one.begin;
   }
   CHECK(events == expected);
-  CHECK(text.find("\"name\":\"pp@0>2\"") != text.npos);
+  CHECK(text.find("\"name\":\"pipeline@0>2\"") != text.npos);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct PricedProgram {
   PricedProgram() {
     for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
-    program.groups.push_back({{"dp_shard@0", {0, 1, 2, 3}}, {4, 0}});
+    program.groups.push_back({{"data@0", {0, 1, 2, 3}}, {4, 0}});
   }
   Picoseconds time_of(const Instr& instr, int ranks_on_node = 4) {
     InstrCosts costs(machine, 3, program, model, {ranks_on_node});

@@ -126,14 +126,14 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
   }
   CHECK(sum == Approx(time.collective_wait));
   CHECK(time.collective_wait > 0);
-  CHECK(std::find(axes.begin(), axes.end(), "tp") != axes.end());
+  CHECK(std::find(axes.begin(), axes.end(), "tensor") != axes.end());
   // Tensor ranks share a node; data-parallel groups span two nodes.
   int64_t node = 0, cluster = 0;
   for (int rank = 0; rank < 4; ++rank) {
     const StepPlan plan = plan_steps(config_of(2, 2, 1, 1, 2), model, rank);
     int64_t own_node = 0, own_cluster = 0;
     for (const TrafficRow& row : program_traffic(plan.train.program).rows)
-      (row.axes == "tp" ? own_node : own_cluster) += row.bytes;
+      (row.axes == "tensor" ? own_node : own_cluster) += row.bytes;
     node = std::max(node, own_node);
     cluster = std::max(cluster, own_cluster);
   }
