@@ -22,7 +22,7 @@ const std::string kPointer =
 
 std::string write_in(const TemporaryFolder& folder, const std::string& name,
                      const std::string& content) {
-  const std::string path = folder.file(name);
+  const std::string path = folder / name;
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << content;
   return path;
@@ -32,7 +32,7 @@ TEST_CASE("a pointer of Git LFS is refused by every reader with the line that fe
   const TemporaryFolder folder;
   const std::string path = write_in(folder, "my model/tokenizer.json", kPointer);
   const std::string fetch =
-      "fetch it: git -C '" + folder.file("my model") + "' lfs pull (or download the file itself)";
+      "fetch it: git -C '" + folder / "my model" + "' lfs pull (or download the file itself)";
   const std::string refused =
       "4: " + path + ": is a Git LFS pointer, not the file itself | " + fetch;
   CHECK(failure_of([&] { read_file(path); }) == refused);

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/failure_of.h"
-#include "base/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace ftrun {
 namespace {
@@ -33,7 +33,7 @@ void write(const std::string& path, const std::string& text) {
 /// commits.
 struct Cache {
   testing::TemporaryFolder root;
-  std::string repository = root.file("models--acme--small-1.5");
+  std::string repository = root / "models--acme--small-1.5";
 
   void add(const std::string& ref, const std::string& commit,
            const std::string& file = "config.json") {
@@ -109,7 +109,7 @@ TEST_CASE("an existing path is used, and a model of the same name in the cache i
   Cache cache;
   testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
-  fs::create_directories(here.file("acme/small-1.5"));
+  fs::create_directories(here / "acme/small-1.5");
   fs::current_path(here.path());
   const FoundFolder alone = cache.find("acme/small-1.5");
   cache.add("main", kFirst);
@@ -188,8 +188,8 @@ TEST_CASE("a symbolic link with the model's name that leads nowhere is refused, 
   cache.add("main", kFirst);
   testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
-  fs::create_directories(here.file("acme"));
-  fs::create_symlink("/nowhere", here.file("acme/small-1.5"));
+  fs::create_directories(here / "acme");
+  fs::create_symlink("/nowhere", here / "acme/small-1.5");
   fs::current_path(here.path());
   const std::string failure = testing::failure_of([&] { cache.find("acme/small-1.5"); });
   fs::current_path(before);
@@ -201,7 +201,7 @@ TEST_CASE("a symbolic link with the model's name that leads nowhere is refused, 
 
 TEST_CASE("data sets have their own folders and download commands") {
   Cache cache;
-  cache.repository = cache.root.file("datasets--acme--texts");
+  cache.repository = cache.root / "datasets--acme--texts";
   cache.add("main", kFirst, "train.bin");
   const auto find = [&](const std::string& name) {
     return find_hub_folder(name, "", cache.lookup(), HubKind::kDataset);

@@ -65,7 +65,7 @@ std::string index_text(const std::string& embed_file, const std::string& norm_fi
       embed_file, "\", \"model.norm.weight\": \"", norm_file, "\"}}");
 }
 
-void make_sharded(const TempFolder& folder) {
+void make_sharded(const TemporaryFolder& folder) {
   write_text(folder / "config.json", kConfig);
   write_weights(folder / kFirst, {kEmbed});
   write_weights(folder / kSecond, {kNorm});
@@ -90,21 +90,21 @@ void check_weights(const ModelFolder& model) {
   REQUIRE(model.config_json() == kConfig);
 }
 
-std::string opening(const TempFolder& folder) {
+std::string opening(const TemporaryFolder& folder) {
   return bad_input([&] { ModelFolder model(folder.path()); });
 }
 
 }  // namespace
 
 TEST_CASE("a model in one file is read, range by range") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors", {kEmbed, kNorm});
   check_weights(ModelFolder(folder.path()));
 }
 
 TEST_CASE("a sharded model is read, range by range") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const ModelFolder model(folder.path());
   check_weights(model);
@@ -113,7 +113,7 @@ TEST_CASE("a sharded model is read, range by range") {
 }
 
 TEST_CASE("files linked from a hub cache are read") {
-  const TempFolder cache;
+  const MemoryFolder cache;
   const std::string snapshot = cache / "models--x/snapshots/abc";
   fs::create_directories(snapshot);
   fs::create_directories(cache / "models--x/blobs");
@@ -126,7 +126,7 @@ TEST_CASE("files linked from a hub cache are read") {
 
 TEST_CASE(
     "a config.json or an index of shards that is far too large is refused before it is read") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   fs::resize_file(index, 65 << 20);  // sparse
@@ -137,7 +137,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a folder that is no model is refused with what it lacks") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) ==
           (folder / "none") + ": is not a folder");
   REQUIRE(opening(folder) == folder.path() + ": has no config.json");
@@ -150,7 +150,7 @@ TEST_CASE("a folder that is no model is refused with what it lacks") {
 }
 
 TEST_CASE("an index with wrong entries is refused") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   write_text(index, index_text(kSecond, kFirst));
@@ -176,7 +176,7 @@ TEST_CASE("an index with wrong entries is refused") {
 }
 
 TEST_CASE("one tensor in two shards is refused, one that the index does not list is not used") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   write_weights(folder / kSecond, {kNorm, {"extra", DType::kF32, {1}, {1}}});
   const std::string log = logged([&] {
@@ -191,9 +191,9 @@ TEST_CASE("one tensor in two shards is refused, one that the index does not list
 }
 
 TEST_CASE("an index cannot name a file outside its folder") {
-  const TempFolder outside;
+  const MemoryFolder outside;
   write_weights(outside / "secret.safetensors", {kNorm});
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   for (const std::string& name :
@@ -209,8 +209,8 @@ TEST_CASE("an index cannot name a file outside its folder") {
 TEST_CASE(
     "weight files may be links, also of a sharded model and to another disk; a dangling link is "
     "named") {
-  const TempFolder disk;
-  const TempFolder folder;
+  const MemoryFolder disk;
+  const MemoryFolder folder;
   make_sharded(disk);
   for (const std::string& name : posix_files().list(disk.path()))
     fs::create_symlink(disk / name, folder / name);
@@ -226,7 +226,7 @@ TEST_CASE(
 }
 
 TEST_CASE("reading a tensor or a range that the weights do not have is refused") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors", {kEmbed, {"ids", DType::kI64, {0}, {}}});
   const ModelFolder model(folder.path());
@@ -244,7 +244,7 @@ TEST_CASE("reading a tensor or a range that the weights do not have is refused")
 TEST_CASE(
     "a tensor with another name in the folder is read by its new name, and the samples of weights "
     "stay those of the files") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors",
                 {{"_orig_mod.model.norm.weight", kNorm.dtype, kNorm.shape, kNorm.values}, kEmbed});
@@ -261,7 +261,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the fingerprint changes with config, names and shapes and nothing else") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string first = ModelFolder(folder.path()).fingerprint();
   REQUIRE(first == ModelFolder(folder.path()).fingerprint());
@@ -277,7 +277,7 @@ TEST_CASE("the fingerprint changes with config, names and shapes and nothing els
 }
 
 TEST_CASE("describe_model() lists what a model folder holds") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string text = describe_model(folder.path()).text();
   const auto row = [](std::string name, size_t width, const std::string& value) {

@@ -28,7 +28,7 @@ int64_t requested_states(int64_t usual) {
 
 /// SimulatedRun is a run of a few ranks whose state after step s is ToyState's version s.
 struct SimulatedRun {
-  TempFolder folder;
+  MemoryFolder folder;
   std::string root = folder / "checkpoints";
   FaultFileSystem files{folder.path()};
   std::mt19937_64 random;

@@ -10,23 +10,9 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/checkpoint_manifest.h"
+#include "temporary_folder.h"
 
 namespace ftrun::testing {
-
-/// TempFolder creates a folder and removes it in its destructor.
-class TempFolder {
- public:
-  /// Creates the folder in `parent`; by default in memory (/dev/shm) if possible.
-  explicit TempFolder(const std::string& parent = "");
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);

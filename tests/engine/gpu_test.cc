@@ -681,10 +681,10 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
         };
         const auto first = rig_on(from_gpu);
         first->train(1);
-        const testing::ScratchFolder scratch;
-        save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
+        const testing::TemporaryFolder scratch;
+        save_checkpoint(posix_files(), {scratch.path()}, {}, first->state.slices(), {});
         const auto second = rig_on(!from_gpu);
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        Checkpoint checkpoint(scratch / "step-00000000");
         second->load(checkpoint);
         REQUIRE(testing::saved_contents(second->state) == testing::saved_contents(first->state));
         REQUIRE(second->train(2).result.loss_sum == first->train(2).result.loss_sum);

@@ -394,7 +394,7 @@ TEST_CASE(
       tail.scales.push_back(progress.skipped.loss_scale());
     }
   };
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   Tail straight, resumed;
   const auto straight_state = state_saved_on(
       config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
@@ -408,7 +408,7 @@ TEST_CASE(
         meta.step = progress.step;
         meta.skipped_steps = progress.skipped.total();
         meta.loss_scaler = progress.skipped.scaler_state();
-        save_checkpoint(posix_files(), {scratch.path}, meta, fixture.state.slices(),
+        save_checkpoint(posix_files(), {scratch.path()}, meta, fixture.state.slices(),
                         {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
                            return rendezvous.exchange_text("save", text);
                          }});
@@ -416,7 +416,7 @@ TEST_CASE(
       });
   const auto resumed_state = state_saved_on(
       config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
-        Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
+        Checkpoint checkpoint(list_checkpoints(scratch.path()).front().folder);
         fixture.load(checkpoint);
         TrainingProgress progress(fixture.config);
         progress.step = checkpoint.meta().step;

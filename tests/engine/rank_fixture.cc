@@ -1,11 +1,7 @@
 #include "rank_fixture.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -122,20 +118,9 @@ Config with_dropout(Config config) {
   return config;
 }
 
-ScratchFolder::ScratchFolder() {
-  static std::atomic<int> count{0};
-  path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++))
-             .string();
-  std::filesystem::create_directories(path);
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::filesystem::remove_all(path);
-}
-
 const std::string& swap_folder() {
-  static const ScratchFolder folder;
-  return folder.path;
+  static const TemporaryFolder folder;
+  return folder.path();
 }
 
 void offload_to(Config& config, OffloadDevice device) {
@@ -164,13 +149,13 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 
 const ModelFolder& model_folder(const ModelConfig& model) {
   static std::mutex mutex;
-  static const ScratchFolder scratch;
+  static const TemporaryFolder root;
   static std::map<std::string, std::unique_ptr<ModelFolder>> folders;
   const std::lock_guard lock(mutex);
   std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
   if (folder) return *folder;
   folder = std::make_unique<ModelFolder>(
-      write_model_folder(cat(scratch.path, "/", folders.size()), model, weight_of));
+      write_model_folder(root / std::to_string(folders.size()), model, weight_of));
   return *folder;
 }
 

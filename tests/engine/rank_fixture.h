@@ -13,6 +13,7 @@
 #include "engine/memory.h"
 #include "engine/model_state.h"
 #include "program/step_plan.h"
+#include "temporary_folder.h"
 #include "training/decide_step.h"
 #include "training/scheduled_scalars.h"
 
@@ -42,15 +43,6 @@ Config config_of_stage(int64_t stage);
 /// Returns the config with adapters on all linear layers, and with a dropout rate of 0.25 on the
 /// adapters' inputs.
 Config with_dropout(Config config);
-
-/// ScratchFolder creates a folder and removes it in its destructor.
-struct ScratchFolder {
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string path;
-};
 
 /// Returns the folder of the disk tiers of these tests.
 const std::string& swap_folder();

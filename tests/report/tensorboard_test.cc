@@ -21,6 +21,8 @@
 namespace ftrun {
 namespace {
 
+using testing::TemporaryFolder;
+
 template <typename T>
 T taken(std::string_view& bytes) {
   REQUIRE(bytes.size() >= sizeof(T));
@@ -115,7 +117,7 @@ std::vector<std::pair<std::string, float>> values(const Message& event) {
 }
 
 TEST_CASE("an event file has the name and the beginning that TensorBoard expects") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TensorBoardWriter writer(folder.path(),
                                  {.hostname = "node7", .pid = 42, .wall_seconds = 1234.5});
   REQUIRE(writer.path() == folder / "events.out.tfevents.0000001234.node7.42.0");
@@ -129,7 +131,7 @@ TEST_CASE("an event file has the name and the beginning that TensorBoard expects
 }
 
 TEST_CASE("the bytes of a first record agree with the format") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TensorBoardWriter writer(folder.path(), {.hostname = "h", .pid = 1, .wall_seconds = 1.0});
   const std::string file = read_file(writer.path());
   const std::string data =
@@ -140,7 +142,7 @@ TEST_CASE("the bytes of a first record agree with the format") {
 }
 
 TEST_CASE("scalars of a step are one event") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
   writer.write(300, {{"train/loss", 3.25}, {"validation/loss", 0.1}}, 99.25);
   writer.write(int64_t{1} << 40, {{"x", std::numeric_limits<double>::quiet_NaN()}}, 100);
@@ -158,7 +160,7 @@ TEST_CASE("scalars of a step are one event") {
 }
 
 TEST_CASE("a resumed run tells the charts which steps to drop") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TensorBoardWriter writer(folder.path(), {.first_step = 101});
   const std::string file = read_file(writer.path());
   const auto records = records_of(file);
@@ -170,7 +172,7 @@ TEST_CASE("a resumed run tells the charts which steps to drop") {
 }
 
 TEST_CASE("a resumed run has each step once in all event files, read in the order of their names") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const auto start = [&](std::optional<int64_t> first_step, int64_t last, double wall_seconds) {
     TensorBoardWriter writer(
         folder.path(),
@@ -199,7 +201,7 @@ TEST_CASE("a resumed run has each step once in all event files, read in the orde
 }
 
 TEST_CASE("an event file is named after this process and the time now by default") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const double before = wall_seconds();
   TensorBoardWriter writer(folder.path());
   writer.write(1, {{"x", 1}});
@@ -233,7 +235,7 @@ TEST_CASE("numbers are written as Python writes floats") {
 }
 
 TEST_CASE("csv_monitor writes DeepSpeed's files") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   CsvMonitor monitor({.output_path = folder.path(), .job_name = "job"});
   StepMetrics m = example_step(1);
   monitor.write(m);
@@ -251,7 +253,7 @@ TEST_CASE("csv_monitor writes DeepSpeed's files") {
 }
 
 TEST_CASE("csv_monitor continues a resumed run's rows, with each step once and one header") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "DeepSpeedJobName/Train_a_b.csv";
   const auto write = [&](std::optional<int64_t> resumed, int64_t first, int64_t last) {
     CsvMonitor monitor({.output_path = folder.path(), .resumed_samples = resumed});
@@ -275,7 +277,7 @@ TEST_CASE("csv_monitor continues a resumed run's rows, with each step once and o
 }
 
 TEST_CASE("files that another run has left for csv_monitor are moved away") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   for (const double value : {1.0, 2.0})
     CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write("Train/a", value, 4);
   REQUIRE(read_file(folder / "job/Train_a.csv") == "step,a\r\n4,2.0\r\n");
@@ -286,7 +288,7 @@ TEST_CASE("files that another run has left for csv_monitor are moved away") {
 }
 
 TEST_CASE("csv_monitor skips a validation before the first step") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   StepMetrics m;
   m.trained = false;
   CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write(m);

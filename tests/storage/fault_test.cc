@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "../base/temporary_folder.h"
 #include "fault_storage.h"
 #include "storage/swap_file.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -64,7 +64,7 @@ TEST_CASE("the error of a folder that cannot be made names it") {
   REQUIRE(f.open_failure() == "5: nvme_path " + f.folder.path() +
                                   ": making the folder failed: Permission denied" + kFolderRemedy);
   f.storage.folder_status = 0;
-  f.options.folder = f.folder.file("file");
+  f.options.folder = f.folder / "file";
   ::close(machine_storage().open_new(f.options.folder));
   REQUIRE(f.open_failure() == "5: nvme_path " + f.options.folder +
                                   ": making the folder failed: Not a directory" + kFolderRemedy);
@@ -188,7 +188,7 @@ TEST_CASE("a kernel without io_uring is reported as such") {
 
 TEST_CASE("a folder that had to be made is reported with the file system that it is on") {
   FaultFixture f;
-  f.options.folder = f.folder.file("new/folder");
+  f.options.folder = f.folder / "new/folder";
   f.storage.free = 3 << 20;
   const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
   REQUIRE_THAT(lines.front(), Catch::Matches("I notice: nvme_path .*/new/folder did not exist: it "

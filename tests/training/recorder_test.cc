@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 
 using testing::error_of;
 using testing::logged;
+using testing::MemoryFolder;
 using testing::printed;
 using testing::read_text;
 using testing::request_of;
-using testing::TempFolder;
 using Lines = std::vector<std::string>;
 
 /// Returns the request of rank 0 of `world_size` ranks for a run in `folder`, which prints a line
@@ -87,7 +87,7 @@ void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
 }
 
 TEST_CASE("nothing but the lock is written to the run folder before the run starts") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   const RunPaths& paths = recorder.paths();
@@ -108,7 +108,7 @@ TEST_CASE("nothing but the lock is written to the run folder before the run star
 }
 
 TEST_CASE("a step is in its file before it is printed") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -131,7 +131,7 @@ TEST_CASE("a step is in its file before it is printed") {
 }
 
 TEST_CASE("steps are recorded and shown, and evaluations are also recorded in the manifest") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -151,7 +151,7 @@ TEST_CASE("steps are recorded and shown, and evaluations are also recorded in th
 }
 
 TEST_CASE("an evaluation without an accuracy has none in the manifest") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -164,7 +164,7 @@ TEST_CASE("an evaluation without an accuracy has none in the manifest") {
 }
 
 TEST_CASE("nothing is recorded in a folder that another run has taken over") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -181,7 +181,7 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
 }
 
 TEST_CASE("a resumed run keeps the steps before its first, and reports the earlier starts") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
   const TrainRequest request = resumed(request_in(folder / "run", 2));
   Recorder recorder(request);
@@ -202,7 +202,7 @@ TEST_CASE("a resumed run keeps the steps before its first, and reports the earli
 }
 
 TEST_CASE("a killed run is recorded as ended without a reason, and keeps its counters") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   {
     const TrainRequest request = request_in(folder / "run");
     Recorder recorder(request);
@@ -220,7 +220,7 @@ TEST_CASE("a killed run is recorded as ended without a reason, and keeps its cou
 }
 
 TEST_CASE("a resume with another config is refused, unless the field is allowed") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   record_run(request_in(folder / "run"), 2);
   TrainRequest request = resumed(request_in(folder / "run"));
   request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
@@ -240,7 +240,7 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
 }
 
 TEST_CASE("an allowed change at a resume is noted once, though both run and checkpoint show it") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest first = request_in(folder / "run");
   record_run(first, 2);
   TrainRequest request = resumed(request_in(folder / "run"));
@@ -266,7 +266,7 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
 }
 
 TEST_CASE("without run.json the checkpoint's own record shows whether it is the same run") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = resumed(request_in(folder / "run"));
   Recorder recorder(request);
   CHECK(logged([&] {
@@ -288,7 +288,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
 }
 
 TEST_CASE("a run that has saved checkpoints is refused if none are left") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   record_run(request_in(folder / "run"), 2);
   const TrainRequest request = resumed(request_in(folder / "run"));
   {
@@ -308,7 +308,7 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
 }
 
 TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const auto start_of = [&](const TrainRequest& request) {
     std::string start;
     printed([&] {
@@ -333,7 +333,7 @@ TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
 }
 
 TEST_CASE("the end of a run is in run.json, its report, and the table that is returned") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 2);
@@ -353,7 +353,7 @@ TEST_CASE("the end of a run is in run.json, its report, and the table that is re
 }
 
 TEST_CASE("a run that never trained a step has no table") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 2);
@@ -365,7 +365,7 @@ TEST_CASE(
     "a failed run of one rank records that rank as the cause, a run of several ranks records "
     "none") {
   for (const int world_size : {1, 2}) {
-    const TempFolder folder;
+    const MemoryFolder folder;
     const TrainRequest request = request_in(folder / "run", world_size);
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 2);
@@ -382,7 +382,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that fails before it starts leaves its folder as it was") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.fail(2, "no such model");
@@ -391,7 +391,7 @@ TEST_CASE("a run that fails before it starts leaves its folder as it was") {
 
 TEST_CASE(
     "samples.jsonl is kept if the run makes text samples, or an earlier start has made some") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   TrainRequest request = request_in(folder / "run");
   const TextSample sample{.prompt_tokens = 4, .prompt = "a", .answer = "b"};
   {
@@ -418,7 +418,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the files of csv_monitor have only trained steps") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   TrainRequest request = request_in(folder / "run");
   request.config.csv_monitor.enabled = true;
   request.config.csv_monitor.output_path = folder / "csv";
@@ -436,7 +436,7 @@ TEST_CASE("the files of csv_monitor have only trained steps") {
 }
 
 TEST_CASE("a printed line is on standard output, above the line of progress") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   CHECK(printed([&] { recorder.print("before the start"); }) == "before the start\n");
