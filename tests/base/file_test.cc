@@ -17,8 +17,8 @@
 #include "base/error.h"
 #include "base/owned_fd.h"
 #include "child_process.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -26,17 +26,8 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::error_of;
 using testing::TemporaryFolder;
-
-/// Returns the error that `body` throws, or an error that says that it threw none.
-Error error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  return {ExitCode::kOk, "nothing was thrown"};
-}
 
 void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path) << content;
@@ -410,14 +401,14 @@ TEST_CASE("a file that does not fit into the address space is not reported as a 
   const OwnedFd huge(::memfd_create("huge", MFD_CLOEXEC));
   REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // larger than the address space
   const std::string path = cat("/proc/self/fd/", huge.get());
-  CHECK_THAT(testing::failure_of([&] { MappedFile file(path); }),
+  CHECK_THAT(testing::error_line_of([&] { MappedFile file(path); }),
              Catch::Equals(cat("5: ", path,
                                ": cannot be read: Cannot allocate memory | raise the memory limit "
                                "(ulimit -v), or use a machine with more memory")));
   CHECK(testing::text_from_child([&] {
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
-          return testing::failure_of([&] { MappedFile file("/dev/null"); });
+          return testing::error_line_of([&] { MappedFile file("/dev/null"); });
         }) ==
         "5: /dev/null: cannot be read: Too many open files | raise the limit of open files (ulimit "
         "-n)");

@@ -10,24 +10,24 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "child_process.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-using testing::failure_of;
+using testing::error_line_of;
 using testing::TemporaryFolder;
 
-/// Calls failure_of() in a new process where no file may become larger than `bytes`.
+/// Calls error_line_of() in a new process where no file may become larger than `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {
   return testing::text_from_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    return failure_of(body);
+    return error_line_of(body);
   });
 }
 
@@ -35,7 +35,7 @@ constexpr const char* kFree = R"([0-9.]+ [KMGTP]?i?B free\))";
 
 TEST_CASE("a full disk is named with the bytes wanted and free, and what to do") {
   const std::string text =
-      failure_of([] { posix_files().create("/dev/full")->write("12345678", 8); });
+      error_line_of([] { posix_files().create("/dev/full")->write("12345678", 8); });
   INFO(text);
   CHECK(std::regex_match(
       text, std::regex(cat(

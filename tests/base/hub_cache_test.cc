@@ -10,8 +10,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "base/failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun {
 namespace {
@@ -127,7 +127,7 @@ TEST_CASE("an existing path is used, and a model of the same name in the cache i
 TEST_CASE("a model that the cache lacks is reported with the command that downloads it") {
   Cache cache;
   const auto failure = [&](const std::string& name) {
-    return testing::failure_of([&] { cache.find(name); });
+    return testing::error_line_of([&] { cache.find(name); });
   };
   CHECK(
       failure("acme/small-1.5") ==
@@ -155,7 +155,7 @@ TEST_CASE("a model that the cache lacks is reported with the command that downlo
 TEST_CASE("a name that is similar to one in the cache is reported with that one") {
   Cache cache;
   cache.add("main", kFirst);
-  CHECK(testing::failure_of([&] {
+  CHECK(testing::error_line_of([&] {
           cache.find("acme/smal-1.5");
         }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | download it: hf") !=
         std::string::npos);
@@ -174,7 +174,7 @@ TEST_CASE("a shortened commit is reported with the full one") {
   Cache cache;
   cache.add("main", kFirst);
   const auto failure = [&](const std::string& name) {
-    return testing::failure_of([&] { cache.find(name); });
+    return testing::error_line_of([&] { cache.find(name); });
   };
   CHECK(failure("acme/small-1.5@aaaaaaa") ==
         "4: acme/small-1.5@aaaaaaa: the Hugging Face cache, " + cache.root.path() +
@@ -191,7 +191,7 @@ TEST_CASE("a symbolic link with the model's name that leads nowhere is refused, 
   fs::create_directories(here / "acme");
   fs::create_symlink("/nowhere", here / "acme/small-1.5");
   fs::current_path(here.path());
-  const std::string failure = testing::failure_of([&] { cache.find("acme/small-1.5"); });
+  const std::string failure = testing::error_line_of([&] { cache.find("acme/small-1.5"); });
   fs::current_path(before);
   CHECK(
       failure ==
@@ -207,9 +207,9 @@ TEST_CASE("data sets have their own folders and download commands") {
     return find_hub_folder(name, "", cache.lookup(), HubKind::kDataset);
   };
   CHECK(find("acme/texts").folder == cache.repository + "/snapshots/" + kFirst);
-  CHECK(testing::failure_of([&] { cache.find("acme/texts"); }).find("no such model") !=
+  CHECK(testing::error_line_of([&] { cache.find("acme/texts"); }).find("no such model") !=
         std::string::npos);
-  CHECK(testing::failure_of([&] { find("acme/text@v1"); }) ==
+  CHECK(testing::error_line_of([&] { find("acme/text@v1"); }) ==
         "4: acme/text@v1: there is no such file, and no such data set in the Hugging Face cache, " +
             cache.root.path() +
             " (did you mean \"acme/texts\"?) | download it: hf download acme/text --repo-type "

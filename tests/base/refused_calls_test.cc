@@ -20,8 +20,8 @@
 #include "base/file.h"
 #include "base/replace_folder.h"
 #include "child_process.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -73,11 +73,11 @@ void refuse_from_now_on(const RefusedCall& refused) {
     ::_exit(9);
 }
 
-/// Calls failure_of() in a new process where the call `refused` is refused.
+/// Calls error_line_of() in a new process where the call `refused` is refused.
 std::string failure_without(const RefusedCall& refused, const std::function<void()>& body) {
   return testing::text_from_child([&] {
     refuse_from_now_on(refused);
-    return testing::failure_of(body);
+    return testing::error_line_of(body);
   });
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("a file system that cannot sync folders is accepted; a disk that fails
   };
   for (const int error_number : {EINVAL, EBADF, ENOSYS, EOPNOTSUPP}) {
     INFO(errno_text(error_number));
-    CHECK(failure(error_number) == "no failure");
+    CHECK(failure(error_number) == "no error");
   }
   CHECK(failure(EIO) == cat("5: ", folder.path(), ": fsync folder failed: Input/output error",
                             " | check that the folder exists and that this user may write to it"));
@@ -132,7 +132,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
             replace_folder(posix_files(), root / "new", root / "old", "content",
                            folder_identity(root / "old"));
-          }) == "no failure");
+          }) == "no error");
     CHECK(read_file(root / "old" + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
   }
@@ -156,7 +156,7 @@ TEST_CASE("files are read where shared mappings are refused") {
   write_file_atomic(posix_files(), folder / "f", "content");
   CHECK(failure_without({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
           if (read_file(folder / "f") != "content") throw Error(ExitCode::kBug, "another content");
-        }) == "no failure");
+        }) == "no error");
 }
 
 TEST_CASE("files are written where space cannot be reserved, nor the page cache bypassed") {
@@ -174,7 +174,7 @@ TEST_CASE("files are written where space cannot be reserved, nor the page cache 
             file->write(aligned.get(), content.size());
             file->sync();
             file->close();
-          }) == "no failure");
+          }) == "no error");
     CHECK((read_file(folder / "f") == content));  // too long to be shown
   }
 }

@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun {
 namespace {
@@ -74,7 +74,7 @@ TEST_CASE(
       "name the torch package: FTRUN_TORCH=.../site-packages/torch";
   at.variables["FTRUN_TORCH"] = at.root / "none";
   at.built_with = make_torch(at.root / "build/torch", "2.11.0+cu130");
-  const auto failure = [&] { return testing::failure_of([&] { find_torch(at.search()); }); };
+  const auto failure = [&] { return testing::error_line_of([&] { find_torch(at.search()); }); };
   CHECK(failure() ==
         "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found" + remedy);
   const std::string other = make_torch(at.root / "none", "2.11.0+cpu");

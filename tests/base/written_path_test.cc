@@ -10,9 +10,9 @@
 
 #include "base/append_file.h"
 #include "base/file.h"
-#include "failure_of.h"
 #include "requirements.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -20,7 +20,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::failure_of;
+using testing::error_line_of;
 using testing::TemporaryFolder;
 
 const testing::Requirement kRoot("root", [] {
@@ -67,7 +67,7 @@ TEST_CASE(
   CHECK(fs::exists(folder / "real/deep"));
   files.remove_all(folder / "none/at/all");
   fs::create_symlink("moved", folder / "real/alias");
-  CHECK(failure_of([&] { files.create(folder / "link/alias"); }) ==
+  CHECK(error_line_of([&] { files.create(folder / "link/alias"); }) ==
         "5: " + folder / "link/alias" +
             ": create failed: Too many levels of symbolic links | check that the folder exists and "
             "that this user may write to it");
@@ -136,11 +136,12 @@ TEST_CASE("nothing is written through another user's link in a folder that other
            "that is where it should go; else choose a folder that only you may write to";
   };
   FileSystem& files = posix_files();
-  CHECK(failure_of([&] { files.create(link + "/file"); }) == refused(link));
-  CHECK(failure_of([&] { files.make_folder(link + "/run/new"); }) == refused(link + "/run"));
-  CHECK(failure_of([&] { files.remove_all(link + "/run"); }) == refused(link));
-  CHECK(failure_of([&] { files.rename(folder / "secret/run", link + "/run2"); }) == refused(link));
-  CHECK(failure_of([&] { AppendFile{link + "/log"}; }) == refused(link));
+  CHECK(error_line_of([&] { files.create(link + "/file"); }) == refused(link));
+  CHECK(error_line_of([&] { files.make_folder(link + "/run/new"); }) == refused(link + "/run"));
+  CHECK(error_line_of([&] { files.remove_all(link + "/run"); }) == refused(link));
+  CHECK(error_line_of([&] { files.rename(folder / "secret/run", link + "/run2"); }) ==
+        refused(link));
+  CHECK(error_line_of([&] { AppendFile{link + "/log"}; }) == refused(link));
   CHECK(writing_problem(link + "/run/new") ==
         refused(link + "/run").substr(3, refused(link + "/run").find(" | ") - 3));
   CHECK(files.list(folder / "secret") == std::vector<std::string>{"run"});

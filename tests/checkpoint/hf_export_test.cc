@@ -122,7 +122,7 @@ TEST_CASE("values that fp16 cannot hold are refused, not exported as infinity") 
   };
   exports(-65504);
   exports(std::numeric_limits<float>::infinity());  // as it was trained
-  REQUIRE(error_of(ExitCode::kNumerical, [&] { exports(70'000); }) ==
+  REQUIRE(require_error(ExitCode::kNumerical, [&] { exports(70'000); }) ==
           "tensor model.norm.weight holds 70000; fp16 holds at most 65504");
   REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
 }
@@ -387,8 +387,8 @@ TEST_CASE("a folder that this program did not write is never replaced") {
   fs::create_symlink("nowhere", folder / "link");
   REQUIRE(export_refusal(folder, options_for(folder / "link")) ==
           folder / "link" + ": is a link to nowhere, which does not exist");
-  REQUIRE(error_of(ExitCode::kBadInput,
-                   [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
+  REQUIRE(require_error(ExitCode::kBadInput,
+                        [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
           "/proc: is not replaced: another file system is mounted there; a folder in it can be "
           "written");
 }
@@ -488,7 +488,7 @@ TEST_CASE("too little space for an export is reported before anything is written
   const MemoryFolder folder;
   FaultFileSystem files(folder.path());
   files.set_free_bytes(271);
-  REQUIRE(error_of(ExitCode::kEnvironment, [&] {
+  REQUIRE(require_error(ExitCode::kEnvironment, [&] {
             export_model(files, options_for(folder / "out"), kTensors, read_values);
           }) == folder / "out" + ": the model takes 272 B, 271 B are free");
   REQUIRE(posix_files().list(folder.path()).empty());
@@ -528,18 +528,19 @@ TEST_CASE(
     const ExportOptions options = options_for(folder / "out");
     if (!is_new) export_model(posix_files(), options, kTensors, read_values);
     bool is_first = true;
-    REQUIRE(error_of(ExitCode::kEnvironment,
-                     [&] {
-                       export_model(posix_files(), options, kTensors,
-                                    [&](const ExportPiece& piece, std::span<float> out) {
-                                      ExportOptions halves = options;
-                                      halves.dtype = DType::kBF16;
-                                      if (std::exchange(is_first, false))
-                                        export_model(posix_files(), halves, kTensors, read_values);
-                                      read_values(piece, out);
-                                    });
-                     }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced",
-                               " it while this one was writing it"));
+    REQUIRE(
+        require_error(ExitCode::kEnvironment,
+                      [&] {
+                        export_model(posix_files(), options, kTensors,
+                                     [&](const ExportPiece& piece, std::span<float> out) {
+                                       ExportOptions halves = options;
+                                       halves.dtype = DType::kBF16;
+                                       if (std::exchange(is_first, false))
+                                         export_model(posix_files(), halves, kTensors, read_values);
+                                       read_values(piece, out);
+                                     });
+                      }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced",
+                                " it while this one was writing it"));
     check_values(folder / "out", DType::kBF16);
     REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out"});
   }

@@ -97,7 +97,7 @@ TEST_CASE("a writer refuses data out of order, too much, too little, and bad nam
                              {{"a", DType::kF32, {2}}, {"b", DType::kF32, {1}}});
   };
   const auto problem = [](const std::function<void()>& action) {
-    const std::string message = error_of(ExitCode::kBug, action);
+    const std::string message = require_error(ExitCode::kBug, action);
     return message.substr(message.find(": ") + 2);
   };
   REQUIRE(problem([&] { make().append("b", bytes); }) == "data of tensor \"b\" came out of order");

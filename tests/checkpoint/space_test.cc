@@ -39,7 +39,7 @@ std::string space_message(const TemporaryFolder& run, const SpaceWanted& wanted,
 }
 
 std::string refused(const TemporaryFolder& run, const SpaceWanted& wanted, int64_t free) {
-  return error_of(ExitCode::kEnvironment, [&] { space_message(run, wanted, free); });
+  return require_error(ExitCode::kEnvironment, [&] { space_message(run, wanted, free); });
 }
 
 void save_empty(const TemporaryFolder& run, int64_t step) {

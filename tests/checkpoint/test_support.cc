@@ -70,18 +70,6 @@ std::string safetensors_bytes(const std::string& header, const std::string& data
   return bytes + header + data;
 }
 
-std::string error_of(ExitCode code, const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    REQUIRE(static_cast<int>(error.code()) == static_cast<int>(code));
-    REQUIRE(!error.remedy().empty());
-    return error.message();
-  }
-  FAIL("no error was thrown");
-  return "";
-}
-
 std::vector<std::string> run_ranks(int world_size,
                                    const std::function<void(const CheckpointGroup&)>& work) {
   const auto count = static_cast<size_t>(world_size);

@@ -162,7 +162,7 @@ TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused",
     auto object = nlohmann::json::parse(read_file(folder / "x.json"));
     object[nlohmann::json::json_pointer(key)] = value;
     folder.write("x.json", object.dump());
-    return error_of([&] { recorded_fingerprint(data); });
+    return error_text_of([&] { recorded_fingerprint(data); });
   };
   const std::string json = folder / "x.json",
                     remedy =
@@ -223,7 +223,7 @@ TEST_CASE("data that an interrupted prepare_data.py was moving are refused", "[f
   const std::string path = folder / "train.bin";
   std::ofstream(path) << "ab";
   folder.write("train.json", R"({"format": "ftrun-data-unfinished", "version": 1, "files": []})");
-  const std::string message = error_of([&] { TokenDataset({path}, {}); });
+  const std::string message = error_text_of([&] { TokenDataset({path}, {}); });
   REQUIRE(message.find(folder / "train.json" + ": prepare_data.py was stopped while it moved "
                                                "its files here: old and new may be mixed") == 0);
 }
@@ -257,7 +257,7 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   refuse_recorded_ids(data, 10);  // nothing is recorded, so the loader checks later
   record(data, folder / "x.json");
   refuse_recorded_ids(data, 45);
-  REQUIRE(error_of([&] { refuse_recorded_ids(data, 44); }) ==
+  REQUIRE(error_text_of([&] { refuse_recorded_ids(data, 44); }) ==
           path + ": its largest token id is 44 (as " + folder / "x.json" +
               " recorded), outside the model's 44 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun::testing {
 
@@ -66,17 +67,6 @@ inline std::string mask_bytes(const std::vector<int>& trained) {
     if (trained[i] != 0) bits[i / 8] = static_cast<char>(bits[i / 8] | (1 << (i % 8)));
   return std::string("FTRMASK\0", 8) + bytes_of<uint64_t>(1) + bytes_of<uint64_t>(trained.size()) +
          bits;
-}
-
-/// Returns the message of the Error that `use` throws, with its remedy; "" if it throws none.
-template <typename Use>
-std::string error_of(const Use& use) {
-  try {
-    use();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace ftrun::testing

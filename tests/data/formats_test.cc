@@ -31,7 +31,7 @@ std::vector<int64_t> starts_of(const TokenDataset& data) {
 }
 
 std::string refusal(const std::string& path, const TokenFileOptions& options = {}) {
-  return error_of([&] { TokenDataset({path}, options); });
+  return error_text_of([&] { TokenDataset({path}, options); });
 }
 
 constexpr char kPairRemedy[] =
@@ -466,7 +466,7 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
   const TokenDataset data({path}, {});
   data.check_not_truncated();
   std::filesystem::resize_file(path, 100);
-  REQUIRE(error_of([&] { data.check_not_truncated(); }) ==
+  REQUIRE(error_text_of([&] { data.check_not_truncated(); }) ==
           path +
               ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
               "file; do not change a file that a run is reading");

@@ -300,7 +300,7 @@ TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]
   TemporaryFolder folder;
   const auto refused = [&](const std::string& text) {
     const std::string path = folder.write("d.jsonl", text);
-    return error_of([&] { TokenDataset({path}, {}); });
+    return error_text_of([&] { TokenDataset({path}, {}); });
   };
   const std::string path = folder / "d.jsonl";
   REQUIRE(refused("{\"input_ids\":[1]}\n\n{\"input_ids\":[1,x]}\n") ==
@@ -367,7 +367,7 @@ TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {
       {wide(4, 0, std::string("\xFF\xFE\0\0", 4)), "UTF-32 (little-endian)", "UTF-32LE"}};
   for (const auto& [text, name, tool] : cases) {
     const std::string path = folder.write("d.jsonl", text);
-    REQUIRE(error_of([&] { TokenDataset({path}, {}); }) ==
+    REQUIRE(error_text_of([&] { TokenDataset({path}, {}); }) ==
             path + ": is " + name +
                 ", expected UTF-8\n  remedy: convert it to UTF-8, for example: iconv -f " + tool +
                 " -t UTF-8 OLD > NEW");

@@ -141,7 +141,7 @@ TEST_CASE("next() throws an error of the loader's thread at its own step, and at
   Loader loader(sequences, options);
   for (int step = 0; step < 6; ++step) REQUIRE(loader.next().batch.step == step);
   for (int again = 0; again < 2; ++again)
-    REQUIRE(error_of([&] { loader.next(); }) ==
+    REQUIRE(error_text_of([&] { loader.next(); }) ==
             path +
                 ": sequence 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
                 "  remedy: prepare the data with this model's own tokenizer");
@@ -157,7 +157,7 @@ TEST_CASE("a file cut while the loader runs causes an error message, not a signa
   loader.next();
   sleep_ms(50);  // gives the thread time to wait for space
   std::filesystem::resize_file(path, 0);
-  const std::string message = error_of([&] {
+  const std::string message = error_text_of([&] {
     for (int i = 0; i < 10; ++i) loader.next();
   });
   REQUIRE(message ==
@@ -204,7 +204,7 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
   // The thread cannot allocate memory for the first step.
   auto held = std::make_unique<HeldAllocations>();
   Loader loader(sequences, options);
-  const std::string message = error_of([&] { loader.next(); });
+  const std::string message = error_text_of([&] { loader.next(); });
   held.reset();
   REQUIRE(
       message ==
@@ -244,7 +244,7 @@ TEST_CASE("drop_last skips the sequences that do not fill a batch", "[loader]") 
     REQUIRE(loader.next().batch.micro_batches[0].tokens[0] == first);
   REQUIRE(sequences.steps_for_epochs(2, 4, true) == 4);
   options.layout = {.micro_batch_size = 11};
-  REQUIRE(error_of([&] { Loader(sequences, options); }) ==
+  REQUIRE(error_text_of([&] { Loader(sequences, options); }) ==
           path +
               ": gives 10 sequences, fewer than one global batch of 11, and dataloader_drop_last "
               "leaves "

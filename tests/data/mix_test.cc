@@ -190,14 +190,14 @@ TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
   const std::string a = folder.write("a.bin", ids_from(0, 41)),
                     b = folder.write("b.bin", ids_from(100, 4));
   REQUIRE(
-      error_of([&] {
+      error_text_of([&] {
         SequenceSet({a, b}, mixed({1, 1}));
       }) ==
       "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 sequences of 4, "
       "and none of their labels counts\n  remedy: remove it from data.train, lower "
       "data.sequence_length, or prepare it "
       "again with labels that count");
-  REQUIRE(error_of([&] {
+  REQUIRE(error_text_of([&] {
             SequenceSet({a, a}, mixed({1e-30, 1}));
           }).find("makes an epoch of") != std::string::npos);
 }

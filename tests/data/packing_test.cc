@@ -160,7 +160,7 @@ TEST_CASE("a piece never continues into the next file", "[packing]") {
 TEST_CASE("data without a label to train on is refused before the first step", "[packing]") {
   TemporaryFolder folder;
   const auto refused = [&](const SequenceSetOptions& options) {
-    return error_of([&] { SequenceSet({folder / "x.bin"}, options); });
+    return error_text_of([&] { SequenceSet({folder / "x.bin"}, options); });
   };
   const std::string path = write_documents(folder, {1, 1, 1});
   REQUIRE(refused({.sequence_length = 3}) ==

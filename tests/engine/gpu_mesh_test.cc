@@ -116,7 +116,7 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
     TrainingOutcome outcome;
     testing::train_steps(fixture, 2, outcome);
     Communicator& group = *there.groups.open[0];
-    require(testing::message_of([&] {
+    require(testing::error_text_of([&] {
               group.shutdown();
             }).find("its collectives are held by 2 recordings") != std::string::npos,
             "a group that recordings hold is not closed");

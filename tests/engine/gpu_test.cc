@@ -475,7 +475,7 @@ LostPeer lose_peer() {
     if (rendezvous.rank() == 0) {
       waits = &nccl;
       rendezvous.exchange_text("away", "");
-      found.message = testing::message_of([&] { fixture.train(2); });
+      found.message = testing::error_text_of([&] { fixture.train(2); });
       rendezvous.exchange_text("noticed", "");
       return;
     }
@@ -761,7 +761,7 @@ TEST_CASE(
     "memory is for") {
   SingleRank single_rank;
   const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
-    return testing::message_of([&] {
+    return testing::error_text_of([&] {
       Emulated emulated(options, gpu);
       Config config = testing::config_of_stage(1);
       testing::offload_to(config, OffloadDevice::kCpu);
@@ -869,7 +869,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   REQUIRE(gpu_of_rank(3, 8) == 3);
   REQUIRE(gpu_of_rank(3, 1) == 0);
   REQUIRE(gpu_of_rank(2, 0) == 2);
-  REQUIRE(testing::message_of([] { gpu_of_rank(4, 4); }) ==
+  REQUIRE(testing::error_text_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
           "  remedy: start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set "
           "\"device\": \"cpu\"");
@@ -883,7 +883,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   check_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
                   place("GPU-3", "0000:1C:00.0")});
   REQUIRE(
-      testing::message_of([&] {
+      testing::error_text_of([&] {
         check_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
       }) ==
       "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"

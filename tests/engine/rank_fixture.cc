@@ -14,7 +14,6 @@
 #include "kernels/kernels.h"
 #include "model/families.h"
 #include "model/freeze.h"
-#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -357,7 +356,7 @@ std::vector<std::string> on_threads(int world_size, std::chrono::milliseconds he
   std::vector<std::string> failures(all.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < all.size(); ++rank)
-    threads.emplace_back([&, rank] { failures[rank] = message_of([&] { body(*all[rank]); }); });
+    threads.emplace_back([&, rank] { failures[rank] = error_text_of([&] { body(*all[rank]); }); });
   for (std::thread& thread : threads) thread.join();
   return failures;
 }
@@ -402,15 +401,6 @@ void run_on_mesh(int replicas, int shards,
   mesh.replicas = replicas;
   mesh.secondary_shards = secondary_shards;
   run_on_mesh(mesh, body);
-}
-
-std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    return testing::failure_message(error);
-  }
-  return "";
 }
 
 void require_no_failures(const std::vector<std::string>& failures) {

@@ -14,6 +14,7 @@
 #include "engine/model_state.h"
 #include "program/step_plan.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 #include "training/decide_step.h"
 #include "training/scheduled_scalars.h"
 
@@ -163,9 +164,6 @@ void run_on_mesh(const StateOptions& mesh,
 void run_on_mesh(int replicas, int shards,
                  const std::function<void(Rendezvous&, const RankGroups&)>& body,
                  int secondary_shards = 1);
-
-/// Returns the message of the error that `work` throws; "" if it throws none.
-std::string message_of(const std::function<void()>& work);
 
 /// Requires that no rank threw.
 void require_no_failures(const std::vector<std::string>& failures);

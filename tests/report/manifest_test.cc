@@ -17,6 +17,7 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
 using testing::TemporaryFolder;
 
 constexpr const char* kDamaged =

@@ -7,22 +7,12 @@
 #include "base/file.h"
 #include "report/step_metrics.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun {
 
 inline void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
-}
-
-/// Returns the error with which `action` ends; one with code kOk if there is none.
-template <typename Action>
-Error error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ExitCode::kOk, "no error");
 }
 
 /// Returns a step with every ordinary field set.

@@ -18,6 +18,7 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
 using testing::TemporaryFolder;
 
 int mode_of(const std::string& path) {

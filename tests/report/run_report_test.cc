@@ -13,6 +13,7 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
 using testing::TemporaryFolder;
 
 /// Returns the data that the page of a run holds for its script.

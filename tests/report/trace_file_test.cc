@@ -12,6 +12,7 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
 using testing::TemporaryFolder;
 
 /// Returns a step of one rank with one instruction, which is named after the step.

@@ -153,15 +153,6 @@ bool AlignedBytes::end_is_unchanged() const {
                      [](char c) { return c == kMark; });
 }
 
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
-  }
-  return "no failure";
-}
-
 std::vector<std::string> lines_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string file = folder / "log";

@@ -8,6 +8,7 @@
 #include "fault_storage.h"
 #include "storage/swap_file.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -15,7 +16,7 @@ namespace ftrun {
 namespace {
 
 using testing::AlignedBytes;
-using testing::failure_of;
+using testing::error_line_of;
 using testing::FaultStorage;
 using testing::lines_of;
 using testing::TemporaryFolder;
@@ -39,7 +40,7 @@ struct FaultFixture {
   }
   std::string open_failure() {
     std::string text;
-    lines_of([&] { text = failure_of([&] { SwapFile file(options, storage); }); });
+    lines_of([&] { text = error_line_of([&] { SwapFile file(options, storage); }); });
     return text;
   }
   /// Returns the error that `body` throws when called with an open file, and the lines logged since
@@ -48,7 +49,7 @@ struct FaultFixture {
     std::string text;
     lines_of([&] {
       SwapFile file(options, storage);
-      text = failure_of([&] { body(file); });
+      text = error_line_of([&] { body(file); });
     });
     return text;
   }
@@ -246,7 +247,7 @@ TEST_CASE("a swap file still works after a failed request") {
     const auto second = file.write(data.data(), data.size(), 16 * 4096);
     file.wait(first);
     file.wait(second);
-  }) == "no failure");
+  }) == "no error");
 }
 
 TEST_CASE("a disk that fills up during a write is reported with bytes") {
@@ -306,7 +307,7 @@ TEST_CASE("wait_all waits for everything and throws the first failure") {
     REQUIRE_THROWS_WITH(file.wait_all(), Catch::Contains("write of 4.00 KiB at offset 4096 "
                                                          "failed: Input/output error"));
     file.wait_all();
-  }) == "no failure");
+  }) == "no error");
 }
 
 TEST_CASE("a slow disk is reported once, with path and rate, and is no error") {

@@ -5,6 +5,7 @@
 
 #include "fault_storage.h"
 #include "storage/aio_options.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -37,7 +38,7 @@ TEST_CASE("swap memory can be moved to another owner") {
 
 TEST_CASE("swap memory above the machine's is refused, with its bytes") {
   REQUIRE(
-      testing::failure_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
+      testing::error_line_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
       "5: swap buffers of 1024.00 PiB cannot be allocated: Cannot allocate memory | free memory "
       "on this machine, or lower offload_param's buffer_count × buffer_size");
 }

@@ -502,7 +502,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is repo
   const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
-  const std::string message = testing::error_of(ExitCode::kEnvironment, [&] { run.step(); });
+  const std::string message = testing::require_error(ExitCode::kEnvironment, [&] { run.step(); });
   CHECK(message.starts_with("checkpoint step-00000001 was not written: "));
   CHECK(run.journal.printed == Lines{});
   CHECK_FALSE(run.checkpointer->has_saved(1));
@@ -584,7 +584,7 @@ TEST_CASE("a resume of another run is refused before anything is read") {
   save_a_run(folder.path());
   SavingRun run(folder.path(), saved_every(2), true);
   run.request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
-  CHECK(testing::error_of(ExitCode::kUsage, [&] { run.load(); })
+  CHECK(testing::require_error(ExitCode::kUsage, [&] { run.load(); })
             .find("this is not the run that was started there; 1 thing differs:\n  "
                   "config.train.seed: was ") != std::string::npos);
   CHECK(run.model->calls == Lines{});
@@ -601,7 +601,7 @@ TEST_CASE("a resume on other base weights is refused before the state is read") 
   }
   SavingRun run(folder.path(), saved_every(1), true);
   run.model->base = "other";
-  CHECK(testing::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+  CHECK(testing::require_error(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(run.folder_of(1), ": another base"));
   CHECK(run.model->calls == Lines{});
 }
@@ -611,7 +611,7 @@ TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
   save_a_run(folder.path());
   fs::remove_all(folder / "run/checkpoints");
   SavingRun run(folder.path(), saved_every(2), true);
-  CHECK(testing::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+  CHECK(testing::require_error(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(folder / "run/run.json", ": the run saved checkpoints, but ", run.root,
             " contains none"));
 }
@@ -747,8 +747,9 @@ TEST_CASE(
   signal = 0;
   run.model->exported.failure =
       std::make_exception_ptr(Error(ExitCode::kEnvironment, "the disk is full", "make room"));
-  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.checkpointer->export_model(stop); }) ==
-        "the disk is full");
+  CHECK(testing::require_error(ExitCode::kEnvironment, [&] {
+          run.checkpointer->export_model(stop);
+        }) == "the disk is full");
   CHECK(run.journal.printed.size() == 1);
 }
 

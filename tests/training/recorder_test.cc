@@ -18,12 +18,12 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using testing::error_of;
 using testing::logged;
 using testing::MemoryFolder;
 using testing::printed;
 using testing::read_text;
 using testing::request_of;
+using testing::require_error;
 using Lines = std::vector<std::string>;
 
 /// Returns the request of rank 0 of `world_size` ranks for a run in `folder`, which prints a line
@@ -173,7 +173,7 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
   Recorder other(again);
   other.start(make_manifest(again), 1, 5);
   printed([&] {
-    error_of(ExitCode::kEnvironment, [&] { recorder.record_step(recorded_step(1)); });
+    require_error(ExitCode::kEnvironment, [&] { recorder.record_step(recorded_step(1)); });
     recorder.fail(7, "lost");
   });
   CHECK(steps_of(other.paths()).empty());
@@ -230,7 +230,7 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
         cat(recorder.paths().manifest(),
             ": this is not the run that was started there; 1 thing differs:\n  config.train.seed: "
             "was ");
-    CHECK(error_of(ExitCode::kUsage, [&] {
+    CHECK(require_error(ExitCode::kUsage, [&] {
             recorder.admit_run(make_manifest(request));
           }).starts_with(expected));
   }
@@ -277,7 +277,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
   saved.config_hash = "c2c2";  // written by a version that recorded no config
-  CHECK(error_of(
+  CHECK(require_error(
             ExitCode::kUsage,
             [&] { recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request)); })
             .find("checkpoints/step-2/checkpoint.json: this is not the run that was started there; "
@@ -296,7 +296,7 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
     recorder.refuse_if_checkpoints_are_gone();  // the run had saved none
     const std::string checkpoints = recorder.paths().checkpoints();
     testing::write_text(checkpoints + "/latest", "step-00000002");
-    CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
+    CHECK(require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
           cat(recorder.paths().manifest(), ": the run saved checkpoints, but ", checkpoints,
               " contains none"));
     fs::remove(checkpoints + "/latest");
@@ -304,7 +304,7 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
     recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
   }
   Recorder recorder(request);
-  error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
+  require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
 }
 
 TEST_CASE("a resumed run that starts from the beginning says so in run.json") {

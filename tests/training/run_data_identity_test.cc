@@ -16,9 +16,9 @@ namespace ftrun {
 namespace {
 
 using testing::await_that;
-using testing::error_of;
 using testing::MemoryFolder;
 using testing::request_of;
+using testing::require_error;
 using testing::single_rank_session;
 using testing::TemporaryFolder;
 using testing::write_text;
@@ -93,7 +93,7 @@ TEST_CASE("a resumed run does not ascribe the earlier fingerprint to data that i
   run.identity.start(run.data);
   CHECK(run.identity.training_fingerprint().empty());
   CHECK(run.recorded() == other);
-  CHECK(error_of(ExitCode::kUsage, [&] { run.await_fingerprint(); })
+  CHECK(require_error(ExitCode::kUsage, [&] { run.await_fingerprint(); })
             .find(cat("data.train.fingerprint: was ", other, ", is now ", run.computed())) !=
         std::string::npos);
   CHECK(run.identity.training_fingerprint().empty());

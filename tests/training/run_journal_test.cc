@@ -148,7 +148,7 @@ TEST_CASE("logs are opened after run.json is written") {
   const auto fail = []() -> RunManifest {
     throw Error(ExitCode::kEnvironment, "no machine", "look at it");
   };
-  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
+  CHECK(testing::require_error(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
         "no machine");
   CHECK(run.rank.logs.empty());
   run.journal.open([&] { return make_manifest(run.rank.request); }, 0, 9);

@@ -12,6 +12,7 @@
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/embedding/gpu_workspace.h"
 #include "ops/kinds.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -50,12 +51,7 @@ LayerGraph attention_of(const Shape& shape, OpKind kind) {
 }
 
 std::string refusal(const Shape& shape, OpKind kind) {
-  try {
-    open_cuda_kernels(0)->prepare(attention_of(shape, kind));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_text_of([&] { open_cuda_kernels(0)->prepare(attention_of(shape, kind)); });
 }
 
 TEST_CASE("cuda runtime: an event that is not done yet does not fail the next kernel") {
