@@ -1,7 +1,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "cluster/local_boards.h"
 #include "ranks.h"
@@ -234,15 +236,22 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
       // The kernel's buffers do not take this message while nobody receives it.
       std::vector<float> data(size_t{16} << 20);
       const auto count = static_cast<int64_t>(data.size());
+      std::chrono::steady_clock::time_point aborted;
       std::jthread other_lane([&] {
         std::this_thread::sleep_for(300ms);
+        aborted = std::chrono::steady_clock::now();
         group->abort("disk full");
       });
       try {
         if (sends) group->send(data.data(), count, DType::kF32, 1, {"activation"}).wait();
         group->receive(data.data(), count, DType::kF32, 1, {"activation"}).wait();
       } catch (const Error&) {
+        const auto ended = std::chrono::steady_clock::now();
         rendezvous.exchange_text("noticed", "");
+        other_lane.join();
+        // The thread that watches the peers would also end the wait, with the same error, but only
+        // after two of its checks, which are a second apart.
+        require(ended - aborted < 1s, "abort() itself ends the wait");
         throw;
       }
     });
