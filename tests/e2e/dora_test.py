@@ -186,7 +186,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert same_tensors(tensors, expected), name
 
     @case
-    def checkpoints_go_on_bit_by_bit_and_on_other_ranks():
+    def checkpoints_continue_bit_for_bit_and_on_other_ranks():
         saving = job.settings(2, stage=3) | {"adapter": DORA, "optimizer": FAST,
                                              "checkpoint": {"every": 1, "keep_last": 0},
                                              "train": {"steps": 8}}

@@ -166,7 +166,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert min(apart) > 1e-4, (a, b, apart)
 
     @case
-    def a_run_that_is_killed_goes_on_bit_by_bit():
+    def a_run_that_is_killed_continues_bit_for_bit():
         saving = job.settings(2, stage=3) | usual | {"checkpoint": {"every": 1, "keep_last": 0},
                                                      "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)

@@ -123,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert same_tensors(one, three)
 
     @case
-    def checkpoints_hold_what_trains_and_go_on_bit_by_bit():
+    def checkpoints_hold_what_trains_and_continue_bit_for_bit():
         saving = job.settings(2, stage=3) | {"adapter": LORA,
                                              "checkpoint": {"every": 1, "keep_last": 0},
                                              "train": {"steps": 8}}

@@ -145,7 +145,7 @@ with tempfile.TemporaryDirectory() as scratch:
                      [m["loss"] for m in steps(scratch / "nf4-one")][:8], 5e-3)
 
     @case
-    def a_killed_run_goes_on_bit_by_bit():
+    def a_killed_run_continues_bit_for_bit():
         """The base is quantized again from the model folder, before and after the kill, and on
         other ranks."""
         saving = {"zero_optimization": STAGE3, "checkpoint": {"every": 1, "keep_last": 0},

@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- going on ----------------------------------------------------------------------------
 
     @case
-    def runs_continue_bit_by_bit_on_their_own_mesh():
+    def runs_continue_bit_for_bit_on_their_own_mesh():
         for name in ("tensor-4", "pairs"):
             job.require_resume_bit_for_bit(name, MESHES[name])
 

@@ -375,13 +375,13 @@ std::vector<std::string> errors_on_ranks(
   });
 }
 
-void run_on_mesh(const StateOptions& mesh,
+void run_on_mesh(const StateOptions& options,
                  const std::function<void(Rendezvous&, const RankGroups&)>& body) {
-  const RankMesh ranks = state_mesh(mesh);
+  const RankMesh mesh = state_mesh(options);
   require_no_failures(
-      on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
-        const MeshPoint place = ranks.coordinate(rendezvous.rank());
-        StateOptions mine = mesh;
+      on_threads(mesh.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
+        const MeshPoint place = mesh.coordinate(rendezvous.rank());
+        StateOptions mine = options;
         mine.dp_shard.index = place.dp_shard;
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
@@ -396,11 +396,11 @@ void run_on_mesh(const StateOptions& mesh,
 void run_on_mesh(int replicas, int shards,
                  const std::function<void(Rendezvous&, const RankGroups&)>& body,
                  int secondary_shards) {
-  StateOptions mesh;
-  mesh.dp_shard.count = shards;
-  mesh.replicas = replicas;
-  mesh.secondary_shards = secondary_shards;
-  run_on_mesh(mesh, body);
+  StateOptions options;
+  options.dp_shard.count = shards;
+  options.replicas = replicas;
+  options.secondary_shards = secondary_shards;
+  run_on_mesh(options, body);
 }
 
 void require_no_failures(const std::vector<std::string>& failures) {

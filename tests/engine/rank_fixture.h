@@ -58,7 +58,7 @@ float weight_of(const std::string& tensor, int64_t index);
 /// WeightOf returns element `index` of a tensor.
 using WeightOf = std::function<float(const std::string& tensor, int64_t index)>;
 
-/// Writes a Hugging Face folder at `path` with the model and the weights that `weights` returns.
+/// Writes a Hugging Face folder at `path` with the model and the weights that `weight` returns.
 ModelFolder write_model_folder(const std::string& path, const ModelConfig& model,
                                const WeightOf& weight);
 
@@ -155,9 +155,9 @@ std::vector<std::string> errors_on_ranks(
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// Runs `body` on one thread per rank of a mesh, with the rank's groups; the rank in `mesh` is
-/// ignored. Requires that no rank throws.
-void run_on_mesh(const StateOptions& mesh,
+/// Runs `body` on one thread per rank of the mesh of `options`, with the rank's groups; the rank in
+/// `options` is ignored. Requires that no rank throws.
+void run_on_mesh(const StateOptions& options,
                  const std::function<void(Rendezvous&, const RankGroups&)>& body);
 /// Runs `body` on `replicas` x `shards` ranks: `shards` ranks share each copy of the state. With
 /// `secondary_shards` above 1, that many ranks count as a node with secondary shards.

@@ -160,10 +160,10 @@ TEST_CASE(
        testing::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
   for (const testing::DTypes dtypes : testing::kDTypes) {
-    emulator::runtime().unaligned_matmuls = emulator::runtime().odd_matmuls = 0;
+    emulator::runtime().unaligned_matmuls = emulator::runtime().matmuls_not_multiple_of_8 = 0;
     testing::run_on_gpu(c, dtypes);
     REQUIRE(emulator::runtime().unaligned_matmuls == 0);
-    REQUIRE(emulator::runtime().odd_matmuls == 0);
+    REQUIRE(emulator::runtime().matmuls_not_multiple_of_8 == 0);
   }
 }
 
