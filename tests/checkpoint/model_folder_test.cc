@@ -90,7 +90,7 @@ void check_weights(const ModelFolder& model) {
   REQUIRE(model.config_json() == kConfig);
 }
 
-std::string opening(const TemporaryFolder& folder) {
+std::string opening_error(const TemporaryFolder& folder) {
   return bad_input([&] { ModelFolder model(folder.path()); });
 }
 
@@ -130,9 +130,9 @@ TEST_CASE(
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   fs::resize_file(index, 65 << 20);  // sparse
-  REQUIRE(opening(folder) == index + ": is 65.00 MiB, larger than the limit of 64.00 MiB");
+  REQUIRE(opening_error(folder) == index + ": is 65.00 MiB, larger than the limit of 64.00 MiB");
   fs::resize_file(folder / "config.json", 5 << 20);
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder / "config.json" + ": is 5.00 MiB, larger than the limit of 4.00 MiB");
 }
 
@@ -140,12 +140,12 @@ TEST_CASE("a folder that is no model is refused with what it lacks") {
   const MemoryFolder folder;
   REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) ==
           (folder / "none") + ": is not a folder");
-  REQUIRE(opening(folder) == folder.path() + ": has no config.json");
+  REQUIRE(opening_error(folder) == folder.path() + ": has no config.json");
   write_text(folder / "config.json", kConfig);
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder.path() + ": has neither model.safetensors nor model.safetensors.index.json");
   write_text(folder / "pytorch_model.bin", "");
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder.path() + ": has its weights only as pickles (pytorch_model*.bin)");
 }
 
@@ -154,25 +154,25 @@ TEST_CASE("an index with wrong entries is refused") {
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   write_text(index, index_text(kSecond, kFirst));
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           cat(folder / kFirst,
               ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kSecond));
   write_text(index, index_text(kFirst, kFirst));
-  REQUIRE(opening(folder) == cat(index, ": tensor \"model.norm.weight\" should be in ", kFirst,
-                                 ", which does not hold it"));
+  REQUIRE(opening_error(folder) == cat(index, ": tensor \"model.norm.weight\" should be in ",
+                                       kFirst, ", which does not hold it"));
   write_text(index, index_text(kFirst, "model-00003.safetensors"));
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           cat(index, ": shard model-00003.safetensors is missing from the folder"));
   write_text(index, "{\"weight_map\": {}}");
-  REQUIRE(opening(folder) == index + ": weight_map is empty");
+  REQUIRE(opening_error(folder) == index + ": weight_map is empty");
   write_text(index, "{\"weight_map\": []}");
-  REQUIRE(opening(folder) == index + ": field \"weight_map\" must be an object, found []");
+  REQUIRE(opening_error(folder) == index + ": field \"weight_map\" must be an object, found []");
   write_text(index, "{\"weight_map\": {\"a\": 1}}");
-  REQUIRE(opening(folder) == index + ": weight_map \"a\" must be a file name");
+  REQUIRE(opening_error(folder) == index + ": weight_map \"a\" must be a file name");
   write_text(index, "{}");
-  REQUIRE(opening(folder) == index + ": field \"weight_map\" is missing");
+  REQUIRE(opening_error(folder) == index + ": field \"weight_map\" is missing");
   write_text(index, "{");
-  REQUIRE(opening(folder) == index + ":1:2: is not valid JSON");
+  REQUIRE(opening_error(folder) == index + ":1:2: is not valid JSON");
 }
 
 TEST_CASE("one tensor in two shards is refused, one that the index does not list is not used") {
@@ -185,7 +185,7 @@ TEST_CASE("one tensor in two shards is refused, one that the index does not list
   });
   REQUIRE(log.find("tensor \"extra\" is not in the index and not used") != std::string::npos);
   write_weights(folder / kSecond, {kNorm, kEmbed});
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           cat(folder / kSecond,
               ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kFirst));
 }
@@ -202,7 +202,7 @@ TEST_CASE("an index cannot name a file outside its folder") {
         std::string(300, 'x'), std::string("a\\u0000b")}) {
     write_text(index, index_text(kFirst, name));
     INFO(name);
-    REQUIRE(opening(folder).find(folder.path() + ": file name \"") == 0);
+    REQUIRE(opening_error(folder).find(folder.path() + ": file name \"") == 0);
   }
 }
 
@@ -216,11 +216,11 @@ TEST_CASE(
     fs::create_symlink(disk / name, folder / name);
   check_weights(ModelFolder(folder.path()));
   fs::rename(disk / kSecond, disk / "moved");
-  REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
-                                 disk / kSecond, ", which does not exist"));
+  REQUIRE(opening_error(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
+                                       disk / kSecond, ", which does not exist"));
   fs::remove(folder / "model.safetensors.index.json");
   fs::create_symlink("../../blobs/12", folder / "model.safetensors");
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder / "model.safetensors" +
               ": cannot be read: it is a link to ../../blobs/12, which does not exist");
 }

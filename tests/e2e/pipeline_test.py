@@ -8,8 +8,8 @@ import re
 import signal
 import tempfile
 
-from meshes import MeshJob, as_one_process, losses, refused
-from runner import case, checkpoints, ftrun, manifest, must, preload, run_cases, steps
+from meshes import MeshJob, as_one_process, refused
+from runner import case, checkpoints, ftrun, losses, manifest, must, preload, run_cases, steps
 
 
 with tempfile.TemporaryDirectory() as scratch:

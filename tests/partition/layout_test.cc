@@ -103,8 +103,8 @@ TEST_CASE(
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      std::uniform_int_distribution<int64_t> spot(0, unit.padded);
-      const auto [begin, end] = std::minmax({spot(random), spot(random)});
+      std::uniform_int_distribution<int64_t> position(0, unit.padded);
+      const auto [begin, end] = std::minmax({position(random), position(random)});
       for (const Slice& part : slices_in(unit, begin, end)) {
         const auto whole = std::find_if(unit.slices.begin(), unit.slices.end(),
                                         [&](const Slice& s) { return s.tensor == part.tensor; });
@@ -154,8 +154,8 @@ TEST_CASE("update parts cover a shard exactly once and each tensor has its own d
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      std::uniform_int_distribution<int64_t> spot(0, unit.padded);
-      const auto [begin, end_of_part] = std::minmax({spot(random), spot(random)});
+      std::uniform_int_distribution<int64_t> position(0, unit.padded);
+      const auto [begin, end_of_part] = std::minmax({position(random), position(random)});
       const UnitRange shard{begin, end_of_part};
       int64_t end = shard.begin;
       for (const UpdatePart& range : parts_by_decay(unit, model, decays, shard.begin, shard.end)) {

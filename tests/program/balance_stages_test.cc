@@ -41,16 +41,16 @@ std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
 
 /// Lists every way to cut `blocks` blocks into `parts` parts of at least one.
 void all_cuts(int64_t blocks, int parts, Counts& begun,
-              const std::function<void(const Counts&)>& see) {
+              const std::function<void(const Counts&)>& visit) {
   if (parts == 1) {
     begun.push_back(blocks);
-    see(begun);
+    visit(begun);
     begun.pop_back();
     return;
   }
   for (int64_t count = 1; count <= blocks - parts + 1; ++count) {
     begun.push_back(count);
-    all_cuts(blocks - count, parts - 1, begun, see);
+    all_cuts(blocks - count, parts - 1, begun, visit);
     begun.pop_back();
   }
 }

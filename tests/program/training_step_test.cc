@@ -140,18 +140,18 @@ TEST_CASE("each layer runs once forward and backward per micro-batch, in order a
 std::string history(const Program& program, const Range& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {
-    const auto meets = [&](const std::vector<Range>& ranges) {
+    const auto touches_gradient = [&](const std::vector<Range>& ranges) {
       for (const Range& range : ranges)
         if (overlaps(range, gradient)) return true;
       return false;
     };
-    if (instr.kind == InstrKind::kAllReduce && meets(instr.writes))
+    if (instr.kind == InstrKind::kAllReduce && touches_gradient(instr.writes))
       text += 'r';
     else if (instr.kind == InstrKind::kGradientNorm)
       continue;
-    else if (instr.kind == InstrKind::kUpdate && meets(instr.reads))
+    else if (instr.kind == InstrKind::kUpdate && touches_gradient(instr.reads))
       text += 'u';
-    else if (meets(instr.writes))
+    else if (touches_gradient(instr.writes))
       text += instr.ops().accumulate ? 'a' : 'w';
   }
   return text;

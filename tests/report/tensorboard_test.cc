@@ -24,7 +24,7 @@ namespace {
 using testing::TemporaryFolder;
 
 template <typename T>
-T taken(std::string_view& bytes) {
+T take(std::string_view& bytes) {
   REQUIRE(bytes.size() >= sizeof(T));
   T value;
   std::memcpy(&value, bytes.data(), sizeof(T));  // the machines of this project are little-endian
@@ -32,7 +32,7 @@ T taken(std::string_view& bytes) {
   return value;
 }
 
-std::string_view taken(std::string_view& bytes, uint64_t size) {
+std::string_view take(std::string_view& bytes, uint64_t size) {
   REQUIRE(bytes.size() >= size);
   const std::string_view part = bytes.substr(0, size);
   bytes.remove_prefix(size);
@@ -49,10 +49,10 @@ std::vector<std::string_view> records_of(std::string_view file) {
   std::vector<std::string_view> records;
   while (!file.empty()) {
     const std::string_view head = file.substr(0, 8);
-    const auto size = taken<uint64_t>(file);
-    require_crc(head, taken<uint32_t>(file));
-    records.push_back(taken(file, size));
-    require_crc(records.back(), taken<uint32_t>(file));
+    const auto size = take<uint64_t>(file);
+    require_crc(head, take<uint32_t>(file));
+    records.push_back(take(file, size));
+    require_crc(records.back(), take<uint32_t>(file));
   }
   return records;
 }
@@ -60,7 +60,7 @@ std::vector<std::string_view> records_of(std::string_view file) {
 uint64_t varint(std::string_view& bytes) {
   uint64_t value = 0;
   for (int shift = 0;; shift += 7) {
-    const auto byte = taken<uint8_t>(bytes);
+    const auto byte = take<uint8_t>(bytes);
     value |= static_cast<uint64_t>(byte & 0x7F) << shift;
     if ((byte & 0x80) == 0) return value;
   }
@@ -81,13 +81,13 @@ Message message_of(std::string_view text) {
         message.numbers.emplace(key >> 3, varint(text));
         break;
       case 1:
-        message.numbers.emplace(key >> 3, taken<uint64_t>(text));
+        message.numbers.emplace(key >> 3, take<uint64_t>(text));
         break;
       case 2:
-        message.bytes.emplace(key >> 3, taken(text, varint(text)));
+        message.bytes.emplace(key >> 3, take(text, varint(text)));
         break;
       case 5:
-        message.numbers.emplace(key >> 3, taken<uint32_t>(text));
+        message.numbers.emplace(key >> 3, take<uint32_t>(text));
         break;
       default:
         FAIL("unknown wire type");
