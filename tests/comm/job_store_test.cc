@@ -21,6 +21,7 @@
 #include "comm/rendezvous.h"
 #include "comm/rendezvous_file.h"
 #include "temporary_folder.h"
+#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -506,14 +507,15 @@ TEST_CASE(
     REQUIRE_NOTHROW(live.check_ours());
   }
   std::string heard;
-  std::thread rank([&] {
+  std::jthread rank([&] {
     try {
       Rendezvous::connect(options);
     } catch (const Error& error) {
       heard = error.what();
     }
   });
-  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(1ms);
+  testing::await_that([&] { return std::filesystem::exists(path); },
+                      "rank 0 has written its rendezvous file");
   const RendezvousFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
   rank.join();
   REQUIRE(heard == cat(path,

@@ -172,7 +172,7 @@ TEST_CASE("update parts cover a shard exactly once and each tensor has its own d
 
 TEST_CASE("a tensor that straddles blocks is an update part of its own, without padding") {
   std::mt19937_64 random(32);
-  size_t alone = 0;
+  size_t straddling_parts = 0;
   for (int round = 0; round < 100; ++round) {
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
@@ -187,7 +187,7 @@ TEST_CASE("a tensor that straddles blocks is an update part of its own, without 
           return std::find(slices.begin(), slices.end(), slice) != slices.end();
         });
         if (range.kind.straddling < 0) continue;
-        ++alone;
+        ++straddling_parts;
         REQUIRE(slices.size() == 1);
         REQUIRE(slices[0].tensor == range.kind.straddling);
         REQUIRE(slices[0].extent == range.end - range.begin);
@@ -195,7 +195,7 @@ TEST_CASE("a tensor that straddles blocks is an update part of its own, without 
       REQUIRE(left.empty());
     }
   }
-  REQUIRE(alone > 100);
+  REQUIRE(straddling_parts > 100);
 }
 
 TEST_CASE(
