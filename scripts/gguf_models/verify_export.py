@@ -95,9 +95,9 @@ def equals_source(tensors, name, values, kind):
 
 
 def rounding_bound(values, kind):
-    """Returns the largest rounding error of each value for a type. f16 and bf16 have significands
-    of 10 and 7 bits (and the smallest step of f16 is 2^-24). Q8_0 stores a block of 32 values in
-    steps of its largest value / 127; the step is stored in f16."""
+    """Returns the largest rounding error of each value for a type. f16 and bf16 store 10 and 7
+    bits of the significand (and the smallest step of f16 is 2^-24). Q8_0 stores a block of 32
+    values in steps of its largest value / 127; the step is stored in f16."""
     import gguf
     size = np.abs(values)
     if kind == gguf.GGMLQuantizationType.F32:

@@ -40,12 +40,12 @@ std::string refusal(const std::string& folder, std::string_view name) {
 
 TEST_CASE("a plain name is joined to its folder, whether or not the file exists") {
   const TemporaryFolder folder;
-  create_file(folder.file("model.safetensors"));
-  CHECK(confined_path(folder.path(), "model.safetensors") == folder.file("model.safetensors"));
-  CHECK(confined_path(folder.path(), "absent") == folder.file("absent"));
-  CHECK(confined_path(folder.path(), "..double") == folder.file("..double"));
-  CHECK(confined_path(folder.path(), "...") == folder.file("..."));
-  CHECK(confined_path(folder.path(), std::string(255, 'a')) == folder.file(std::string(255, 'a')));
+  create_file(folder / "model.safetensors");
+  CHECK(confined_path(folder.path(), "model.safetensors") == folder / "model.safetensors");
+  CHECK(confined_path(folder.path(), "absent") == folder / "absent");
+  CHECK(confined_path(folder.path(), "..double") == folder / "..double");
+  CHECK(confined_path(folder.path(), "...") == folder / "...");
+  CHECK(confined_path(folder.path(), std::string(255, 'a')) == folder / std::string(255, 'a'));
 }
 
 TEST_CASE("names that are not plain are refused with the reason") {
@@ -61,12 +61,12 @@ TEST_CASE("names that are not plain are refused with the reason") {
 TEST_CASE("links that leave the folder are refused, links inside it are followed") {
   const TemporaryFolder outside;
   const TemporaryFolder folder;
-  create_file(outside.file("secret"));
-  create_file(folder.file("real"));
-  fs::create_symlink(folder.file("real"), folder.file("inside"));
-  fs::create_symlink(outside.file("secret"), folder.file("out"));
-  fs::create_symlink(folder.file("out"), folder.file("chain"));
-  fs::create_symlink("loop", folder.file("loop"));
+  create_file(outside / "secret");
+  create_file(folder / "real");
+  fs::create_symlink(folder / "real", folder / "inside");
+  fs::create_symlink(outside / "secret", folder / "out");
+  fs::create_symlink(folder / "out", folder / "chain");
+  fs::create_symlink("loop", folder / "loop");
   CHECK(refusal(folder.path(), "inside") == "accepted");
   for (const char* name : {"out", "chain", "loop"})
     CHECK(refusal(folder.path(), name) == "it is a link that leaves the folder");
@@ -74,38 +74,37 @@ TEST_CASE("links that leave the folder are refused, links inside it are followed
 
 TEST_CASE("the folder itself may be a link") {
   const TemporaryFolder folder;
-  fs::create_directory(folder.file("real"));
-  create_file(folder.file("real/config.json"));
-  fs::create_symlink(folder.file("real"), folder.file("alias"));
-  CHECK(refusal(folder.file("alias"), "config.json") == "accepted");
+  fs::create_directory(folder / "real");
+  create_file(folder / "real/config.json");
+  fs::create_symlink(folder / "real", folder / "alias");
+  CHECK(refusal(folder / "alias", "config.json") == "accepted");
 }
 
 TEST_CASE("a named file may be a link that leads anywhere, and must be a regular file") {
   const TemporaryFolder outside;
   const TemporaryFolder folder;
-  create_file(outside.file("real"));
-  fs::create_symlink(outside.file("real"), folder.file("link"));
-  fs::create_symlink(outside.path(), folder.file("to-folder"));
-  CHECK(named_file(folder.path(), "link") == folder.file("link"));
-  CHECK(named_file(folder.path(), "absent") == folder.file("absent"));
+  create_file(outside / "real");
+  fs::create_symlink(outside / "real", folder / "link");
+  fs::create_symlink(outside.path(), folder / "to-folder");
+  CHECK(named_file(folder.path(), "link") == folder / "link");
+  CHECK(named_file(folder.path(), "absent") == folder / "absent");
   for (const char* name : {"to-folder", "../x", ""})
     CHECK_THROWS_AS(named_file(folder.path(), name), Error);
 }
 
 TEST_CASE("the reason why a file cannot be read is reported") {
   const TemporaryFolder folder;
-  create_file(folder.file("real"));
-  fs::create_symlink("real", folder.file("link"));
-  fs::create_symlink("../blobs/gone", folder.file("dead"));
-  fs::create_symlink("loop", folder.file("loop"));
-  REQUIRE(::mkfifo(folder.file("pipe").c_str(), 0600) == 0);
-  CHECK(reading_problem(folder.file("real")) == "");
-  CHECK(reading_problem(folder.file("link")) == "");
-  CHECK(reading_problem(folder.file("absent")) == "No such file or directory");
-  CHECK(reading_problem(folder.file("dead")) ==
-        "it is a link to ../blobs/gone, which does not exist");
-  CHECK(reading_problem(folder.file("loop")) == "it is a link to loop, which does not exist");
-  CHECK(reading_problem(folder.file("pipe")) == "it is not a regular file");
+  create_file(folder / "real");
+  fs::create_symlink("real", folder / "link");
+  fs::create_symlink("../blobs/gone", folder / "dead");
+  fs::create_symlink("loop", folder / "loop");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(reading_problem(folder / "real") == "");
+  CHECK(reading_problem(folder / "link") == "");
+  CHECK(reading_problem(folder / "absent") == "No such file or directory");
+  CHECK(reading_problem(folder / "dead") == "it is a link to ../blobs/gone, which does not exist");
+  CHECK(reading_problem(folder / "loop") == "it is a link to loop, which does not exist");
+  CHECK(reading_problem(folder / "pipe") == "it is not a regular file");
 }
 
 /// UserNobody makes this process another user while it exists, because the superuser may read and
@@ -125,28 +124,27 @@ class UserNobody {
 
 TEST_CASE("a path that this user may not read or write is reported without an attempt") {
   const TemporaryFolder folder;
-  create_file(folder.file("closed"));
+  create_file(folder / "closed");
   fs::permissions(folder.path(), fs::perms(0755));
-  fs::permissions(folder.file("closed"), fs::perms::none);
-  fs::create_directory(folder.file("sealed"));
-  fs::permissions(folder.file("sealed"), fs::perms(0555));
-  CHECK(writing_problem(folder.file("closed/below")) ==
-        folder.file("closed") + ": is not a folder");
-  if (::geteuid() == 0) CHECK(writing_problem(folder.file("not/yet")) == "");
-  fs::create_symlink("gone", folder.file("dead"));
-  CHECK(writing_problem(folder.file("dead/below")) ==
-        folder.file("dead") + ": is a link to gone, which does not exist");
-  const std::string refused = folder.file("sealed") + ": cannot be written: Permission denied";
+  fs::permissions(folder / "closed", fs::perms::none);
+  fs::create_directory(folder / "sealed");
+  fs::permissions(folder / "sealed", fs::perms(0555));
+  CHECK(writing_problem(folder / "closed/below") == folder / "closed" + ": is not a folder");
+  if (::geteuid() == 0) CHECK(writing_problem(folder / "not/yet") == "");
+  fs::create_symlink("gone", folder / "dead");
+  CHECK(writing_problem(folder / "dead/below") ==
+        folder / "dead" + ": is a link to gone, which does not exist");
+  const std::string refused = folder / "sealed" + ": cannot be written: Permission denied";
   const UserNobody nobody;
-  CHECK(reading_problem(folder.file("closed")) == "Permission denied");
-  CHECK(writing_problem(folder.file("sealed")) == refused);
-  CHECK(writing_problem(folder.file("sealed/not/yet/there")) == refused);
+  CHECK(reading_problem(folder / "closed") == "Permission denied");
+  CHECK(writing_problem(folder / "sealed") == refused);
+  CHECK(writing_problem(folder / "sealed/not/yet/there") == refused);
 }
 
 TEST_CASE("folders, pipes and devices are refused") {
   const TemporaryFolder folder;
-  fs::create_directory(folder.file("sub"));
-  REQUIRE(::mkfifo(folder.file("pipe").c_str(), 0600) == 0);
+  fs::create_directory(folder / "sub");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK(refusal(folder.path(), "sub") == "it is not a regular file");
   CHECK(refusal(folder.path(), "pipe") == "it is not a regular file");
   CHECK(refusal("/dev", "zero") == "it is not a regular file");

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/file.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::failure_of;
+using testing::error_line_of;
 using testing::TemporaryFolder;
 
 const std::string kPointer =
@@ -22,7 +22,7 @@ const std::string kPointer =
 
 std::string write_in(const TemporaryFolder& folder, const std::string& name,
                      const std::string& content) {
-  const std::string path = folder.file(name);
+  const std::string path = folder / name;
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << content;
   return path;
@@ -32,11 +32,11 @@ TEST_CASE("a pointer of Git LFS is refused by every reader with the line that fe
   const TemporaryFolder folder;
   const std::string path = write_in(folder, "my model/tokenizer.json", kPointer);
   const std::string fetch =
-      "fetch it: git -C '" + folder.file("my model") + "' lfs pull (or download the file itself)";
+      "fetch it: git -C '" + folder / "my model" + "' lfs pull (or download the file itself)";
   const std::string refused =
       "4: " + path + ": is a Git LFS pointer, not the file itself | " + fetch;
-  CHECK(failure_of([&] { read_file(path); }) == refused);
-  CHECK(failure_of([&] { MappedFile{path}; }) == refused);
+  CHECK(error_line_of([&] { read_file(path); }) == refused);
+  CHECK(error_line_of([&] { MappedFile{path}; }) == refused);
   CHECK(reading_problem(path) == "it is a Git LFS pointer; " + fetch);
 }
 
@@ -71,7 +71,7 @@ TEST_CASE(
 TEST_CASE("a web page that was saved under a file's name is refused") {
   const TemporaryFolder folder;
   const std::string path = write_in(folder, "config.json", "<!doctype html><html></html>");
-  CHECK(failure_of([&] { read_file(path); }) ==
+  CHECK(error_line_of([&] { read_file(path); }) ==
         "4: " + path +
             ": is a web page (HTML), not the file itself | download the file itself: if its "
             "address contains /blob/, replace that by /resolve/ or /raw/");

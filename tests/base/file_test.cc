@@ -17,8 +17,8 @@
 #include "base/error.h"
 #include "base/owned_fd.h"
 #include "child_process.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -26,17 +26,8 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::error_of;
 using testing::TemporaryFolder;
-
-/// Returns the error that `body` throws, or an error that says that it threw none.
-Error error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  return {ExitCode::kOk, "nothing was thrown"};
-}
 
 void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path) << content;
@@ -44,7 +35,7 @@ void put_file(const std::string& path, const std::string& content) {
 
 TEST_CASE("an atomic write leaves the new content and nothing else") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("latest");
+  const std::string path = folder / "latest";
   write_file_atomic(posix_files(), path, "step-1");
   CHECK(read_file(path) == "step-1");
   write_file_atomic(posix_files(), path, std::string("a\0b", 3));
@@ -58,7 +49,7 @@ TEST_CASE("an atomic write works for a file name without a folder") {
   fs::current_path(folder.path());
   write_file_atomic(posix_files(), "plain", "x");
   fs::current_path(before);
-  CHECK(read_file(folder.file("plain")) == "x");
+  CHECK(read_file(folder / "plain") == "x");
 }
 
 int mode_of(const std::string& path) {
@@ -71,31 +62,30 @@ TEST_CASE(
     "them") {
   const TemporaryFolder folder;
   const mode_t before = ::umask(0022);
-  posix_files().make_folder(folder.file("own/deep"));
-  posix_files().create(folder.file("own/file"))->close();
-  write_file_atomic(posix_files(), folder.file("own/atomic"), "x");
-  umask_files().make_folder(folder.file("shared/deep"));
-  umask_files().create(folder.file("shared/file"))->close();
-  write_file_atomic(umask_files(), folder.file("shared/atomic"), "x");
+  posix_files().make_folder(folder / "own/deep");
+  posix_files().create(folder / "own/file")->close();
+  write_file_atomic(posix_files(), folder / "own/atomic", "x");
+  umask_files().make_folder(folder / "shared/deep");
+  umask_files().create(folder / "shared/file")->close();
+  write_file_atomic(umask_files(), folder / "shared/atomic", "x");
   ::umask(before);
-  for (const char* name : {"own", "own/deep"}) CHECK(mode_of(folder.file(name)) == 0700);
-  for (const char* name : {"own/file", "own/atomic"}) CHECK(mode_of(folder.file(name)) == 0600);
-  for (const char* name : {"shared", "shared/deep"}) CHECK(mode_of(folder.file(name)) == 0755);
-  for (const char* name : {"shared/file", "shared/atomic"})
-    CHECK(mode_of(folder.file(name)) == 0644);
+  for (const char* name : {"own", "own/deep"}) CHECK(mode_of(folder / name) == 0700);
+  for (const char* name : {"own/file", "own/atomic"}) CHECK(mode_of(folder / name) == 0600);
+  for (const char* name : {"shared", "shared/deep"}) CHECK(mode_of(folder / name) == 0755);
+  for (const char* name : {"shared/file", "shared/atomic"}) CHECK(mode_of(folder / name) == 0644);
 }
 
 TEST_CASE("a file is not created through a symbolic link of the same name") {
   const TemporaryFolder folder;
-  put_file(folder.file("precious"), "text");
-  fs::create_symlink(folder.file("precious"), folder.file("link"));
+  put_file(folder / "precious", "text");
+  fs::create_symlink(folder / "precious", folder / "link");
   for (FileSystem* files : {&posix_files(), &umask_files()})
-    CHECK(error_of([&] { files->create(folder.file("link")); }).message() ==
-          folder.file("link") + ": create failed: Too many levels of symbolic links");
-  CHECK(read_file(folder.file("precious")) == "text");
-  write_file_atomic(posix_files(), folder.file("link"), "new");
-  CHECK(read_file(folder.file("precious")) == "text");
-  CHECK(read_file(folder.file("link")) == "new");
+    CHECK(error_of([&] { files->create(folder / "link"); }).message() ==
+          folder / "link" + ": create failed: Too many levels of symbolic links");
+  CHECK(read_file(folder / "precious") == "text");
+  write_file_atomic(posix_files(), folder / "link", "new");
+  CHECK(read_file(folder / "precious") == "text");
+  CHECK(read_file(folder / "link") == "new");
 }
 
 TEST_CASE("a unique name does not repeat, and is distinguished from other names") {
@@ -113,10 +103,10 @@ TEST_CASE("a unique name does not repeat, and is distinguished from other names"
 TEST_CASE("files left by a killed write are removed, but none that only look like them") {
   const TemporaryFolder folder;
   const std::vector<std::string> kept{"a.tmp", "a.tmp-1234567ax", "b.tmp-1234567a", "linked"};
-  for (const std::string& name : kept) put_file(folder.file(name), "");
-  put_file(folder.file("a.tmp-1234567a"), "");
-  fs::create_directory(folder.file("a.tmp-aaaaaaaa"));
-  fs::create_symlink(folder.file("linked"), folder.file("a.tmp-bbbbbbbb"));
+  for (const std::string& name : kept) put_file(folder / name, "");
+  put_file(folder / "a.tmp-1234567a", "");
+  fs::create_directory(folder / "a.tmp-aaaaaaaa");
+  fs::create_symlink(folder / "linked", folder / "a.tmp-bbbbbbbb");
   remove_atomic_leftovers(posix_files(), folder.path(), {"a", "c"});
   CHECK(posix_files().list(folder.path()) ==
         std::vector<std::string>{"a.tmp", "a.tmp-1234567ax", "a.tmp-aaaaaaaa", "a.tmp-bbbbbbbb",
@@ -125,40 +115,40 @@ TEST_CASE("files left by a killed write are removed, but none that only look lik
 
 TEST_CASE("a file above the limit is refused before it is read") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("huge");
+  const std::string path = folder / "huge";
   put_file(path, "x");
   fs::resize_file(path, uintmax_t{1} << 40);
   const Error error = error_of([&] { read_file(path); });
   CHECK(error.code() == ExitCode::kBadInput);
   CHECK(error.message() == path + ": is 1.00 TiB, larger than the limit of 256.00 MiB");
   CHECK(error.remedy() == "check that the path names the right file");
-  put_file(folder.file("four"), "four");
-  CHECK(read_file(folder.file("four"), 4) == "four");
-  CHECK(error_of([&] { read_file(folder.file("four"), 3); }).message() ==
-        folder.file("four") + ": is 4 B, larger than the limit of 3 B");
+  put_file(folder / "four", "four");
+  CHECK(read_file(folder / "four", 4) == "four");
+  CHECK(error_of([&] { read_file(folder / "four", 3); }).message() ==
+        folder / "four" + ": is 4 B, larger than the limit of 3 B");
 }
 
 TEST_CASE("pages of a file that exists only in memory are kept") {
   const TemporaryFolder memory("/dev/shm");
-  put_file(memory.file("f"), std::string(1 << 20, 'x'));
-  CHECK_FALSE(drop_cached(memory.file("f")));
-  CHECK_FALSE(drop_cached(memory.file("absent")));
+  put_file(memory / "f", std::string(1 << 20, 'x'));
+  CHECK_FALSE(drop_cached(memory / "f"));
+  CHECK_FALSE(drop_cached(memory / "absent"));
 }
 
 TEST_CASE("a file's pages are released if a disk has the bytes", "[.needs-disk]") {
   const TemporaryFolder disk;
-  put_file(disk.file("f"), std::string(1 << 20, 'x'));
-  CHECK(drop_cached(disk.file("f")));
-  const MappedFile mapped(disk.file("f"));
+  put_file(disk / "f", std::string(1 << 20, 'x'));
+  CHECK(drop_cached(disk / "f"));
+  const MappedFile mapped(disk / "f");
   std::vector<unsigned char> resident(1 << 8);
   REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), 1 << 20, resident.data()) == 0);
   CHECK(std::all_of(resident.begin(), resident.end(), [](auto flags) { return (flags & 1) == 0; }));
-  CHECK(read_file(disk.file("f")) == std::string(1 << 20, 'x'));
+  CHECK(read_file(disk / "f") == std::string(1 << 20, 'x'));
 }
 
 TEST_CASE("a reader concurrent with a writer sees the old or the new content, never a part") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("pointer");
+  const std::string path = folder / "pointer";
   const std::string versions[] = {std::string(9000, 'a'), std::string(5000, 'b')};
   write_file_atomic(posix_files(), path, versions[0]);
   std::atomic<bool> stop{false};
@@ -253,7 +243,7 @@ class RecordingFiles : public FileSystem {
 TEST_CASE("an atomic write syncs the file before the rename and the folder after it") {
   const TemporaryFolder folder;
   RecordingFiles files;
-  write_file_atomic(files, folder.file("state"), "x");
+  write_file_atomic(files, folder / "state", "x");
   CHECK(files.calls == std::vector<std::string>{"create state.tmp-ID", "write", "sync", "close",
                                                 "rename", "sync_folder"});
 }
@@ -261,12 +251,12 @@ TEST_CASE("an atomic write syncs the file before the rename and the folder after
 TEST_CASE("an atomic write that fails keeps the old content and leaves no temporary file") {
   for (const std::string failing : {"create state.tmp-ID", "write", "sync", "close", "rename"}) {
     const TemporaryFolder folder;
-    put_file(folder.file("state"), "old");
+    put_file(folder / "state", "old");
     RecordingFiles files;
     files.failing = failing;
-    const Error error = error_of([&] { write_file_atomic(files, folder.file("state"), "new"); });
+    const Error error = error_of([&] { write_file_atomic(files, folder / "state", "new"); });
     CHECK(error.message() == failing + " failed");
-    CHECK(read_file(folder.file("state")) == "old");
+    CHECK(read_file(folder / "state") == "old");
     CHECK(posix_files().list(folder.path()) == std::vector<std::string>{"state"});
   }
 }
@@ -279,56 +269,56 @@ TEST_CASE("an atomic write that cannot clean up reports its original failure") {
     }
   } files;
   files.failing = "sync";
-  const Error error = error_of([&] { write_file_atomic(files, folder.file("state"), "new"); });
+  const Error error = error_of([&] { write_file_atomic(files, folder / "state", "new"); });
   CHECK(error.message() == "sync failed");
 }
 
 TEST_CASE("a lasting folder is synced into its parent, and so is each parent that was created") {
   const TemporaryFolder folder;
   RecordingFiles files;
-  make_lasting_folder(files, folder.file("a/b/c"));
+  make_lasting_folder(files, folder / "a/b/c");
   CHECK(files.calls ==
         std::vector<std::string>{"make_folder " + fs::path(folder.path()).filename().string(),
                                  "make_folder a", "sync_folder", "make_folder b", "sync_folder",
                                  "make_folder c", "sync_folder"});
   CHECK(files.synced == std::vector<std::string>{fs::path(folder.path()).filename(), "a", "b"});
   files.calls.clear();
-  make_lasting_folder(files, folder.file("a/b/c"));
+  make_lasting_folder(files, folder / "a/b/c");
   CHECK(files.calls == std::vector<std::string>{"make_folder c"});
-  put_file(folder.file("file"), "");
-  CHECK(error_of([&] { make_lasting_folder(files, folder.file("file")); }).message() ==
-        folder.file("file") + ": create folder failed: File exists");
+  put_file(folder / "file", "");
+  CHECK(error_of([&] { make_lasting_folder(files, folder / "file"); }).message() ==
+        folder / "file" + ": create folder failed: File exists");
 }
 
 TEST_CASE("writes follow each other, and writes at an offset do not move the end") {
   const TemporaryFolder folder;
-  const auto file = posix_files().create(folder.file("f"));
+  const auto file = posix_files().create(folder / "f");
   file->write("abc", 3);
   file->write_at(6, "xyz", 3);
   file->write("de", 2);
   file->close();
-  CHECK(read_file(folder.file("f")) == std::string("abcde\0xyz", 9));
+  CHECK(read_file(folder / "f") == std::string("abcde\0xyz", 9));
 }
 
 TEST_CASE("creating a file empties an old one of that name") {
   const TemporaryFolder folder;
-  put_file(folder.file("f"), "much longer than before");
-  posix_files().create(folder.file("f"))->close();
-  CHECK(read_file(folder.file("f")).empty());
+  put_file(folder / "f", "much longer than before");
+  posix_files().create(folder / "f")->close();
+  CHECK(read_file(folder / "f").empty());
 }
 
 TEST_CASE("reserved bytes exist before data is written") {
   const TemporaryFolder folder;
-  const auto file = posix_files().create(folder.file("f"));
+  const auto file = posix_files().create(folder / "f");
   file->reserve(10000);
-  CHECK(fs::file_size(folder.file("f")) == 10000);
+  CHECK(fs::file_size(folder / "f") == 10000);
   file->reserve(0);
   file->close();
 }
 
 TEST_CASE("a folder that is missing is an environment error") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("absent/f");
+  const std::string path = folder / "absent/f";
   const Error error = error_of([&] { posix_files().create(path); });
   CHECK(error.code() == ExitCode::kEnvironment);
   CHECK(error.message() == path + ": create failed: No such file or directory");
@@ -337,15 +327,15 @@ TEST_CASE("a folder that is missing is an environment error") {
 
 TEST_CASE("folders are made with their parents, listed by name and removed with their content") {
   const TemporaryFolder folder;
-  posix_files().make_folder(folder.file("a/b/c"));
-  put_file(folder.file("a/z"), "");
-  put_file(folder.file("a/m"), "");
-  CHECK(posix_files().list(folder.file("a")) == std::vector<std::string>{"b", "m", "z"});
-  posix_files().make_folder(folder.file("a/b"));
-  posix_files().remove_all(folder.file("a"));
-  CHECK_FALSE(posix_files().exists(folder.file("a")));
-  posix_files().remove_all(folder.file("a"));
-  CHECK(posix_files().free_bytes(folder.file("not/yet/there")) > 0);
+  posix_files().make_folder(folder / "a/b/c");
+  put_file(folder / "a/z", "");
+  put_file(folder / "a/m", "");
+  CHECK(posix_files().list(folder / "a") == std::vector<std::string>{"b", "m", "z"});
+  posix_files().make_folder(folder / "a/b");
+  posix_files().remove_all(folder / "a");
+  CHECK_FALSE(posix_files().exists(folder / "a"));
+  posix_files().remove_all(folder / "a");
+  CHECK(posix_files().free_bytes(folder / "not/yet/there") > 0);
 }
 
 TEST_CASE(
@@ -358,12 +348,12 @@ TEST_CASE(
 
 TEST_CASE("a folder cannot be made over a file, nor a missing one listed, synced or renamed") {
   const TemporaryFolder folder;
-  const std::string file = folder.file("f");
+  const std::string file = folder / "f";
   put_file(file, "");
-  const std::string below = folder.file("f/g");
+  const std::string below = folder / "f/g";
   CHECK(error_of([&] { posix_files().make_folder(below); }).message() ==
         below + ": create folder failed: Not a directory");
-  const std::string absent = folder.file("absent");
+  const std::string absent = folder / "absent";
   CHECK(error_of([&] { posix_files().list(absent); }).message() ==
         absent + ": list failed: No such file or directory");
   CHECK(error_of([&] { posix_files().sync_folder(absent); }).message() ==
@@ -374,18 +364,18 @@ TEST_CASE("a folder cannot be made over a file, nor a missing one listed, synced
 
 TEST_CASE("a mapped file shows the bytes of the file and keeps them when moved") {
   const TemporaryFolder folder;
-  put_file(folder.file("data"), "0123456789");
-  MappedFile first(folder.file("data"));
+  put_file(folder / "data", "0123456789");
+  MappedFile first(folder / "data");
   CHECK(first.bytes().size() == 10);
   MappedFile second(std::move(first));
   CHECK(static_cast<char>(second.bytes()[3]) == '3');
   second.release(0, 10);
   CHECK(static_cast<char>(second.bytes()[9]) == '9');
-  put_file(folder.file("empty"), "");
-  MappedFile third(folder.file("empty"));
+  put_file(folder / "empty", "");
+  MappedFile third(folder / "empty");
   CHECK(third.bytes().empty());
   third = std::move(second);
-  CHECK(third.path() == folder.file("data"));
+  CHECK(third.path() == folder / "data");
   CHECK(third.bytes().size() == 10);
 }
 
@@ -398,10 +388,10 @@ std::string read_refusal(const std::string& path) {
 
 TEST_CASE("a file that is not regular is not mapped, and a pipe does not block") {
   const TemporaryFolder folder;
-  const std::string absent = folder.file("absent");
+  const std::string absent = folder / "absent";
   CHECK(read_refusal(absent) == absent + ": cannot be read: No such file or directory");
   CHECK(read_refusal(folder.path()) == folder.path() + ": cannot be read: not a regular file");
-  const std::string pipe = folder.file("pipe");
+  const std::string pipe = folder / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(read_refusal(pipe) == pipe + ": cannot be read: not a regular file");
   CHECK(read_refusal("/dev/zero") == "/dev/zero: cannot be read: not a regular file");
@@ -411,14 +401,14 @@ TEST_CASE("a file that does not fit into the address space is not reported as a 
   const OwnedFd huge(::memfd_create("huge", MFD_CLOEXEC));
   REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // larger than the address space
   const std::string path = cat("/proc/self/fd/", huge.get());
-  CHECK_THAT(testing::failure_of([&] { MappedFile file(path); }),
+  CHECK_THAT(testing::error_line_of([&] { MappedFile file(path); }),
              Catch::Equals(cat("5: ", path,
                                ": cannot be read: Cannot allocate memory | raise the memory limit "
                                "(ulimit -v), or use a machine with more memory")));
   CHECK(testing::text_from_child([&] {
           const rlimit none{0, 0};
           ::setrlimit(RLIMIT_NOFILE, &none);
-          return testing::failure_of([&] { MappedFile file("/dev/null"); });
+          return testing::error_line_of([&] { MappedFile file("/dev/null"); });
         }) ==
         "5: /dev/null: cannot be read: Too many open files | raise the limit of open files (ulimit "
         "-n)");

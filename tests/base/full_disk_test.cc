@@ -10,24 +10,24 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "child_process.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-using testing::failure_of;
+using testing::error_line_of;
 using testing::TemporaryFolder;
 
-/// Calls failure_of() in a new process where no file may become larger than `bytes`.
+/// Calls error_line_of() in a new process where no file may become larger than `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {
   return testing::text_from_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    return failure_of(body);
+    return error_line_of(body);
   });
 }
 
@@ -35,7 +35,7 @@ constexpr const char* kFree = R"([0-9.]+ [KMGTP]?i?B free\))";
 
 TEST_CASE("a full disk is named with the bytes wanted and free, and what to do") {
   const std::string text =
-      failure_of([] { posix_files().create("/dev/full")->write("12345678", 8); });
+      error_line_of([] { posix_files().create("/dev/full")->write("12345678", 8); });
   INFO(text);
   CHECK(std::regex_match(
       text, std::regex(cat(
@@ -45,7 +45,7 @@ TEST_CASE("a full disk is named with the bytes wanted and free, and what to do")
 
 TEST_CASE("a file that may not grow further ends the write with an error that has the bytes left") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("shard");
+  const std::string path = folder / "shard";
   const std::string text = failure_with_file_limit(4096, [&] {
     const std::string content(10000, 'x');
     posix_files().create(path)->write(content.data(), content.size());
@@ -59,7 +59,7 @@ TEST_CASE("a file that may not grow further ends the write with an error that ha
 
 TEST_CASE("reserving more than is free fails before any data is written") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("shard");
+  const std::string path = folder / "shard";
   const std::string text =
       failure_with_file_limit(4096, [&] { posix_files().create(path)->reserve(1 << 20); });
   INFO(text);
@@ -70,7 +70,7 @@ TEST_CASE("reserving more than is free fails before any data is written") {
 
 TEST_CASE("an atomic write that finds no space leaves the old content") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("latest");
+  const std::string path = folder / "latest";
   write_file_atomic(posix_files(), path, "step-1");
   const std::string text = failure_with_file_limit(
       4096, [&] { write_file_atomic(posix_files(), path, std::string(5000, 'x')); });

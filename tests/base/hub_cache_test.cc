@@ -10,8 +10,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "base/failure_of.h"
-#include "base/temporary_folder.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun {
 namespace {
@@ -33,7 +33,7 @@ void write(const std::string& path, const std::string& text) {
 /// commits.
 struct Cache {
   testing::TemporaryFolder root;
-  std::string repository = root.file("models--acme--small-1.5");
+  std::string repository = root / "models--acme--small-1.5";
 
   void add(const std::string& ref, const std::string& commit,
            const std::string& file = "config.json") {
@@ -109,7 +109,7 @@ TEST_CASE("an existing path is used, and a model of the same name in the cache i
   Cache cache;
   testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
-  fs::create_directories(here.file("acme/small-1.5"));
+  fs::create_directories(here / "acme/small-1.5");
   fs::current_path(here.path());
   const FoundFolder alone = cache.find("acme/small-1.5");
   cache.add("main", kFirst);
@@ -127,7 +127,7 @@ TEST_CASE("an existing path is used, and a model of the same name in the cache i
 TEST_CASE("a model that the cache lacks is reported with the command that downloads it") {
   Cache cache;
   const auto failure = [&](const std::string& name) {
-    return testing::failure_of([&] { cache.find(name); });
+    return testing::error_line_of([&] { cache.find(name); });
   };
   CHECK(
       failure("acme/small-1.5") ==
@@ -155,7 +155,7 @@ TEST_CASE("a model that the cache lacks is reported with the command that downlo
 TEST_CASE("a name that is similar to one in the cache is reported with that one") {
   Cache cache;
   cache.add("main", kFirst);
-  CHECK(testing::failure_of([&] {
+  CHECK(testing::error_line_of([&] {
           cache.find("acme/smal-1.5");
         }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | download it: hf") !=
         std::string::npos);
@@ -174,7 +174,7 @@ TEST_CASE("a shortened commit is reported with the full one") {
   Cache cache;
   cache.add("main", kFirst);
   const auto failure = [&](const std::string& name) {
-    return testing::failure_of([&] { cache.find(name); });
+    return testing::error_line_of([&] { cache.find(name); });
   };
   CHECK(failure("acme/small-1.5@aaaaaaa") ==
         "4: acme/small-1.5@aaaaaaa: the Hugging Face cache, " + cache.root.path() +
@@ -188,10 +188,10 @@ TEST_CASE("a symbolic link with the model's name that leads nowhere is refused, 
   cache.add("main", kFirst);
   testing::TemporaryFolder here;
   const fs::path before = fs::current_path();
-  fs::create_directories(here.file("acme"));
-  fs::create_symlink("/nowhere", here.file("acme/small-1.5"));
+  fs::create_directories(here / "acme");
+  fs::create_symlink("/nowhere", here / "acme/small-1.5");
   fs::current_path(here.path());
-  const std::string failure = testing::failure_of([&] { cache.find("acme/small-1.5"); });
+  const std::string failure = testing::error_line_of([&] { cache.find("acme/small-1.5"); });
   fs::current_path(before);
   CHECK(
       failure ==
@@ -201,15 +201,15 @@ TEST_CASE("a symbolic link with the model's name that leads nowhere is refused, 
 
 TEST_CASE("data sets have their own folders and download commands") {
   Cache cache;
-  cache.repository = cache.root.file("datasets--acme--texts");
+  cache.repository = cache.root / "datasets--acme--texts";
   cache.add("main", kFirst, "train.bin");
   const auto find = [&](const std::string& name) {
     return find_hub_folder(name, "", cache.lookup(), HubKind::kDataset);
   };
   CHECK(find("acme/texts").folder == cache.repository + "/snapshots/" + kFirst);
-  CHECK(testing::failure_of([&] { cache.find("acme/texts"); }).find("no such model") !=
+  CHECK(testing::error_line_of([&] { cache.find("acme/texts"); }).find("no such model") !=
         std::string::npos);
-  CHECK(testing::failure_of([&] { find("acme/text@v1"); }) ==
+  CHECK(testing::error_line_of([&] { find("acme/text@v1"); }) ==
         "4: acme/text@v1: there is no such file, and no such data set in the Hugging Face cache, " +
             cache.root.path() +
             " (did you mean \"acme/texts\"?) | download it: hf download acme/text --repo-type "

@@ -27,7 +27,7 @@ using testing::TemporaryFolder;
 /// Returns what `body` writes to stderr, and resets the log to its defaults.
 std::string stderr_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
-  const std::string path = folder.file("stderr");
+  const std::string path = folder / "stderr";
   const int kept = ::dup(STDERR_FILENO);
   const int file = ::open(path.c_str(), O_CREAT | O_WRONLY, 0600);
   ::dup2(file, STDERR_FILENO);
@@ -118,7 +118,7 @@ TEST_CASE("a message is never read as a format") {
 
 TEST_CASE("a quiet log with a file writes only there, with time and level, and appends") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("rank0.log");
+  const std::string path = folder / "rank0.log";
   const std::string text = stderr_of([&] {
     for (const char* message : {"first", "second"}) {
       start_log({.file = path, .to_stderr = false});
@@ -137,27 +137,27 @@ TEST_CASE("a quiet log with a file writes only there, with time and level, and a
 
 TEST_CASE("a log is for its owner only and does not follow a link") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("rank0.log");
+  const std::string path = folder / "rank0.log";
   const mode_t before = ::umask(0);
   stderr_of([&] { start_log({.file = path, .to_stderr = false}); });
   ::umask(before);
   struct stat info {};
   REQUIRE(::stat(path.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
-  std::filesystem::create_symlink(path, folder.file("link.log"));
+  std::filesystem::create_symlink(path, folder / "link.log");
   try {
-    start_log({.file = folder.file("link.log")});
+    start_log({.file = folder / "link.log"});
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kEnvironment);
     CHECK(error.message() ==
-          folder.file("link.log") + ": open failed: Too many levels of symbolic links");
+          folder / "link.log" + ": open failed: Too many levels of symbolic links");
   }
 }
 
 TEST_CASE("a log with a file writes to both places") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("run.log");
+  const std::string path = folder / "run.log";
   CHECK(stderr_of([&] {
           start_log({.prefix = "rank 0", .file = path});
           log_info("hello");
@@ -167,7 +167,7 @@ TEST_CASE("a log with a file writes to both places") {
 
 TEST_CASE("a warning shown elsewhere on the screen is in the log's file like any other") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("run.log");
+  const std::string path = folder / "run.log";
   CHECK(stderr_of([&] {
           start_log({.prefix = "rank 0", .file = path});
           log_warning_to_file("disk slow");

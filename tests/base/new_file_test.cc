@@ -22,7 +22,7 @@ size_t files_in(const std::string& folder) {
 
 TEST_CASE("a new file is complete, for its user only, and leaves no other file") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("found.yaml");
+  const std::string path = folder / "found.yaml";
   write_new_file(path, "one: 1\n");
   CHECK(read_file(path) == "one: 1\n");
   struct stat status {};
@@ -34,11 +34,11 @@ TEST_CASE("a new file is complete, for its user only, and leaves no other file")
 
 TEST_CASE("a new file never replaces a file, a link or a folder") {
   const TemporaryFolder folder;
-  const std::string file = folder.file("mine"), link = folder.file("link"),
-                    nowhere = folder.file("nowhere"), inner = folder.file("inner");
+  const std::string file = folder / "mine", link = folder / "link", nowhere = folder / "nowhere",
+                    inner = folder / "inner";
   write_new_file(file, "mine");
   fs::create_symlink(file, link);
-  fs::create_symlink(folder.file("gone"), nowhere);
+  fs::create_symlink(folder / "gone", nowhere);
   fs::create_directory(inner);
   for (const std::string& path : {file, link, nowhere, inner}) {
     INFO(path);
@@ -47,13 +47,13 @@ TEST_CASE("a new file never replaces a file, a link or a folder") {
   }
   CHECK(read_file(file) == "mine");
   CHECK(fs::is_symlink(fs::symlink_status(nowhere)));
-  CHECK_FALSE(fs::exists(folder.file("gone")));
+  CHECK_FALSE(fs::exists(folder / "gone"));
   CHECK(files_in(folder.path()) == 4);
 }
 
 TEST_CASE("a new file in a missing folder is refused, and nothing is created") {
   const TemporaryFolder folder;
-  CHECK_THROWS_AS(write_new_file(folder.file("none/found.yaml"), "x"), Error);
+  CHECK_THROWS_AS(write_new_file(folder / "none/found.yaml", "x"), Error);
   CHECK(files_in(folder.path()) == 0);
 }
 

@@ -20,8 +20,8 @@
 #include "base/file.h"
 #include "base/replace_folder.h"
 #include "child_process.h"
-#include "failure_of.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -73,11 +73,11 @@ void refuse_from_now_on(const RefusedCall& refused) {
     ::_exit(9);
 }
 
-/// Calls failure_of() in a new process where the call `refused` is refused.
+/// Calls error_line_of() in a new process where the call `refused` is refused.
 std::string failure_without(const RefusedCall& refused, const std::function<void()>& body) {
   return testing::text_from_child([&] {
     refuse_from_now_on(refused);
-    return testing::failure_of(body);
+    return testing::error_line_of(body);
   });
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("a file system that cannot sync folders is accepted; a disk that fails
   };
   for (const int error_number : {EINVAL, EBADF, ENOSYS, EOPNOTSUPP}) {
     INFO(errno_text(error_number));
-    CHECK(failure(error_number) == "no failure");
+    CHECK(failure(error_number) == "no error");
   }
   CHECK(failure(EIO) == cat("5: ", folder.path(), ": fsync folder failed: Input/output error",
                             " | check that the folder exists and that this user may write to it"));
@@ -99,11 +99,11 @@ TEST_CASE("a file system that cannot sync files is reported as such") {
   const TemporaryFolder folder;
   for (const int error_number : {EINVAL, ENOSYS, EOPNOTSUPP}) {
     const std::string text = failure_without({SYS_fsync, error_number}, [&] {
-      const auto file = posix_files().create(folder.file("f"));
+      const auto file = posix_files().create(folder / "f");
       file->write("1", 1);
       file->sync();
     });
-    CHECK(text == cat("5: ", folder.file("f"), ": fsync failed: ", errno_text(error_number),
+    CHECK(text == cat("5: ", folder / "f", ": fsync failed: ", errno_text(error_number),
                       " | write to another file system (output_dir): this one cannot tell when "
                       "a file is on its disk"));
   }
@@ -111,7 +111,7 @@ TEST_CASE("a file system that cannot sync files is reported as such") {
 
 TEST_CASE("a sync of a file or folder that a signal interrupts is repeated") {
   const TemporaryFolder folder;
-  const auto file = posix_files().create(folder.file("f"));
+  const auto file = posix_files().create(folder / "f");
   file->write("1", 1);
   for (const auto& sync : {std::function<void()>([&] { file->sync(); }), std::function<void()>([&] {
                              posix_files().sync_folder(folder.path());
@@ -126,26 +126,26 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
   for (const int error_number : {EINVAL, ENOSYS, EOPNOTSUPP}) {
     const TemporaryFolder root;
     for (const char* name : {"old", "new"}) {
-      posix_files().make_folder(root.file(name));
-      write_file_atomic(posix_files(), root.file(name) + "/content", name);
+      posix_files().make_folder(root / name);
+      write_file_atomic(posix_files(), root / name + "/content", name);
     }
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
-            replace_folder(posix_files(), root.file("new"), root.file("old"), "content",
-                           folder_identity(root.file("old")));
-          }) == "no failure");
-    CHECK(read_file(root.file("old") + "/content") == "new");
+            replace_folder(posix_files(), root / "new", root / "old", "content",
+                           folder_identity(root / "old"));
+          }) == "no error");
+    CHECK(read_file(root / "old" + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
   }
 }
 
 TEST_CASE("a folder in a lower layer of a container is reported as one that cannot be renamed") {
   const TemporaryFolder root;
-  for (const char* name : {"old", "new"}) posix_files().make_folder(root.file(name));
+  for (const char* name : {"old", "new"}) posix_files().make_folder(root / name);
   CHECK(failure_without({SYS_renameat2, EXDEV},
                         [&] {
-                          replace_folder(posix_files(), root.file("new"), root.file("old"),
-                                         "content", folder_identity(root.file("old")));
-                        }) == cat("5: ", root.file("old"),
+                          replace_folder(posix_files(), root / "new", root / "old", "content",
+                                         folder_identity(root / "old"));
+                        }) == cat("5: ", root / "old",
                                   ": exchange failed: Invalid cross-device link",
                                   " | write to another folder, or remove that one first: its file "
                                   "system cannot rename files of a lower layer"));
@@ -153,11 +153,10 @@ TEST_CASE("a folder in a lower layer of a container is reported as one that cann
 
 TEST_CASE("files are read where shared mappings are refused") {
   const TemporaryFolder folder;
-  write_file_atomic(posix_files(), folder.file("f"), "content");
+  write_file_atomic(posix_files(), folder / "f", "content");
   CHECK(failure_without({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
-          if (read_file(folder.file("f")) != "content")
-            throw Error(ExitCode::kBug, "another content");
-        }) == "no failure");
+          if (read_file(folder / "f") != "content") throw Error(ExitCode::kBug, "another content");
+        }) == "no error");
 }
 
 TEST_CASE("files are written where space cannot be reserved, nor the page cache bypassed") {
@@ -170,13 +169,13 @@ TEST_CASE("files are written where space cannot be reserved, nor the page cache 
         RefusedCall{SYS_fallocate, EINVAL}, RefusedCall{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
     const TemporaryFolder folder;
     CHECK(failure_without(refused, [&] {
-            const auto file = posix_files().create(folder.file("f"));
+            const auto file = posix_files().create(folder / "f");
             file->reserve(static_cast<int64_t>(content.size()));
             file->write(aligned.get(), content.size());
             file->sync();
             file->close();
-          }) == "no failure");
-    CHECK((read_file(folder.file("f")) == content));  // too long to be shown
+          }) == "no error");
+    CHECK((read_file(folder / "f") == content));  // too long to be shown
   }
 }
 

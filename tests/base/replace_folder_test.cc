@@ -36,14 +36,14 @@ bool accept_all(const Leftover&, const std::string&) {
 
 TEST_CASE("a folder gets a new name, or that of another folder, which is removed") {
   const TemporaryFolder root;
-  const std::string made = temporary_beside(root.file("a"));
+  const std::string made = temporary_beside(root / "a");
   make_folder(made, "first");
-  replace_folder(posix_files(), made, root.file("a"), "content", folder_identity(root.file("a")));
-  CHECK(content_of(root.file("a")) == "first");
-  const std::string again = temporary_beside(root.file("a"));
+  replace_folder(posix_files(), made, root / "a", "content", folder_identity(root / "a"));
+  CHECK(content_of(root / "a") == "first");
+  const std::string again = temporary_beside(root / "a");
   make_folder(again, "second");
-  replace_folder(posix_files(), again, root.file("a"), "content", folder_identity(root.file("a")));
-  CHECK(content_of(root.file("a")) == "second");
+  replace_folder(posix_files(), again, root / "a", "content", folder_identity(root / "a"));
+  CHECK(content_of(root / "a") == "second");
   CHECK(posix_files().list(root.path()) == Names{"a"});
 }
 
@@ -74,25 +74,24 @@ class UnsyncedFiles : public FileSystem {
 TEST_CASE("a folder whose parent cannot be synced is in place, and what it replaced is kept") {
   const TemporaryFolder root;
   UnsyncedFiles files;
-  const std::string first = temporary_beside(root.file("a"));
+  const std::string first = temporary_beside(root / "a");
   make_folder(first, "first");
-  CHECK_NOTHROW(replace_folder(files, first, root.file("a"), "content", std::nullopt));
-  CHECK(content_of(root.file("a")) == "first");
-  const std::string second = temporary_beside(root.file("a"));
+  CHECK_NOTHROW(replace_folder(files, first, root / "a", "content", std::nullopt));
+  CHECK(content_of(root / "a") == "first");
+  const std::string second = temporary_beside(root / "a");
   make_folder(second, "second");
-  CHECK_NOTHROW(
-      replace_folder(files, second, root.file("a"), "content", folder_identity(root.file("a"))));
-  CHECK(content_of(root.file("a")) == "second");
+  CHECK_NOTHROW(replace_folder(files, second, root / "a", "content", folder_identity(root / "a")));
+  CHECK(content_of(root / "a") == "second");
   CHECK(content_of(second) == "first");
 }
 
 TEST_CASE("an exchange swaps the contents of two names") {
   const TemporaryFolder root;
-  make_folder(root.file("a"), "of a");
-  make_folder(root.file("b"), "of b");
-  REQUIRE(posix_files().swap_names(root.file("a"), root.file("b")));
-  CHECK(content_of(root.file("a")) == "of b");
-  CHECK(content_of(root.file("b")) == "of a");
+  make_folder(root / "a", "of a");
+  make_folder(root / "b", "of b");
+  REQUIRE(posix_files().swap_names(root / "a", root / "b"));
+  CHECK(content_of(root / "a") == "of b");
+  CHECK(content_of(root / "b") == "of a");
 }
 
 TEST_CASE("a folder counts as a leftover only if its whole name has the form of one") {
@@ -111,20 +110,20 @@ TEST_CASE("a folder counts as a leftover only if its whole name has the form of 
 
 TEST_CASE("recovery puts a complete folder back if its name is free, and removes our leftovers") {
   const TemporaryFolder root;
-  make_folder(root.file("a.replaced-000000a1"), "old a");
-  make_folder(root.file("b"), "new b");
-  make_folder(root.file("b.replaced-000000a2"), "old b");
-  make_folder(root.file("c.tmp-000000a3"), "half of c");
-  make_folder(root.file("d.tmp-notes"), "the user's");
+  make_folder(root / "a.replaced-000000a1", "old a");
+  make_folder(root / "b", "new b");
+  make_folder(root / "b.replaced-000000a2", "old b");
+  make_folder(root / "c.tmp-000000a3", "half of c");
+  make_folder(root / "d.tmp-notes", "the user's");
   recover_folders(posix_files(), root.path(), [](const Leftover& leftover, const std::string&) {
     return leftover.original == "none";
   });
   CHECK(posix_files().list(root.path()).size() == 5);
   recover_folders(posix_files(), root.path(), accept_all);
   CHECK(posix_files().list(root.path()) == Names{"a", "b", "d.tmp-notes"});
-  CHECK(content_of(root.file("a")) == "old a");
-  CHECK(content_of(root.file("b")) == "new b");
-  recover_folders(posix_files(), root.file("absent"), accept_all);
+  CHECK(content_of(root / "a") == "old a");
+  CHECK(content_of(root / "b") == "new b");
+  recover_folders(posix_files(), root / "absent", accept_all);
 }
 
 TEST_CASE(
@@ -134,38 +133,38 @@ TEST_CASE(
     return leftover_bytes(posix_files(), root.path(), is_ours);
   };
   const std::string text(1 << 20, 'x');
-  CHECK(leftover_bytes(posix_files(), root.file("absent"), accept_all) == 0);
-  make_folder(root.file("a.replaced-000000a1"), text);  // is put back
-  make_folder(root.file("d.tmp-notes"), text);          // its name is not a leftover's
+  CHECK(leftover_bytes(posix_files(), root / "absent", accept_all) == 0);
+  make_folder(root / "a.replaced-000000a1", text);  // is put back
+  make_folder(root / "d.tmp-notes", text);          // its name is not a leftover's
   CHECK(bytes(accept_all) == 0);
-  make_folder(root.file("c.tmp-000000a3/below"), text);
+  make_folder(root / "c.tmp-000000a3/below", text);
   const int64_t one = bytes(accept_all);
   CHECK(one >= 1 << 20);
   CHECK(one < 2 << 20);
-  make_folder(root.file("a"), "new a");
+  make_folder(root / "a", "new a");
   CHECK(bytes(accept_all) == 2 * one);
   CHECK(bytes([](const Leftover& leftover, const std::string&) {
           return leftover.original == "c";
         }) == one);
-  fs::create_hard_link(root.file("c.tmp-000000a3/below/content"),
-                       root.file("kept"));  // stays under this name
+  fs::create_hard_link(root / "c.tmp-000000a3/below/content",
+                       root / "kept");  // stays under this name
   CHECK(bytes(accept_all) == one);
   CHECK(posix_files().list(root.path()).size() == 5);
 }
 
 TEST_CASE("a folder is held until its holder releases it") {
   const TemporaryFolder root;
-  make_folder(root.file("a"), "");
-  CHECK_FALSE(is_locked(root.file("a")));
+  make_folder(root / "a", "");
+  CHECK_FALSE(is_locked(root / "a"));
   {
-    const OwnedFd held = lock_folder(root.file("a"));
-    CHECK(is_locked(root.file("a")));
-    fs::rename(root.file("a"), root.file("b"));
-    CHECK(is_locked(root.file("b")));
+    const OwnedFd held = lock_folder(root / "a");
+    CHECK(is_locked(root / "a"));
+    fs::rename(root / "a", root / "b");
+    CHECK(is_locked(root / "b"));
   }
-  CHECK_FALSE(is_locked(root.file("b")));
-  CHECK_FALSE(is_locked(root.file("absent")));
-  CHECK_FALSE(lock_folder(root.file("absent")));
+  CHECK_FALSE(is_locked(root / "b"));
+  CHECK_FALSE(is_locked(root / "absent"));
+  CHECK_FALSE(lock_folder(root / "absent"));
 }
 
 }  // namespace

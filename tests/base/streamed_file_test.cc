@@ -87,12 +87,12 @@ TEST_CASE("a file's checksum is the same however it is read") {
     std::string text(size, 'x');
     for (size_t i = 0; i < size; i += 7) text[i] = static_cast<char>(i * 31);
     for (const TemporaryFolder* where : {&memory, &folder}) {
-      std::ofstream(where->file("f"), std::ios::binary) << text;
-      CHECK(xxh3_of_file_uncached(where->file("f"), staging.area()) ==
+      std::ofstream(*where / "f", std::ios::binary) << text;
+      CHECK(xxh3_of_file_uncached(*where / "f", staging.area()) ==
             xxh3(text.data(), text.size()));
     }
   }
-  CHECK_THROWS_AS(xxh3_of_file_uncached(folder.file("absent"), staging.area()), Error);
+  CHECK_THROWS_AS(xxh3_of_file_uncached(folder / "absent", staging.area()), Error);
 }
 
 TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
@@ -106,9 +106,9 @@ TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
       for (const TemporaryFolder* where : {&memory, &disk}) {
         INFO(size << " bytes, " << at_once << " at once");
         const std::string text = text_of(size);
-        stream(where->file("f"), text, at_once, at_once % 2 == 0);
-        CHECK(read_file(where->file("f")) == text);
-        CHECK(xxh3_of_file_uncached(where->file("f"), staging.area()) ==
+        stream(*where / "f", text, at_once, at_once % 2 == 0);
+        CHECK(read_file(*where / "f") == text);
+        CHECK(xxh3_of_file_uncached(*where / "f", staging.area()) ==
               xxh3(text.data(), text.size()));
       }
 }
@@ -116,8 +116,8 @@ TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
 TEST_CASE("bytes streamed to a disk do not stay in the page cache", "[.needs-disk]") {
   const TemporaryFolder disk;
   const std::string text = text_of(20 * kPiece + 5000);
-  stream(disk.file("f"), text, kPiece, true);
-  const MappedFile mapped(disk.file("f"));
+  stream(disk / "f", text, kPiece, true);
+  const MappedFile mapped(disk / "f");
   std::vector<unsigned char> resident(mapped.bytes().size() / 4096 + 1);
   REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), mapped.bytes().size(),
                     resident.data()) == 0);
@@ -170,13 +170,13 @@ TEST_CASE("a file that may not grow further says so, and keeps what was written"
     std::string message;
     const std::string text = text_of(6 * kPiece);
     try {
-      stream(folder.file("f"), text, kPiece, false);
+      stream(folder / "f", text, kPiece, false);
     } catch (const Error& error) {
       message = error.message();
     }
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
-    CHECK(message.find(folder.file("f") + ": write failed: File too large (") == 0);
-    CHECK(read_file(folder.file("f")) == text.substr(0, limit));
+    CHECK(message.find(folder / "f" + ": write failed: File too large (") == 0);
+    CHECK(read_file(folder / "f") == text.substr(0, limit));
   }
   std::signal(SIGXFSZ, old_action);
 }

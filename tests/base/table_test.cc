@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "failure_of.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,7 +23,7 @@ TEST_CASE("a table aligns words to the left and numbers to the right") {
 TEST_CASE("a table without rows has its headers, and a row that is too wide is a bug") {
   REQUIRE(format_table({"a", "bc"}, {}) == "a  bc\n-  --\n");
   REQUIRE(format_table({}, {}) == "\n\n");
-  REQUIRE(testing::failure_of([] {
+  REQUIRE(testing::error_line_of([] {
             format_table({"a"}, {{"1", "2"}});
           }).starts_with(cat(static_cast<int>(ExitCode::kBug), ": ")));
 }

@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/failure_of.h"
-#include "base/temporary_folder.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun {
 namespace {
@@ -27,13 +27,13 @@ struct TorchInstallation {
   std::string built_with;
 
   TorchSearch search() const {
-    return {"2.11.0+cu130", root.file("prefix"), built_with, [this](const std::string& name) {
+    return {"2.11.0+cu130", root / "prefix", built_with, [this](const std::string& name) {
               const auto it = variables.find(name);
               return it == variables.end() ? std::nullopt : std::optional<std::string>(it->second);
             }};
   }
   std::string packages(const std::string& environment, const std::string& python) const {
-    return root.file(environment + "/lib/" + python + "/site-packages/torch");
+    return root / (environment + "/lib/" + python + "/site-packages/torch");
   }
 };
 
@@ -41,26 +41,26 @@ TEST_CASE(
     "LibTorch of the right version is found beside the program, then in the environment that is "
     "active, then where it was built") {
   TorchInstallation at;
-  at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
+  at.built_with = make_torch(at.root / "build/torch", "2.11.0+cu130");
   CHECK(find_torch(at.search()) == at.built_with);
-  const std::string module = make_torch(at.root.file("module/torch"), "2.11.0+cu130");
+  const std::string module = make_torch(at.root / "module/torch", "2.11.0+cu130");
   at.variables["LD_LIBRARY_PATH"] = ":/nowhere:" + module + "/lib:";
   CHECK(find_torch(at.search()) == at.built_with);  // the folder has no LibTorch
   std::ofstream(module + "/lib/libtorch_cpu.so") << "";
   CHECK(find_torch(at.search()) == module);
-  at.variables["CONDA_PREFIX"] = at.root.file("conda");
+  at.variables["CONDA_PREFIX"] = at.root / "conda";
   const std::string conda = make_torch(at.packages("conda", "python3.12"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == conda);
-  at.variables["VIRTUAL_ENV"] = at.root.file("venv");
+  at.variables["VIRTUAL_ENV"] = at.root / "venv";
   make_torch(at.packages("venv", "python3.11"), "2.10.0+cu128");  // another version is ignored
   CHECK(find_torch(at.search()) == conda);
   const std::string venv = make_torch(at.packages("venv", "python3.9"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == venv);
   const std::string own = make_torch(at.packages("prefix", "python3.13"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == own);
-  const std::string link = make_torch(at.root.file("prefix/torch"), "2.11.0+cu130");
+  const std::string link = make_torch(at.root / "prefix/torch", "2.11.0+cu130");
   CHECK(find_torch(at.search()) == link);
-  const std::string given = make_torch(at.root.file("given"), "2.11.0+cu130");
+  const std::string given = make_torch(at.root / "given", "2.11.0+cu130");
   at.variables["FTRUN_TORCH"] = given;
   CHECK(find_torch(at.search()) == given);
 }
@@ -72,12 +72,12 @@ TEST_CASE(
   const std::string remedy =
       " | run pip install torch==2.11.0 in the environment that ftrun is in or that is active, or "
       "name the torch package: FTRUN_TORCH=.../site-packages/torch";
-  at.variables["FTRUN_TORCH"] = at.root.file("none");
-  at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
-  const auto failure = [&] { return testing::failure_of([&] { find_torch(at.search()); }); };
+  at.variables["FTRUN_TORCH"] = at.root / "none";
+  at.built_with = make_torch(at.root / "build/torch", "2.11.0+cu130");
+  const auto failure = [&] { return testing::error_line_of([&] { find_torch(at.search()); }); };
   CHECK(failure() ==
         "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found" + remedy);
-  const std::string other = make_torch(at.root.file("none"), "2.11.0+cpu");
+  const std::string other = make_torch(at.root / "none", "2.11.0+cpu");
   CHECK(failure() ==
         "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found; found: " +
             other + " (2.11.0+cpu)" + remedy);
@@ -94,7 +94,7 @@ TEST_CASE("libraries are searched in the torch package and in those installed ne
   CHECK(folders[0] == torch + "/lib");
   CHECK(folders[1] == (fs::path(torch).parent_path() / "nvidia/cu13/lib").string());
   CHECK(folders[2] ==
-        at.root.file("venv/lib"));  // the environment's lib: oneDNN's wheel puts its library there
+        at.root / "venv/lib");  // the environment's lib: oneDNN's wheel puts its library there
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 #include "base/append_file.h"
 #include "base/file.h"
-#include "failure_of.h"
 #include "requirements.h"
 #include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -20,7 +20,7 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::failure_of;
+using testing::error_line_of;
 using testing::TemporaryFolder;
 
 const testing::Requirement kRoot("root", [] {
@@ -52,29 +52,29 @@ TEST_CASE(
     "the user's own links are followed on the path of what is written, one of the file's own name "
     "never") {
   const TemporaryFolder folder;
-  fs::create_directories(folder.file("real/deep"));
-  fs::create_directory_symlink("real", folder.file("link"));
-  fs::create_directory_symlink(folder.file("link/deep"), folder.file("second"));
+  fs::create_directories(folder / "real/deep");
+  fs::create_directory_symlink("real", folder / "link");
+  fs::create_directory_symlink(folder / "link/deep", folder / "second");
   FileSystem& files = posix_files();
-  files.make_folder(folder.file("second/a/b"));
-  write_file_atomic(files, folder.file("second/a/b/../file"), "x");
-  CHECK(read_file(folder.file("real/deep/a/file")) == "x");
-  files.rename(folder.file("second/a/file"), folder.file("link/moved"));
-  CHECK(read_file(folder.file("real/moved")) == "x");
-  files.remove_all(folder.file("second/a/"));
-  CHECK(files.list(folder.file("real/deep")).empty());
-  files.remove_all(folder.file("second"));  // removes only the link
-  CHECK(fs::exists(folder.file("real/deep")));
-  files.remove_all(folder.file("none/at/all"));
-  fs::create_symlink("moved", folder.file("real/alias"));
-  CHECK(failure_of([&] { files.create(folder.file("link/alias")); }) ==
-        "5: " + folder.file("link/alias") +
+  files.make_folder(folder / "second/a/b");
+  write_file_atomic(files, folder / "second/a/b/../file", "x");
+  CHECK(read_file(folder / "real/deep/a/file") == "x");
+  files.rename(folder / "second/a/file", folder / "link/moved");
+  CHECK(read_file(folder / "real/moved") == "x");
+  files.remove_all(folder / "second/a/");
+  CHECK(files.list(folder / "real/deep").empty());
+  files.remove_all(folder / "second");  // removes only the link
+  CHECK(fs::exists(folder / "real/deep"));
+  files.remove_all(folder / "none/at/all");
+  fs::create_symlink("moved", folder / "real/alias");
+  CHECK(error_line_of([&] { files.create(folder / "link/alias"); }) ==
+        "5: " + folder / "link/alias" +
             ": create failed: Too many levels of symbolic links | check that the folder exists and "
             "that this user may write to it");
-  fs::create_directory_symlink("round", folder.file("round"));
-  CHECK_FALSE(open_folder_safely(folder.file("round/x")));
+  fs::create_directory_symlink("round", folder / "round");
+  CHECK_FALSE(open_folder_safely(folder / "round/x"));
   CHECK(errno == ELOOP);
-  CHECK_FALSE(open_folder_safely(folder.file("real/moved/x")));
+  CHECK_FALSE(open_folder_safely(folder / "real/moved/x"));
   CHECK(errno == ENOTDIR);
 }
 
@@ -93,8 +93,8 @@ TEST_CASE("a relative path is walked from the working directory, and the root is
 
 TEST_CASE("a removed file is created again, but not if its folder is gone") {
   const TemporaryFolder folder;
-  fs::create_directory(folder.file("run"));
-  const std::string path = folder.file("run/lines");
+  fs::create_directory(folder / "run");
+  const std::string path = folder / "run/lines";
   AppendFile file(path);
   file.append("1\n");
   CHECK_FALSE(file.reopen_if_lost());
@@ -108,27 +108,27 @@ TEST_CASE("a removed file is created again, but not if its folder is gone") {
   file.append("4\n");
   CHECK(read_file(path) == "3\n4\n");
   CHECK(read_file(path + ".old") == "2\n");
-  fs::rename(folder.file("run"), folder.file("moved"));
+  fs::rename(folder / "run", folder / "moved");
   CHECK_FALSE(file.reopen_if_lost());
   file.append("5\n");
   CHECK_FALSE(fs::exists(path));
-  fs::create_directory(folder.file("run"));  // another run's
+  fs::create_directory(folder / "run");  // another run's
   CHECK_FALSE(file.reopen_if_lost());
   file.append("6\n");
-  CHECK(fs::is_empty(folder.file("run")));
-  CHECK(read_file(folder.file("moved/lines")) == "3\n4\n5\n6\n");
+  CHECK(fs::is_empty(folder / "run"));
+  CHECK(read_file(folder / "moved/lines") == "3\n4\n5\n6\n");
 }
 
 TEST_CASE("nothing is written through another user's link in a folder that others may write to",
           "[.needs-root]") {
   const TemporaryFolder folder;
   constexpr uid_t kOther = 12345;
-  fs::create_directories(folder.file("secret/run"));
-  fs::create_directory(folder.file("shared"));
-  fs::create_directory_symlink("../secret", folder.file("shared/out"));
-  REQUIRE(::lchown(folder.file("shared/out").c_str(), kOther, kOther) == 0);
-  REQUIRE(::chmod(folder.file("shared").c_str(), 01777) == 0);
-  const std::string link = folder.file("shared/out");
+  fs::create_directories(folder / "secret/run");
+  fs::create_directory(folder / "shared");
+  fs::create_directory_symlink("../secret", folder / "shared/out");
+  REQUIRE(::lchown((folder / "shared/out").c_str(), kOther, kOther) == 0);
+  REQUIRE(::chmod((folder / "shared").c_str(), 01777) == 0);
+  const std::string link = folder / "shared/out";
   const auto refused = [&](const std::string& on_the_way) {
     return "5: " + on_the_way +
            ": cannot be written to: \"out\" in its path is a link of another user (uid 12345) in a "
@@ -136,18 +136,18 @@ TEST_CASE("nothing is written through another user's link in a folder that other
            "that is where it should go; else choose a folder that only you may write to";
   };
   FileSystem& files = posix_files();
-  CHECK(failure_of([&] { files.create(link + "/file"); }) == refused(link));
-  CHECK(failure_of([&] { files.make_folder(link + "/run/new"); }) == refused(link + "/run"));
-  CHECK(failure_of([&] { files.remove_all(link + "/run"); }) == refused(link));
-  CHECK(failure_of([&] { files.rename(folder.file("secret/run"), link + "/run2"); }) ==
+  CHECK(error_line_of([&] { files.create(link + "/file"); }) == refused(link));
+  CHECK(error_line_of([&] { files.make_folder(link + "/run/new"); }) == refused(link + "/run"));
+  CHECK(error_line_of([&] { files.remove_all(link + "/run"); }) == refused(link));
+  CHECK(error_line_of([&] { files.rename(folder / "secret/run", link + "/run2"); }) ==
         refused(link));
-  CHECK(failure_of([&] { AppendFile{link + "/log"}; }) == refused(link));
+  CHECK(error_line_of([&] { AppendFile{link + "/log"}; }) == refused(link));
   CHECK(writing_problem(link + "/run/new") ==
         refused(link + "/run").substr(3, refused(link + "/run").find(" | ") - 3));
-  CHECK(files.list(folder.file("secret")) == std::vector<std::string>{"run"});
-  REQUIRE(::chmod(folder.file("shared").c_str(), 0755) == 0);
+  CHECK(files.list(folder / "secret") == std::vector<std::string>{"run"});
+  REQUIRE(::chmod((folder / "shared").c_str(), 0755) == 0);
   files.create(link + "/file")->close();
-  CHECK(fs::exists(folder.file("secret/file")));
+  CHECK(fs::exists(folder / "secret/file"));
 }
 
 }  // namespace

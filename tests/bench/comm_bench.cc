@@ -1,12 +1,16 @@
 // comm_bench [RANKS] [ROUNDS] [BYTES] compares collectives of this project with those of c10d's
 // Gloo. Ranks are processes of one machine with one thread each. Every round runs all candidates
-// one after the other. The table shows the median and the minimum time of each, how many times
-// faster than c10d each of the two is, and which share the minimum possible time has of it: plain
-// loops would move (ranks - 1) / ranks of the bytes per rank (all of them for a gather of a block
-// that lies elsewhere), at the rates, measured in the same run, at which all ranks together copy a
-// buffer of that size (gather) or add two of them into a third (sum). A time is from the first
-// rank's start to the last one's end: with fewer cores than ranks, some ranks end before others
-// begin.
+// one after the other. For each candidate the table shows its median and its minimum time, and how
+// many times faster than c10d each of the two is.
+//
+// The last column compares the median with plain loops: it is their time divided by the median, so
+// 1.00 is the best possible. Each rank's loop would move (ranks - 1) / ranks of the bytes, or all
+// of them for a gather of a block that is not yet in place. The rates of the loops are measured in
+// the same run: all ranks together copy a buffer of that size (gather), or add two buffers into a
+// third (sum).
+//
+// A time is from the first rank's start to the last one's end: with fewer cores than ranks, some
+// ranks end before others begin.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -164,7 +168,7 @@ void bench_size(Rendezvous& rendezvous, Baseline& baseline, Communicator& shm, C
   for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
                     our_cases("shm/in-place", shm, shared, part)})
     cases.insert(cases.end(), more.begin(), more.end());
-  // Measures what all ranks can do at a time with memory of their own: of `full` elements.
+  // Measures the plain loops: all ranks copy or add at the same time, each in memory of its own.
   std::vector<float> other(static_cast<size_t>(full), 1.0F), third(static_cast<size_t>(full), 1.0F);
   cases.push_back({"limit copy", [&] { std::copy_n(other.data(), full, plain.full); }});
   cases.push_back({"limit add", [&] {

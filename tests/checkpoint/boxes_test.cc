@@ -99,7 +99,7 @@ struct NumberedSlice {
 TEST_CASE(
     "slices that ranks save by rows, columns or flat ranges can be loaded with any other cut") {
   for (const Layout& writer : kLayouts) {
-    const TempFolder run;
+    const MemoryFolder run;
     const auto errors = run_ranks(writer.ranks, [&](const CheckpointGroup& group) {
       ToyState state(writer.ranks, group.rank, 5, writer.cut);
       save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, writer.ranks),
@@ -119,7 +119,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a part of columns is a separate tensor in the file") {
-  const TempFolder run;
+  const MemoryFolder run;
   std::vector<NumberedSlice> halves{{{3, 4}, {{0, 0}, {3, 2}}}, {{3, 4}, {{0, 2}, {3, 2}}}};
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {halves[0].with_data(halves[0].values), halves[1].with_data(halves[1].values)},
@@ -171,7 +171,7 @@ TEST_CASE("any box is filled from any boxes, and the first element that is missi
 TEST_CASE("random boxes in the files of several ranks are read as any other boxes") {
   Random random(11);
   for (int round = 0; round < 60; ++round) {
-    const TempFolder run;
+    const MemoryFolder run;
     const std::vector<int64_t> shape = random_shape(random);
     std::vector<std::vector<NumberedSlice>> of_rank(3);
     for (const Box& box : random_tiling(random, shape))
@@ -223,7 +223,7 @@ TEST_CASE("boxes that interlock in a way no run produces are refused before they
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {
   for (const bool other_shape : {true, false}) {
-    const TempFolder run;
+    const MemoryFolder run;
     const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
       std::vector<float> values(12);
       const bool other = group.rank == 1;
@@ -243,7 +243,7 @@ TEST_CASE("files that disagree about a state's shape or dtype are refused") {
 }
 
 TEST_CASE("an entry of another shape than its box is refused") {
-  const TempFolder run;
+  const MemoryFolder run;
   NumberedSlice half({3, 4}, {{0, 0}, {3, 2}});
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {half.with_data(half.values)}, {});
@@ -263,7 +263,7 @@ TEST_CASE("an entry of another shape than its box is refused") {
 }
 
 TEST_CASE("a slice that is empty or leaves its tensor is a bug of the caller") {
-  const TempFolder run;
+  const MemoryFolder run;
   std::vector<float> values(12);
   for (const Box& box :
        std::vector<Box>{{{0, 3}, {3, 2}}, {{0, 0}, {3, 0}}, {{0}, {3}}, {{-1, 0}, {2, 4}}}) {

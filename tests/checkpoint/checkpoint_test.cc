@@ -63,7 +63,7 @@ StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64
 }  // namespace
 
 TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit for bit") {
-  const TempFolder run;
+  const MemoryFolder run;
   const std::string root = run / "checkpoints";
   save(root, 2, 100, 7);
   REQUIRE(names_in(root) == std::vector<std::string>{"latest", "step-00000100"});
@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit for bit") {
 }
 
 TEST_CASE("a checkpoint of 3 ranks and one of 1 rank load on 2 ranks") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 3, 1, 1);
   save(run.path(), 1, 2, 2);
   REQUIRE(loads_as(run / "step-00000001", 2, 1));
@@ -85,7 +85,7 @@ TEST_CASE("a checkpoint of 3 ranks and one of 1 rank load on 2 ranks") {
 }
 
 TEST_CASE("the state that a run needs besides tensors is restored unchanged") {
-  const TempFolder run;
+  const MemoryFolder run;
   CheckpointMeta meta = toy_meta(3, 1);
   meta.skipped_steps = 2;
   meta.scheduler["lr"] = 0.1 + 0.2;
@@ -111,7 +111,7 @@ TEST_CASE("the state that a run needs besides tensors is restored unchanged") {
 }
 
 TEST_CASE("replicated state may be saved by every rank") {
-  const TempFolder run;
+  const MemoryFolder run;
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     ToyState state(1, 0, 4);
     save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 2), state.slices(), group);
@@ -121,7 +121,7 @@ TEST_CASE("replicated state may be saved by every rank") {
 }
 
 TEST_CASE("each rank may read only its own file when the layout is the same") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   fs::remove(run / "step-00000001/rank-00001.safetensors");
   ToyState mine(2, 0, 0);
@@ -135,7 +135,7 @@ TEST_CASE("each rank may read only its own file when the layout is the same") {
 }
 
 TEST_CASE("states that the run and the checkpoint do not share are refused by name") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";
   const std::string manifest = folder + "/checkpoint.json";
@@ -178,7 +178,7 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
 TEST_CASE(
     "a state is read in the precision that is asked for: rounded to the nearest, ties to even, or "
     "exact") {
-  const TempFolder run;
+  const MemoryFolder run;
   // The values are between neighbors of bf16: ties to either side, one bit off a tie, and up to
   // infinity. Values that rounding does not change are at the end. All are repeated, so that the
   // conversion takes several pieces.
@@ -220,7 +220,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a manifest that is far too large is refused before it is read, and its folder is skipped") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";
   fs::resize_file(folder + "/checkpoint.json", 257 << 20);  // sparse
@@ -233,7 +233,7 @@ TEST_CASE(
 }
 
 TEST_CASE("elements that no file holds are refused") {
-  const TempFolder run;
+  const MemoryFolder run;
   std::vector<float> values(6);
   save_checkpoint(
       posix_files(), {.root = run.path()}, toy_meta(1, 1),
@@ -253,7 +253,7 @@ TEST_CASE("elements that no file holds are refused") {
 }
 
 TEST_CASE("files that were swapped, cut, renamed or added are named") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";
   const std::string file = folder + "/rank-00001.safetensors";
@@ -276,7 +276,7 @@ TEST_CASE("files that were swapped, cut, renamed or added are named") {
 }
 
 TEST_CASE("files of another checkpoint of the same layout are refused") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   save(run.path(), 2, 2, 2);
   fs::copy_file(run / "step-00000001/rank-00001.safetensors",
@@ -291,7 +291,7 @@ TEST_CASE("files of another checkpoint of the same layout are refused") {
 }
 
 TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is skipped is logged") {
-  const TempFolder run;
+  const MemoryFolder run;
   for (int step = 1; step <= 3; ++step) save(run.path(), 2, step, step);
   const auto choose = [&](std::optional<int64_t> step) {
     std::vector<std::string> chosen(2);
@@ -338,7 +338,7 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is s
 }
 
 TEST_CASE("after going back to an earlier step the newest commit counts, not the highest step") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 1, 100, 1);
   save(run.path(), 1, 200, 2);
   save(run.path(), 1, 150, 3);
@@ -352,7 +352,7 @@ TEST_CASE("after going back to an earlier step the newest commit counts, not the
 }
 
 TEST_CASE("a step that is saved again replaces the old folder") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 100, 1);
   save(run.path(), 3, 100, 2);
   REQUIRE(names_in(run.path()) == std::vector<std::string>{"latest", "step-00000100"});
@@ -360,7 +360,7 @@ TEST_CASE("a step that is saved again replaces the old folder") {
 }
 
 TEST_CASE("a folder with a step's name that is not a checkpoint is kept under another name") {
-  const TempFolder run, elsewhere;
+  const MemoryFolder run, elsewhere;
   write_text(elsewhere / "thesis.tex", "mine");
   const auto linked = [&] {
     fs::create_directory_symlink(elsewhere.path(), run / "step-00000002");
@@ -393,7 +393,7 @@ TEST_CASE("a folder with a step's name that is not a checkpoint is kept under an
 }
 
 TEST_CASE("keep_last removes older commits and never the newest good one") {
-  const TempFolder run;
+  const MemoryFolder run;
   for (int step = 1; step <= 4; ++step) save(run.path(), 1, step, step, 2);
   REQUIRE(names_in(run.path()) ==
           std::vector<std::string>{"latest", "step-00000003", "step-00000004"});
@@ -407,7 +407,7 @@ TEST_CASE("keep_last removes older commits and never the newest good one") {
 TEST_CASE(
     "the best checkpoint is kept besides those of keep_last, and its record survives what cannot "
     "be read") {
-  const TempFolder run;
+  const MemoryFolder run;
   const auto save_as = [&](int64_t step, std::optional<BestCheckpoint> best) {
     ToyState state(1, 0, static_cast<int>(step));
     save_checkpoint(posix_files(), {.root = run.path(), .keep_last = 2, .best = best},
@@ -434,7 +434,7 @@ TEST_CASE(
 }
 
 TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is put back") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 1, 1, 1);
   save(run.path(), 1, 2, 2);
   fs::create_directories(run / "step-00000003.tmp-0011aabb");
@@ -452,7 +452,7 @@ TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is 
 }
 
 TEST_CASE("a file that only looks like a leftover stays, and a link is not followed") {
-  const TempFolder run, elsewhere;
+  const MemoryFolder run, elsewhere;
   save(run.path(), 1, 1, 1);
   write_text(elsewhere / "precious", "years of work");
   // These names are similar to temporary ones, or are files where temporary names are folders.
@@ -472,7 +472,7 @@ TEST_CASE("a file that only looks like a leftover stays, and a link is not follo
 }
 
 TEST_CASE("a failure on one rank stops the save on all ranks, with the same message") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     ToyState state(2, group.rank, 2);
@@ -489,7 +489,7 @@ TEST_CASE("a failure on one rank stops the save on all ranks, with the same mess
 }
 
 TEST_CASE("describe_checkpoint() lists what a checkpoint holds") {
-  const TempFolder run;
+  const MemoryFolder run;
   save(run.path(), 2, 100, 1);
   const std::string text = describe_checkpoint(run / "step-00000100").text();
   const auto row = [](std::string name, const std::string& value) {
@@ -526,18 +526,18 @@ std::pair<bool, std::string> read_back(const std::string& root, bool verify) {
 }
 
 TEST_CASE("a save says that its files were read back from memory, or not at all") {
-  const TempFolder memory("/dev/shm"), unread("/dev/shm");
+  const TemporaryFolder memory("/dev/shm"), unread("/dev/shm");
   REQUIRE(read_back(memory.path(), true) == std::pair(false, std::string("memory")));
   REQUIRE(read_back(unread.path(), false) == std::pair(false, std::string()));
 }
 
 TEST_CASE("a save reads its files back from the disk", "[.needs-disk]") {
-  const TempFolder disk(fs::temp_directory_path());
+  const TemporaryFolder disk(fs::temp_directory_path());
   REQUIRE(read_back(disk.path(), true) == std::pair(true, std::string("disk")));
 }
 
 TEST_CASE("only its owner can read a checkpoint") {
-  const TempFolder run;
+  const MemoryFolder run;
   const mode_t before = ::umask(0);
   save(run / "checkpoints", 1, 1, 1);
   ::umask(before);

@@ -26,7 +26,7 @@ namespace {
 constexpr int kRanks = 2;
 
 struct Scene {
-  TempFolder run;
+  MemoryFolder run;
   std::string root = run / "checkpoints";
 };
 

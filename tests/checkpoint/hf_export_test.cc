@@ -69,7 +69,7 @@ struct Base {
     options.source_folder = folder.path();
     return options;
   }
-  TempFolder folder;
+  MemoryFolder folder;
 };
 
 /// Rounds to a number of significant bits, for normal numbers; ties to even.
@@ -97,7 +97,7 @@ void check_values(const std::string& folder, DType dtype) {
 }  // namespace
 
 TEST_CASE("an export in one file holds every weight, in fp32 or rounded to 16 bits") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     ExportOptions options = options_for(folder / "export");
     options.dtype = dtype;
@@ -110,7 +110,7 @@ TEST_CASE("an export in one file holds every weight, in fp32 or rounded to 16 bi
 }
 
 TEST_CASE("values that fp16 cannot hold are refused, not exported as infinity") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.dtype = DType::kF16;
   const auto exports = [&](float value) {
@@ -122,13 +122,13 @@ TEST_CASE("values that fp16 cannot hold are refused, not exported as infinity") 
   };
   exports(-65504);
   exports(std::numeric_limits<float>::infinity());  // as it was trained
-  REQUIRE(error_of(ExitCode::kNumerical, [&] { exports(70'000); }) ==
+  REQUIRE(require_error(ExitCode::kNumerical, [&] { exports(70'000); }) ==
           "tensor model.norm.weight holds 70000; fp16 holds at most 65504");
   REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
 }
 
 TEST_CASE("an export above the limit is sharded in model order, with an index") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.shard_bytes = 112;  // the last two fill one file exactly; the first alone is larger
   export_model(posix_files(), options, kTensors, read_values);
@@ -146,7 +146,7 @@ TEST_CASE("an export above the limit is sharded in model order, with an index") 
 }
 
 TEST_CASE("the pieces that helpers must gather are in the order of the export") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.shard_bytes = 112;
   std::vector<std::string> asked;
@@ -164,7 +164,7 @@ TEST_CASE("the pieces that helpers must gather are in the order of the export") 
 }
 
 TEST_CASE("tokenizer and other files pass through byte for byte, weights do not") {
-  const TempFolder source;
+  const MemoryFolder source;
   write_text(source / "config.json", "{}");
   write_text(source / "tokenizer.json", std::string("{\"a\":\0 }", 8));
   write_text(source / "generation_config.json", "{ }\n");
@@ -181,7 +181,7 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights do not"
   write_text(source / "additional_chat_templates/tools.jinja", "{{ tools }}");
   write_text(source / "additional_chat_templates/model.safetensors", "weights");
   write_text(source / "additional_chat_templates/._tools.jinja", "of another system");
-  const TempFolder folder;
+  const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
   export_model(posix_files(), options, kTensors, read_values);
@@ -198,7 +198,7 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights do not"
 }
 
 TEST_CASE("files of a hub's cache, all of them links, are copied as files") {
-  const TempFolder cache;
+  const MemoryFolder cache;
   const std::string snapshot = cache / "models--me--tiny/snapshots/0123";
   fs::create_directories(cache / "models--me--tiny/blobs");
   fs::create_directories(snapshot);
@@ -207,7 +207,7 @@ TEST_CASE("files of a hub's cache, all of them links, are copied as files") {
     write_text(cache / ("models--me--tiny/blobs/" + name), "blob of " + name);
     fs::create_symlink("../../blobs/" + name, snapshot + "/" + name);
   }
-  const TempFolder folder;
+  const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.source_folder = snapshot;
   REQUIRE(logged([&] { export_model(posix_files(), options, kTensors, read_values); }) == "");
@@ -217,9 +217,9 @@ TEST_CASE("files of a hub's cache, all of them links, are copied as files") {
 }
 
 TEST_CASE("a link that leads elsewhere is followed and reported") {
-  const TempFolder elsewhere;
-  const TempFolder source;
-  const TempFolder folder;
+  const MemoryFolder elsewhere;
+  const MemoryFolder source;
+  const MemoryFolder folder;
   write_text(elsewhere / "words", "words");
   fs::create_symlink(elsewhere / "words", source / "vocab.txt");
   ExportOptions options = options_for(folder / "export");
@@ -231,8 +231,8 @@ TEST_CASE("a link that leads elsewhere is followed and reported") {
 }
 
 TEST_CASE("files that cannot be copied are all named before anything is written") {
-  const TempFolder source;
-  const TempFolder folder;
+  const MemoryFolder source;
+  const MemoryFolder folder;
   fs::create_symlink("../../blobs/77", source / "tokenizer.json");
   fs::create_symlink("/dev/null", source / "merges.txt");
   write_text(source / "special_tokens_map.json",
@@ -318,7 +318,7 @@ TEST_CASE(
 }
 
 TEST_CASE("an export replaces an empty folder and an earlier export") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   fs::create_directories(folder / "out");
   ExportOptions options = options_for(folder / "out/");
   options.shard_bytes = 112;
@@ -357,7 +357,7 @@ std::string everything(const std::string& folder) {
 }
 
 /// Returns the message with which an export is refused; requires that it has changed nothing.
-std::string export_refusal(const TempFolder& folder, const ExportOptions& options) {
+std::string export_refusal(const TemporaryFolder& folder, const ExportOptions& options) {
   const std::string before = everything(folder.path());
   const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
@@ -369,7 +369,7 @@ std::string export_refusal(const TempFolder& folder, const ExportOptions& option
 }  // namespace
 
 TEST_CASE("a folder that this program did not write is never replaced") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   fs::create_directories(folder / "mine");
   write_text(folder / "mine/config.json", "{}");
   const std::string mine = folder / "mine";
@@ -387,14 +387,14 @@ TEST_CASE("a folder that this program did not write is never replaced") {
   fs::create_symlink("nowhere", folder / "link");
   REQUIRE(export_refusal(folder, options_for(folder / "link")) ==
           folder / "link" + ": is a link to nowhere, which does not exist");
-  REQUIRE(error_of(ExitCode::kBadInput,
-                   [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
+  REQUIRE(require_error(ExitCode::kBadInput,
+                        [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
           "/proc: is not replaced: another file system is mounted there; a folder in it can be "
           "written");
 }
 
 TEST_CASE("a modified export is not replaced, and the modification is named") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const std::string start = options.folder + ": is not replaced: since ftrun wrote it, ";
   export_model(posix_files(), options, kTensors, read_values);
@@ -430,7 +430,7 @@ TEST_CASE("a modified export is not replaced, and the modification is named") {
 
 TEST_CASE("a folder in an export is guarded like the export itself") {
   const Base base;
-  const TempFolder folder;
+  const MemoryFolder folder;
   const ExportOptions options = base.export_to(folder / "out");
   const std::string templates = folder / "out/additional_chat_templates",
                     start = options.folder + ": is not replaced: since ftrun wrote it, ";
@@ -456,7 +456,7 @@ TEST_CASE("a folder in an export is guarded like the export itself") {
 }
 
 TEST_CASE("an export never touches what is read for it") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   ExportOptions options = options_for(folder / "base");
   export_model(posix_files(), options, kTensors, read_values);  // this program wrote the base
   fs::create_symlink("base", folder / "alias");
@@ -485,10 +485,10 @@ TEST_CASE("an export never touches what is read for it") {
 }
 
 TEST_CASE("too little space for an export is reported before anything is written") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   FaultFileSystem files(folder.path());
   files.set_free_bytes(271);
-  REQUIRE(error_of(ExitCode::kEnvironment, [&] {
+  REQUIRE(require_error(ExitCode::kEnvironment, [&] {
             export_model(files, options_for(folder / "out"), kTensors, read_values);
           }) == folder / "out" + ": the model takes 272 B, 271 B are free");
   REQUIRE(posix_files().list(folder.path()).empty());
@@ -503,7 +503,7 @@ TEST_CASE("too little space for an export is reported before anything is written
 
 TEST_CASE("an export that was changed while the next one was written is not replaced") {
   for (const bool can_exchange : {true, false}) {
-    const TempFolder folder;
+    const MemoryFolder folder;
     FaultFileSystem files(folder.path());
     if (!can_exchange) files.refuse_exchange();
     const ExportOptions options = options_for(folder / "out");
@@ -524,30 +524,31 @@ TEST_CASE("an export that was changed while the next one was written is not repl
 TEST_CASE(
     "of two concurrent exports into one folder the first that finishes wins and the other fails") {
   for (const bool is_new : {true, false}) {
-    const TempFolder folder;
+    const MemoryFolder folder;
     const ExportOptions options = options_for(folder / "out");
     if (!is_new) export_model(posix_files(), options, kTensors, read_values);
     bool is_first = true;
-    REQUIRE(error_of(ExitCode::kEnvironment,
-                     [&] {
-                       export_model(posix_files(), options, kTensors,
-                                    [&](const ExportPiece& piece, std::span<float> out) {
-                                      ExportOptions halves = options;
-                                      halves.dtype = DType::kBF16;
-                                      if (std::exchange(is_first, false))
-                                        export_model(posix_files(), halves, kTensors, read_values);
-                                      read_values(piece, out);
-                                    });
-                     }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced",
-                               " it while this one was writing it"));
+    REQUIRE(
+        require_error(ExitCode::kEnvironment,
+                      [&] {
+                        export_model(posix_files(), options, kTensors,
+                                     [&](const ExportPiece& piece, std::span<float> out) {
+                                       ExportOptions halves = options;
+                                       halves.dtype = DType::kBF16;
+                                       if (std::exchange(is_first, false))
+                                         export_model(posix_files(), halves, kTensors, read_values);
+                                       read_values(piece, out);
+                                     });
+                      }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced",
+                                " it while this one was writing it"));
     check_values(folder / "out", DType::kBF16);
     REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out"});
   }
 }
 
 TEST_CASE("files whose names are not UTF-8 are copied, and the export stays replaceable") {
-  const TempFolder source;
-  const TempFolder folder;
+  const MemoryFolder source;
+  const MemoryFolder folder;
   write_text(source / "caf\xe9 \"x\".txt", "words");
   write_text(source / "日本.txt", "more");
   ExportOptions options = options_for(folder / "export");
@@ -565,7 +566,7 @@ TEST_CASE("files whose names are not UTF-8 are copied, and the export stays repl
 }
 
 TEST_CASE("an export in progress is not a leftover") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const auto beside = [&] { return posix_files().list(folder.path()).size(); };
   export_model(posix_files(), options, kTensors,
@@ -584,7 +585,7 @@ TEST_CASE("an export in progress is not a leftover") {
 }
 
 TEST_CASE("a check of sizes only does not read an earlier export") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   export_model(posix_files(), options, kTensors, read_values);
   std::string weights = read_text(folder / "out/model.safetensors");
@@ -611,14 +612,14 @@ DType exported_dtype(const std::string& folder) {
 }
 
 /// Returns the options of an export in bf16 over one in fp32, with another mark and other shards.
-ExportOptions second_export(const Base& base, const TempFolder& folder) {
+ExportOptions second_export(const Base& base, const TemporaryFolder& folder) {
   ExportOptions options = base.export_to(folder / "export");
   options.shard_bytes = 112;
   options.dtype = DType::kBF16;
   return options;
 }
 
-void first_export(FaultFileSystem& files, const Base& base, const TempFolder& folder,
+void first_export(FaultFileSystem& files, const Base& base, const TemporaryFolder& folder,
                   bool can_exchange) {
   if (!can_exchange) files.refuse_exchange();
   export_model(files, base.export_to(folder / "export"), kTensors, read_values);
@@ -634,7 +635,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
     // different calls.
     const auto stride = static_cast<int64_t>(sweep_stride(1));
     for (int64_t k = can_exchange ? 0 : stride / 2;; k += stride) {
-      const TempFolder folder;
+      const MemoryFolder folder;
       FaultFileSystem files(folder.path());
       first_export(files, base, folder, can_exchange);
       const int64_t before = files.calls();
@@ -670,7 +671,7 @@ TEST_CASE(
     std::set<DType> found;
     int64_t apart = 0;
     for (int64_t k = 0, done = 0; done == 0; ++k) {
-      const TempFolder folder;
+      const MemoryFolder folder;
       FaultFileSystem files(folder.path());
       first_export(files, base, folder, can_exchange);
       files.cut_power_at(k);
@@ -698,7 +699,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a file that only looks like a leftover of an export stays") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   fs::create_directories(folder / "out.tmp-1234567a");
   write_text(folder / "out.tmp-1234567a/thesis.txt", "years of work");
@@ -726,7 +727,7 @@ TEST_CASE("a file that only looks like a leftover of an export stays") {
 }
 
 TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process") {
-  const TempFolder run;
+  const MemoryFolder run;
   const auto errors = run_ranks(3, [&](const CheckpointGroup& group) {
     ToyState state(3, group.rank, 2);
     save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(4, 3), state.slices(),
@@ -776,7 +777,7 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
   for (const int64_t i : {0, 1, 2})
     tensors.push_back(
         {cat("h.", i), {2}, {{heads.name, heads.shape, heads.location, 2 * i, 2 * i + 2}}});
-  const TempFolder base;
+  const MemoryFolder base;
   for (const int64_t piece : {1, 5, 7, 1000}) {
     INFO(piece << " elements at once");
     ExportOptions options = options_for(base / cat("out-", piece));
@@ -823,7 +824,7 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
 }
 
 TEST_CASE("a checkpoint without parameters is not exported") {
-  const TempFolder run;
+  const MemoryFolder run;
   float value = 1;
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {{"a", "exp_avg", DType::kF32, {}, {}, &value, nullptr}}, CheckpointGroup{});

@@ -189,7 +189,7 @@ std::vector<Case> name_cases() {
 }
 
 void check_all(const std::vector<Case>& cases) {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const std::string path = folder / "hostile.safetensors";
   for (const Case& one : cases) {
     INFO(one.what);
@@ -223,7 +223,7 @@ TEST_CASE("at least the 34 hostile cases are in the tables") {
 }
 
 TEST_CASE("NaN and infinity in the data are accepted") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const std::string nan("\0\0\xc0\x7f\0\0\x80\xff", 8);
   write_text(folder / "x", safetensors_bytes(cat("{", f32("a", "[2]", "[0,8]"), "}"), nan));
   const SafetensorsFile file(folder / "x");

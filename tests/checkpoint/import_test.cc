@@ -60,7 +60,7 @@ std::vector<TensorSpec> import_states(const std::string& tensor,
 }
 
 /// Returns an imported folder with its mark, as the import script writes it.
-std::string imported_folder(const TempFolder& temp, const std::string& json,
+std::string imported_folder(const TemporaryFolder& temp, const std::string& json,
                             const std::vector<TensorSpec>& states) {
   const std::string folder = temp / "imported";
   fs::remove_all(folder);
@@ -78,7 +78,7 @@ std::string imported_folder(const TempFolder& temp, const std::string& json,
   return folder;
 }
 
-std::string import_refusal(const TempFolder& temp, const std::string& json,
+std::string import_refusal(const TemporaryFolder& temp, const std::string& json,
                            const std::vector<TensorSpec>& states) {
   const std::string folder = imported_folder(temp, json, states);
   const std::string message = bad_input([&] { ImportedState state(folder); });
@@ -90,7 +90,7 @@ std::string import_refusal(const TempFolder& temp, const std::string& json,
 
 TEST_CASE(
     "an import becomes a checkpoint with its states and numbers, and a list of what is unknown") {
-  const TempFolder temp;
+  const MemoryFolder temp;
   const ImportedState state(imported_folder(temp, kWholeImport, import_states("w", {2, 3})));
   REQUIRE(state.model() == "/m");
   REQUIRE(state.tensors().size() == 1);
@@ -117,7 +117,7 @@ TEST_CASE(
 }
 
 TEST_CASE("an import with wrong numbers or tensors is refused") {
-  const TempFolder temp;
+  const MemoryFolder temp;
   const auto states = import_states("w", {2});
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "ftrun-import", "other"), states) ==
           "/import.json: was not written by scripts/import_checkpoint.py");
@@ -150,7 +150,7 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
 }
 
 TEST_CASE("an import whose files were changed after writing is refused") {
-  const TempFolder temp;
+  const MemoryFolder temp;
   const std::string folder = imported_folder(temp, kWholeImport, import_states("w", {2}));
   write_text(folder + "/notes.txt", "mine");
   REQUIRE(bad_input([&] { ImportedState state(folder); }) ==

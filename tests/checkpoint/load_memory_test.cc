@@ -40,7 +40,7 @@ float loaded_value(int64_t element) {
 }
 
 /// Saves one tensor in two files, cut by rows or by columns; returns the path of the checkpoint.
-std::string saved_tensor(const TempFolder& temp, bool columns) {
+std::string saved_tensor(const TemporaryFolder& temp, bool columns) {
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     const Box box =
         columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}
@@ -99,7 +99,7 @@ int64_t extra_bytes_when_reading(const std::string& folder, const Box& box) {
 // [long]: under sanitizers, their own memory would be counted too.
 TEST_CASE("loading needs memory for the state and little more, however the checkpoint was cut",
           "[long]") {
-  const TempFolder temp;
+  const MemoryFolder temp;
   const std::vector<Box> wanted{whole_box({kLoadedRows, kLoadedColumns}),
                                 {{kLoadedRows / 3, 0}, {kLoadedRows / 3, kLoadedColumns}},
                                 {{0, 300}, {kLoadedRows, 500}}};

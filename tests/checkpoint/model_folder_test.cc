@@ -65,7 +65,7 @@ std::string index_text(const std::string& embed_file, const std::string& norm_fi
       embed_file, "\", \"model.norm.weight\": \"", norm_file, "\"}}");
 }
 
-void make_sharded(const TempFolder& folder) {
+void make_sharded(const TemporaryFolder& folder) {
   write_text(folder / "config.json", kConfig);
   write_weights(folder / kFirst, {kEmbed});
   write_weights(folder / kSecond, {kNorm});
@@ -90,21 +90,21 @@ void check_weights(const ModelFolder& model) {
   REQUIRE(model.config_json() == kConfig);
 }
 
-std::string opening(const TempFolder& folder) {
+std::string opening_error(const TemporaryFolder& folder) {
   return bad_input([&] { ModelFolder model(folder.path()); });
 }
 
 }  // namespace
 
 TEST_CASE("a model in one file is read, range by range") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors", {kEmbed, kNorm});
   check_weights(ModelFolder(folder.path()));
 }
 
 TEST_CASE("a sharded model is read, range by range") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const ModelFolder model(folder.path());
   check_weights(model);
@@ -113,7 +113,7 @@ TEST_CASE("a sharded model is read, range by range") {
 }
 
 TEST_CASE("files linked from a hub cache are read") {
-  const TempFolder cache;
+  const MemoryFolder cache;
   const std::string snapshot = cache / "models--x/snapshots/abc";
   fs::create_directories(snapshot);
   fs::create_directories(cache / "models--x/blobs");
@@ -126,57 +126,57 @@ TEST_CASE("files linked from a hub cache are read") {
 
 TEST_CASE(
     "a config.json or an index of shards that is far too large is refused before it is read") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   fs::resize_file(index, 65 << 20);  // sparse
-  REQUIRE(opening(folder) == index + ": is 65.00 MiB, larger than the limit of 64.00 MiB");
+  REQUIRE(opening_error(folder) == index + ": is 65.00 MiB, larger than the limit of 64.00 MiB");
   fs::resize_file(folder / "config.json", 5 << 20);
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder / "config.json" + ": is 5.00 MiB, larger than the limit of 4.00 MiB");
 }
 
 TEST_CASE("a folder that is no model is refused with what it lacks") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) ==
           (folder / "none") + ": is not a folder");
-  REQUIRE(opening(folder) == folder.path() + ": has no config.json");
+  REQUIRE(opening_error(folder) == folder.path() + ": has no config.json");
   write_text(folder / "config.json", kConfig);
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder.path() + ": has neither model.safetensors nor model.safetensors.index.json");
   write_text(folder / "pytorch_model.bin", "");
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder.path() + ": has its weights only as pickles (pytorch_model*.bin)");
 }
 
 TEST_CASE("an index with wrong entries is refused") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   write_text(index, index_text(kSecond, kFirst));
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           cat(folder / kFirst,
               ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kSecond));
   write_text(index, index_text(kFirst, kFirst));
-  REQUIRE(opening(folder) == cat(index, ": tensor \"model.norm.weight\" should be in ", kFirst,
-                                 ", which does not hold it"));
+  REQUIRE(opening_error(folder) == cat(index, ": tensor \"model.norm.weight\" should be in ",
+                                       kFirst, ", which does not hold it"));
   write_text(index, index_text(kFirst, "model-00003.safetensors"));
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           cat(index, ": shard model-00003.safetensors is missing from the folder"));
   write_text(index, "{\"weight_map\": {}}");
-  REQUIRE(opening(folder) == index + ": weight_map is empty");
+  REQUIRE(opening_error(folder) == index + ": weight_map is empty");
   write_text(index, "{\"weight_map\": []}");
-  REQUIRE(opening(folder) == index + ": field \"weight_map\" must be an object, found []");
+  REQUIRE(opening_error(folder) == index + ": field \"weight_map\" must be an object, found []");
   write_text(index, "{\"weight_map\": {\"a\": 1}}");
-  REQUIRE(opening(folder) == index + ": weight_map \"a\" must be a file name");
+  REQUIRE(opening_error(folder) == index + ": weight_map \"a\" must be a file name");
   write_text(index, "{}");
-  REQUIRE(opening(folder) == index + ": field \"weight_map\" is missing");
+  REQUIRE(opening_error(folder) == index + ": field \"weight_map\" is missing");
   write_text(index, "{");
-  REQUIRE(opening(folder) == index + ":1:2: is not valid JSON");
+  REQUIRE(opening_error(folder) == index + ":1:2: is not valid JSON");
 }
 
 TEST_CASE("one tensor in two shards is refused, one that the index does not list is not used") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   write_weights(folder / kSecond, {kNorm, {"extra", DType::kF32, {1}, {1}}});
   const std::string log = logged([&] {
@@ -185,15 +185,15 @@ TEST_CASE("one tensor in two shards is refused, one that the index does not list
   });
   REQUIRE(log.find("tensor \"extra\" is not in the index and not used") != std::string::npos);
   write_weights(folder / kSecond, {kNorm, kEmbed});
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           cat(folder / kSecond,
               ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kFirst));
 }
 
 TEST_CASE("an index cannot name a file outside its folder") {
-  const TempFolder outside;
+  const MemoryFolder outside;
   write_weights(outside / "secret.safetensors", {kNorm});
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
   for (const std::string& name :
@@ -202,31 +202,31 @@ TEST_CASE("an index cannot name a file outside its folder") {
         std::string(300, 'x'), std::string("a\\u0000b")}) {
     write_text(index, index_text(kFirst, name));
     INFO(name);
-    REQUIRE(opening(folder).find(folder.path() + ": file name \"") == 0);
+    REQUIRE(opening_error(folder).find(folder.path() + ": file name \"") == 0);
   }
 }
 
 TEST_CASE(
     "weight files may be links, also of a sharded model and to another disk; a dangling link is "
     "named") {
-  const TempFolder disk;
-  const TempFolder folder;
+  const MemoryFolder disk;
+  const MemoryFolder folder;
   make_sharded(disk);
   for (const std::string& name : posix_files().list(disk.path()))
     fs::create_symlink(disk / name, folder / name);
   check_weights(ModelFolder(folder.path()));
   fs::rename(disk / kSecond, disk / "moved");
-  REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
-                                 disk / kSecond, ", which does not exist"));
+  REQUIRE(opening_error(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
+                                       disk / kSecond, ", which does not exist"));
   fs::remove(folder / "model.safetensors.index.json");
   fs::create_symlink("../../blobs/12", folder / "model.safetensors");
-  REQUIRE(opening(folder) ==
+  REQUIRE(opening_error(folder) ==
           folder / "model.safetensors" +
               ": cannot be read: it is a link to ../../blobs/12, which does not exist");
 }
 
 TEST_CASE("reading a tensor or a range that the weights do not have is refused") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors", {kEmbed, {"ids", DType::kI64, {0}, {}}});
   const ModelFolder model(folder.path());
@@ -244,7 +244,7 @@ TEST_CASE("reading a tensor or a range that the weights do not have is refused")
 TEST_CASE(
     "a tensor with another name in the folder is read by its new name, and the samples of weights "
     "stay those of the files") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   write_text(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors",
                 {{"_orig_mod.model.norm.weight", kNorm.dtype, kNorm.shape, kNorm.values}, kEmbed});
@@ -261,7 +261,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the fingerprint changes with config, names and shapes and nothing else") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string first = ModelFolder(folder.path()).fingerprint();
   REQUIRE(first == ModelFolder(folder.path()).fingerprint());
@@ -277,7 +277,7 @@ TEST_CASE("the fingerprint changes with config, names and shapes and nothing els
 }
 
 TEST_CASE("describe_model() lists what a model folder holds") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   make_sharded(folder);
   const std::string text = describe_model(folder.path()).text();
   const auto row = [](std::string name, size_t width, const std::string& value) {

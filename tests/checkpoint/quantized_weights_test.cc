@@ -36,9 +36,9 @@ RawTensor codes(DType dtype, const std::vector<int64_t>& shape,
   return {dtype, shape, bytes_of(values)};
 }
 
-/// Folder is a model folder with one file, which is written when the folder is opened.
-struct Folder {
-  std::unique_ptr<TempFolder> root = std::make_unique<TempFolder>();
+/// QuantizedFolder is a model folder with one file, which is written when the folder is opened.
+struct QuantizedFolder {
+  std::unique_ptr<MemoryFolder> root = std::make_unique<MemoryFolder>();
   std::string quantization;
   std::map<std::string, RawTensor> tensors;
 
@@ -68,8 +68,8 @@ std::vector<float> read(const ModelFolder& folder, const std::string& name, int6
 }
 
 /// Returns a 3 x 5 fp8 matrix in blocks of 2 x 2, so that blocks at two edges are incomplete.
-Folder fp8_folder() {
-  Folder folder;
+QuantizedFolder fp8_folder() {
+  QuantizedFolder folder;
   folder.quantization = R"({"quant_method": "fp8", "weight_block_size": [2, 2]})";
   // 1, 2, -1.5, 448, 2^-9; 0, ...
   folder.tensors["a.weight"] = codes(
@@ -81,8 +81,8 @@ Folder fp8_folder() {
 }
 
 /// Returns bitsandbytes' tensors of a weight of 5 numbers in blocks of 4.
-Folder four_bit_folder() {
-  Folder folder;
+QuantizedFolder four_bit_folder() {
+  QuantizedFolder folder;
   folder.quantization = R"({"quant_method": "bitsandbytes", "load_in_4bit": true})";
   std::vector<float> map(16);
   for (size_t i = 0; i < map.size(); ++i) map[i] = static_cast<float>(i) - 8;
@@ -111,7 +111,7 @@ TEST_CASE("8-bit floats have the values of PyTorch's float8_e4m3fn") {
 }
 
 TEST_CASE("fp8 codes are multiplied by their block's scale, even if the edge cuts blocks") {
-  const Folder made = fp8_folder();
+  const QuantizedFolder made = fp8_folder();
   const ModelFolder folder = made.open();
   CHECK(folder.names() == std::vector<std::string>{"a.weight", "norm.weight"});
   CHECK(folder.quantized_tensors() == 1);
@@ -130,7 +130,7 @@ TEST_CASE("fp8 codes are multiplied by their block's scale, even if the edge cut
 }
 
 TEST_CASE("an fp8 matrix may have one scale, and numbers are rounded to bf16") {
-  Folder made = fp8_folder();
+  QuantizedFolder made = fp8_folder();
   made.quantization = R"({"quant_method": "fp8", "weight_block_size": null})";
   made.tensors["a.weight_scale_inv"] = floats({}, {1.00390625F});  // halfway between two of bf16
   const ModelFolder folder = made.open();
@@ -138,7 +138,7 @@ TEST_CASE("an fp8 matrix may have one scale, and numbers are rounded to bf16") {
 }
 
 TEST_CASE("fp8 matrices whose parts are missing or do not fit are refused") {
-  Folder made = fp8_folder();
+  QuantizedFolder made = fp8_folder();
   made.tensors["a.weight_scale_inv"] = floats({3}, {1, 2, 3});
   CHECK(made.refusal() ==
         "FOLDER/model.safetensors: tensor \"a.weight_scale_inv\" has 3 scales, but a matrix of [3, "
@@ -165,7 +165,7 @@ TEST_CASE("fp8 matrices whose parts are missing or do not fit are refused") {
 
 TEST_CASE(
     "4-bit codes are indices into the folder's table, the first of a byte in its upper half") {
-  const Folder made = four_bit_folder();
+  const QuantizedFolder made = four_bit_folder();
   const ModelFolder folder = made.open();
   CHECK(folder.names() == std::vector<std::string>{"a.weight"});
   CHECK(folder.at("a.weight").shape == std::vector<int64_t>{1, 5});
@@ -176,7 +176,7 @@ TEST_CASE(
 }
 
 TEST_CASE("scales of 4-bit codes may be 8-bit codes themselves") {
-  Folder made = four_bit_folder();
+  QuantizedFolder made = four_bit_folder();
   std::vector<float> map(256, 0);
   map[3] = 0.25F;
   map[200] = -0.5F;
@@ -196,7 +196,7 @@ TEST_CASE("scales of 4-bit codes may be 8-bit codes themselves") {
 }
 
 TEST_CASE("4-bit matrices whose parts do not fit are refused") {
-  Folder made = four_bit_folder();
+  QuantizedFolder made = four_bit_folder();
   made.tensors["a.weight"] = codes(DType::kU8, {2, 1}, {0x9f, 0x08});
   CHECK(made.refusal() ==
         "FOLDER/model.safetensors: tensor \"a.weight\" has 2 bytes of codes, but a matrix of [1, "
@@ -223,7 +223,7 @@ TEST_CASE("4-bit matrices whose parts do not fit are refused") {
 }
 
 TEST_CASE("8-bit rows are codes times their row's largest magnitude over 127") {
-  Folder made;
+  QuantizedFolder made;
   made.quantization = R"({"quant_method": "bitsandbytes", "load_in_8bit": true})";
   made.tensors["a.weight"] = codes(DType::kI8, {2, 2}, {127, 0x81, 0, 127});
   made.tensors["a.SCB"] = floats({2}, {3, 5});
@@ -237,7 +237,7 @@ TEST_CASE("8-bit rows are codes times their row's largest magnitude over 127") {
 }
 
 TEST_CASE("codes without a quantization_config are refused as weights") {
-  Folder made = fp8_folder();
+  QuantizedFolder made = fp8_folder();
   made.quantization = "null";
   const ModelFolder folder = made.open();
   CHECK(folder.quantized_tensors() == 0);

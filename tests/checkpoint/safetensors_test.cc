@@ -38,7 +38,7 @@ size_t bytes_of(const TensorSpec& spec) {
 }  // namespace
 
 TEST_CASE("a file that was written is read back, in the library's order") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const std::string path = folder / "x.safetensors";
   SafetensorsWriter writer(posix_files(), path, mixed_specs(), {{"who", "test"}});
   std::vector<std::string> order;
@@ -83,21 +83,21 @@ TEST_CASE("a header is padded to 8 bytes and names PyTorch as its format") {
 }
 
 TEST_CASE("a file without tensors is valid") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SafetensorsWriter writer(posix_files(), folder / "none", {});
   writer.finish();
   REQUIRE(SafetensorsFile(folder / "none").tensors().empty());
 }
 
 TEST_CASE("a writer refuses data out of order, too much, too little, and bad names") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const auto bytes = some_bytes(16, 1);
   const auto make = [&] {
     return SafetensorsWriter(posix_files(), folder / "x",
                              {{"a", DType::kF32, {2}}, {"b", DType::kF32, {1}}});
   };
   const auto problem = [](const std::function<void()>& action) {
-    const std::string message = error_of(ExitCode::kBug, action);
+    const std::string message = require_error(ExitCode::kBug, action);
     return message.substr(message.find(": ") + 2);
   };
   REQUIRE(problem([&] { make().append("b", bytes); }) == "data of tensor \"b\" came out of order");
@@ -113,7 +113,7 @@ TEST_CASE("a writer refuses data out of order, too much, too little, and bad nam
 }
 
 TEST_CASE("an unknown tensor is refused with the nearest name") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SafetensorsWriter writer(posix_files(), folder / "x", {{"model.norm.weight", DType::kF32, {0}}});
   writer.finish();
   const SafetensorsFile file(folder / "x");

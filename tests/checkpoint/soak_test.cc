@@ -28,7 +28,7 @@ int64_t requested_states(int64_t usual) {
 
 /// SimulatedRun is a run of a few ranks whose state after step s is ToyState's version s.
 struct SimulatedRun {
-  TempFolder folder;
+  MemoryFolder folder;
   std::string root = folder / "checkpoints";
   FaultFileSystem files{folder.path()};
   std::mt19937_64 random;
@@ -79,31 +79,31 @@ TEST_CASE(
   const int64_t wanted = requested_states(sweep_rounds(80));
   logged([&] {
     for (uint64_t seed = 1; states < wanted; ++seed) {
-      SimulatedRun life(seed);
+      SimulatedRun run(seed);
       for (int cut = 0; cut < 5 && states < wanted; ++cut) {
         INFO("seed " << seed << ", power cut " << cut);
-        life.files.cut_power_at(static_cast<int64_t>(life.random() % 150));
+        run.files.cut_power_at(static_cast<int64_t>(run.random() % 150));
         // A resumed run may reach the same step again.
-        int64_t step = life.saved;
-        while (life.save(++step) && step < life.saved + 5 && life.files.calls() < 150) {
+        int64_t step = run.saved;
+        while (run.save(++step) && step < run.saved + 5 && run.files.calls() < 150) {
         }
-        life.files.restart(Survival::kRandom, life.random());
-        if (life.random() % 3 == 0) {  // lose power again during the clean-up
-          life.files.cut_power_at(static_cast<int64_t>(life.random() % 12));
+        run.files.restart(Survival::kRandom, run.random());
+        if (run.random() % 3 == 0) {  // lose power again during the clean-up
+          run.files.cut_power_at(static_cast<int64_t>(run.random() % 12));
           try {
-            clean_checkpoints(life.files, life.root);
+            clean_checkpoints(run.files, run.root);
           } catch (const Error&) {
             ++in_clean_up;
           }
-          life.files.restart(Survival::kRandom, life.random());
+          run.files.restart(Survival::kRandom, run.random());
         }
-        clean_checkpoints(life.files, life.root);
-        const int64_t found = life.resume_step();
-        REQUIRE(found >= life.saved);
-        REQUIRE(found <= life.begun);
-        newer += found > life.saved ? 1 : 0;
+        clean_checkpoints(run.files, run.root);
+        const int64_t found = run.resume_step();
+        REQUIRE(found >= run.saved);
+        REQUIRE(found <= run.begun);
+        newer += found > run.saved ? 1 : 0;
         empty += found == 0 ? 1 : 0;
-        life.saved = life.begun = found;
+        run.saved = run.begun = found;
         ++states;
       }
     }

@@ -19,7 +19,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 /// Returns a run of 10 steps that saves a checkpoint of 100 MiB every 2 steps, keeps two, and
 /// exports 30 MiB.
-SpaceWanted wanted_in(const TempFolder& run) {
+SpaceWanted wanted_in(const TemporaryFolder& run) {
   SpaceWanted wanted;
   wanted.checkpoints = run / "checkpoints";
   wanted.checkpoint_bytes = 100 * kMiB;
@@ -32,17 +32,17 @@ SpaceWanted wanted_in(const TempFolder& run) {
 }
 
 /// Returns the message about `wanted` if `free` bytes are free.
-std::string space_message(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
+std::string space_message(const TemporaryFolder& run, const SpaceWanted& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);
   return check_space(files, wanted);
 }
 
-std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
-  return error_of(ExitCode::kEnvironment, [&] { space_message(run, wanted, free); });
+std::string refused(const TemporaryFolder& run, const SpaceWanted& wanted, int64_t free) {
+  return require_error(ExitCode::kEnvironment, [&] { space_message(run, wanted, free); });
 }
 
-void save_empty(const TempFolder& run, int64_t step) {
+void save_empty(const TemporaryFolder& run, int64_t step) {
   ToyState state(1, 0, 1);
   save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(step, 1), state.slices(),
                   CheckpointGroup{});
@@ -51,12 +51,12 @@ void save_empty(const TempFolder& run, int64_t step) {
 }  // namespace
 
 TEST_CASE("space for the kept checkpoints, the one in progress and the export is enough") {
-  const TempFolder run;
+  const MemoryFolder run;
   REQUIRE(space_message(run, wanted_in(run), 330 * kMiB) == "");
 }
 
 TEST_CASE("too little space is reported before the first checkpoint, with the arithmetic") {
-  const TempFolder run;
+  const MemoryFolder run;
   REQUIRE(space_message(run, wanted_in(run), 330 * kMiB - 1) ==
           run / "checkpoints" +
               ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the "
@@ -66,7 +66,7 @@ TEST_CASE("too little space is reported before the first checkpoint, with the ar
 }
 
 TEST_CASE("space for less than one checkpoint, or one and the export, is refused") {
-  const TempFolder run;
+  const MemoryFolder run;
   REQUIRE(space_message(run, wanted_in(run), 130 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 129 * kMiB) ==
           run / "checkpoints" +
@@ -81,7 +81,7 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
 }
 
 TEST_CASE("checkpoints whose bytes exceed the largest number do not fit") {
-  const TempFolder run;
+  const MemoryFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.keep_last = 0;
   wanted.every = 1;
@@ -96,7 +96,7 @@ TEST_CASE("checkpoints whose bytes exceed the largest number do not fit") {
 }
 
 TEST_CASE("no more checkpoints are counted than the run will save") {
-  const TempFolder run;
+  const MemoryFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.every = 0;  // one checkpoint, at the end
   REQUIRE(space_message(run, wanted, 130 * kMiB) == "");
@@ -113,7 +113,7 @@ TEST_CASE("no more checkpoints are counted than the run will save") {
 }
 
 TEST_CASE("checkpoints by minutes count as many as the run may save") {
-  const TempFolder run;
+  const MemoryFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.every = 0;
   wanted.by_minutes = true;
@@ -130,7 +130,7 @@ TEST_CASE("checkpoints by minutes count as many as the run may save") {
 }
 
 TEST_CASE("space that the disk tier uses on the same file system is not free") {
-  const TempFolder run;
+  const MemoryFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.swap = run / "swap";
   wanted.swap_bytes = 500 * kMiB;
@@ -150,7 +150,7 @@ TEST_CASE("space that the disk tier uses on the same file system is not free") {
 }
 
 TEST_CASE("existing checkpoints need no further space") {
-  const TempFolder run;
+  const MemoryFolder run;
   save_empty(run, 2);
   save_empty(run, 4);
   REQUIRE(space_message(run, wanted_in(run), 130 * kMiB) == "");
@@ -163,7 +163,7 @@ TEST_CASE("existing checkpoints need no further space") {
 }
 
 TEST_CASE("files that a killed run left and the start will remove count as free") {
-  const TempFolder run;
+  const MemoryFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.checkpoint_bytes = 2 * kMiB;
   wanted.export_bytes = kMiB;
@@ -182,7 +182,7 @@ TEST_CASE("files that a killed run left and the start will remove count as free"
 }
 
 TEST_CASE("if the file system does not report its free space everything fits") {
-  const TempFolder run;
+  const MemoryFolder run;
   save_empty(run, 2);
   SpaceWanted wanted = wanted_in(run);
   wanted.checkpoint_bytes = int64_t{100} << 40;
@@ -190,7 +190,7 @@ TEST_CASE("if the file system does not report its free space everything fits") {
 }
 
 TEST_CASE("a file that is larger than this process may write is refused before the first step") {
-  const TempFolder run;
+  const MemoryFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.largest_file_bytes = 50 * kMiB;
   wanted.file_size_limit = 50 * kMiB;

@@ -1,12 +1,8 @@
 #include "test_support.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <barrier>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -17,7 +13,6 @@
 
 namespace ftrun::testing {
 namespace {
-namespace fs = std::filesystem;
 
 float toy_value(size_t tensor, size_t kind, int64_t element, int version) {
   return static_cast<float>(version) + 0.25F * static_cast<float>(kind) +
@@ -54,20 +49,6 @@ std::vector<Box> boxes_of_rank(const std::vector<int64_t>& shape, int world_size
 
 }  // namespace
 
-// Thousands of files are synced, so the folder is in memory if possible.
-TempFolder::TempFolder(const std::string& parent) {
-  const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-  const fs::path usual = has_memory ? fs::path("/dev/shm") : fs::temp_directory_path();
-  std::string pattern =
-      ((parent.empty() ? usual : fs::path(parent)) / "ftrun-checkpoint-XXXXXX").string();
-  path_ = ::mkdtemp(pattern.data());
-}
-
-TempFolder::~TempFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
-}
-
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -87,18 +68,6 @@ std::string safetensors_bytes(const std::string& header, const std::string& data
   std::string bytes(8, '\0');
   for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
   return bytes + header + data;
-}
-
-std::string error_of(ExitCode code, const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    REQUIRE(static_cast<int>(error.code()) == static_cast<int>(code));
-    REQUIRE(!error.remedy().empty());
-    return error.message();
-  }
-  FAIL("no error was thrown");
-  return "";
 }
 
 std::vector<std::string> run_ranks(int world_size,
@@ -128,7 +97,7 @@ std::vector<std::string> run_ranks(int world_size,
 }
 
 std::string logged(const std::function<void()>& action) {
-  const TempFolder folder;
+  const MemoryFolder folder;
   start_log({.file = folder / "log", .to_stderr = false});
   action();
   flush_log();

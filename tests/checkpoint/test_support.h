@@ -10,23 +10,10 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/checkpoint_manifest.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun::testing {
-
-/// TempFolder creates a folder and removes it in its destructor.
-class TempFolder {
- public:
-  /// Creates the folder in `parent`; by default in memory (/dev/shm) if possible.
-  explicit TempFolder(const std::string& parent = "");
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
@@ -34,11 +21,9 @@ std::string read_text(const std::string& path);
 /// Returns a safetensors file of this header text and data.
 std::string safetensors_bytes(const std::string& header, const std::string& data);
 
-/// Returns the message (without remedy) of the Error with this code that `action` throws. Fails the
-/// test if it throws nothing, or something else.
-std::string error_of(ExitCode code, const std::function<void()>& action);
+/// Requires that `action` throws an Error about its input; returns the message.
 inline std::string bad_input(const std::function<void()>& action) {
-  return error_of(ExitCode::kBadInput, action);
+  return require_error(ExitCode::kBadInput, action);
 }
 
 /// Runs `work` as `world_size` ranks in threads. Returns the message of each rank's Error, "" for

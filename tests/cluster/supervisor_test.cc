@@ -27,6 +27,7 @@
 #include "cluster/rank_process.h"
 #include "helper/exec_program.h"
 #include "source_paths.h"
+#include "temporary_folder.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>
@@ -36,20 +37,12 @@ using namespace std::chrono_literals;
 using testing::await_that;
 using testing::exit_code_in_child;
 using testing::exit_code_of;
+using testing::TemporaryFolder;
 
 namespace {
 
 const std::string kRank = testing::binary_dir() + "/bin/rank_helper";
 const std::string kSupervise = testing::binary_dir() + "/bin/supervise_helper";
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/ftrun_supervisor_XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { [[maybe_unused]] const int done = std::system(("rm -rf " + path).c_str()); }
-};
 
 struct Outcome {
   int code = 0;
@@ -233,25 +226,23 @@ TEST_CASE("a checkpoint that a restart reached resets the count of restarts") {
 TEST_CASE(
     "a signal that asks to stop ends the wait for a restart at once, and a restart never follows "
     "one") {
-  const Folder folder;
+  const TemporaryFolder folder;
   ::setenv("RESTARTS", "3", 1);
-  const pid_t waiting = spawn_supervisor(2, {"only", "1", "signal", "9"}, folder.path + "/waiting");
-  await_that(
-      [&] { return content(folder.path + "/waiting").find("restart 1 ") != std::string::npos; },
-      "a restart is told");
+  const pid_t waiting = spawn_supervisor(2, {"only", "1", "signal", "9"}, folder / "waiting");
+  await_that([&] { return content(folder / "waiting").find("restart 1 ") != std::string::npos; },
+             "a restart is told");
   ::kill(waiting, SIGTERM);
   REQUIRE(exit_code_of(waiting) == 143);
   REQUIRE_THAT(
-      content(folder.path + "/waiting"),
+      content(folder / "waiting"),
       Catch::Contains("stopped by SIGTERM before the restart; continue with --resume auto"));
-  const pid_t stopped =
-      spawn_supervisor(2, {"catch", "15", "6", "touch", folder.path + "/pid", "sleep", "60000"},
-                       folder.path + "/stopped");
+  const pid_t stopped = spawn_supervisor(
+      2, {"catch", "15", "6", "touch", folder / "pid", "sleep", "60000"}, folder / "stopped");
   ::unsetenv("RESTARTS");
-  rank_pids(folder.path + "/pid", 2);
+  rank_pids(folder / "pid", 2);
   ::kill(stopped, SIGTERM);
   REQUIRE(exit_code_of(stopped) == 6);
-  REQUIRE(content(folder.path + "/stopped").find("restart 1 ") == std::string::npos);
+  REQUIRE(content(folder / "stopped").find("restart 1 ") == std::string::npos);
 }
 
 TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") {
@@ -286,11 +277,11 @@ TEST_CASE("a rank that fails stops the others and its exit code is the result") 
 
 TEST_CASE(
     "the other ranks do not outlive a failed rank: SIGTERM ends them before their work is done") {
-  const Folder folder;
-  const std::string out = folder.path + "/out";
+  const TemporaryFolder folder;
+  const std::string out = folder / "out";
   const pid_t supervisor = spawn_supervisor(
-      2, {"touch", folder.path + "/pid", "sleep", "300", "only", "0", "signal", "9"}, out);
-  const auto pids = rank_pids(folder.path + "/pid", 2);
+      2, {"touch", folder / "pid", "sleep", "300", "only", "0", "signal", "9"}, out);
+  const auto pids = rank_pids(folder / "pid", 2);
   REQUIRE(exit_code_of(supervisor) == 137);
   REQUIRE_FALSE(alive(pids[0]));
   REQUIRE_FALSE(alive(pids[1]));
@@ -345,8 +336,8 @@ TEST_CASE(
   // Rank 0 ends within the longer grace period; after the shorter one it is asked to stop while it
   // ends.
   for (const auto moment : {60000ms, 1ms}) {
-    const Folder folder;
-    const std::string pid = folder.path + "/pid";
+    const TemporaryFolder folder;
+    const std::string pid = folder / "pid";
     const std::vector<std::string> lost = {
         "touch", pid, "fadeif",         "0",    "300", "seegone", "1", pid + "0", "blameif",
         "1",     "0", "rank 0 is gone", "only", "1",   "exit",    "6"};
@@ -358,11 +349,11 @@ TEST_CASE(
 }
 
 TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const pid_t supervisor = spawn_supervisor(
-      3, {"ignore", "15", "ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"},
-      folder.path + "/out");
-  const auto pids = rank_pids(folder.path + "/pid", 3);
+      3, {"ignore", "15", "ignore", "2", "touch", folder / "pid", "sleep", "60000"},
+      folder / "out");
+  const auto pids = rank_pids(folder / "pid", 3);
   for (const pid_t pid : pids) REQUIRE(alive(pid));
   ::kill(supervisor, SIGKILL);
   exit_code_of(supervisor);
@@ -371,37 +362,37 @@ TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
 
 TEST_CASE("signals are passed on to the ranks, whose exit code is returned") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     const pid_t supervisor = spawn_supervisor(
-        2, {"catch", std::to_string(signal), "75", "touch", folder.path + "/pid", "sleep", "60000"},
-        folder.path + "/out");
-    rank_pids(folder.path + "/pid", 2);
+        2, {"catch", std::to_string(signal), "75", "touch", folder / "pid", "sleep", "60000"},
+        folder / "out");
+    rank_pids(folder / "pid", 2);
     ::kill(supervisor, signal);
     REQUIRE(exit_code_of(supervisor) == 75);
   }
 }
 
 TEST_CASE("ranks that a passed-on signal ends give 128 + n and no error message") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const pid_t supervisor =
-      spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
-  rank_pids(folder.path + "/pid", 2);
+      spawn_supervisor(2, {"touch", folder / "pid", "sleep", "60000"}, folder / "out");
+  rank_pids(folder / "pid", 2);
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
-  REQUIRE(content(folder.path + "/out").empty());
+  REQUIRE(content(folder / "out").empty());
 }
 
 TEST_CASE("a lost terminal stops nothing if its signal is inherited ignored") {
-  const Folder folder;
-  const pid_t supervisor = spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"},
-                                            folder.path + "/out", {SIGHUP});
-  const auto pids = rank_pids(folder.path + "/pid", 2);
+  const TemporaryFolder folder;
+  const pid_t supervisor =
+      spawn_supervisor(2, {"touch", folder / "pid", "sleep", "60000"}, folder / "out", {SIGHUP});
+  const auto pids = rank_pids(folder / "pid", 2);
   ::kill(supervisor, SIGHUP);
   for (const pid_t pid : pids) ::kill(pid, SIGHUP);
   // The following signal is the first one that any process receives.
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
-  REQUIRE(content(folder.path + "/out").empty());
+  REQUIRE(content(folder / "out").empty());
 }
 
 /// Sends a signal and waits until it is delivered, because of two pending signals the kernel
@@ -420,11 +411,10 @@ void send_and_await_delivery(pid_t pid, int signal) {
 }
 
 TEST_CASE("a terminal that is lost while the ranks stop does not force an exit") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const pid_t supervisor = spawn_supervisor(
-      2, {"ignore", "2", "ignore", "1", "touch", folder.path + "/pid", "sleep", "60000"},
-      folder.path + "/out");
-  const auto pids = rank_pids(folder.path + "/pid", 2);
+      2, {"ignore", "2", "ignore", "1", "touch", folder / "pid", "sleep", "60000"}, folder / "out");
+  const auto pids = rank_pids(folder / "pid", 2);
   send_and_await_delivery(supervisor, SIGINT);
   send_and_await_delivery(supervisor, SIGHUP);
   ::usleep(200'000);
@@ -435,18 +425,18 @@ TEST_CASE("a terminal that is lost while the ranks stop does not force an exit")
 }
 
 TEST_CASE("ranks are waited for if SIGCHLD is inherited ignored") {
-  const Folder folder;
-  const std::string out = folder.path + "/out";
+  const TemporaryFolder folder;
+  const std::string out = folder / "out";
   const pid_t supervisor = spawn_supervisor(2, {"only", "1", "exit", "4"}, out, {SIGCHLD});
   await_end(supervisor, 60s);
   REQUIRE(exit_code_of(supervisor) == 4);
 }
 
 TEST_CASE("a second signal kills the ranks at once") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const pid_t supervisor = spawn_supervisor(
-      2, {"ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
-  const auto pids = rank_pids(folder.path + "/pid", 2);
+      2, {"ignore", "2", "touch", folder / "pid", "sleep", "60000"}, folder / "out");
+  const auto pids = rank_pids(folder / "pid", 2);
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
@@ -476,17 +466,17 @@ namespace {
 /// end with a third signal. Returns nothing if, on a busy machine, more than a second passed
 /// between the two, because then they may have counted as two requests.
 std::optional<bool> outlive_the_same_signal() {
-  const Folder folder;
+  const TemporaryFolder folder;
   const pid_t supervisor = spawn_supervisor(
-      2, {"ignore", "15", "ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"},
-      folder.path + "/out");
-  const auto pids = rank_pids(folder.path + "/pid", 2);
+      2, {"ignore", "15", "ignore", "2", "touch", folder / "pid", "sleep", "60000"},
+      folder / "out");
+  const auto pids = rank_pids(folder / "pid", 2);
   const auto begin = std::chrono::steady_clock::now();
   ::kill(supervisor, SIGTERM);
   std::this_thread::sleep_for(100ms);
   ::kill(supervisor, SIGTERM);
   std::this_thread::sleep_for(300ms);
-  const bool all_stay = alive(pids[0]) && content(folder.path + "/out").empty();
+  const bool all_stay = alive(pids[0]) && content(folder / "out").empty();
   const bool quick =
       std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs);
   ::kill(supervisor, SIGINT);
@@ -506,8 +496,8 @@ TEST_CASE(
 }
 
 TEST_CASE("the earliest report is named as the cause, with the others below it") {
-  const Folder folder;
-  const std::string out = folder.path + "/out";
+  const TemporaryFolder folder;
+  const std::string out = folder / "out";
   const pid_t supervisor = spawn_supervisor(
       2, {"catch", "15", "0", "only", "1", "fail", "4", "model.safetensors is cut short"}, out);
   REQUIRE(exit_code_of(supervisor) == 4);
@@ -543,8 +533,8 @@ TEST_CASE(
 }
 
 TEST_CASE("output that is not flushed when ranks start is printed once") {
-  const Folder folder;
-  const std::string out = folder.path + "/out";
+  const TemporaryFolder folder;
+  const std::string out = folder / "out";
   REQUIRE(exit_code_in_child([&] {
             ::dup2(::open(out.c_str(), O_CREAT | O_WRONLY, 0600), 1);
             std::printf("before in C\n");
@@ -555,8 +545,8 @@ TEST_CASE("output that is not flushed when ranks start is printed once") {
 }
 
 TEST_CASE("ranks can print, although their supervisor could not") {
-  const Folder folder;
-  const std::string out = folder.path + "/out";
+  const TemporaryFolder folder;
+  const std::string out = folder / "out";
   REQUIRE(exit_code_in_child([&] {
             ::dup2(::open("/dev/full", O_WRONLY), 1);
             std::printf("what the disk has no room for\n");

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../base/temporary_folder.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -16,7 +16,7 @@ namespace {
 class Devices {
  public:
   explicit Devices(const std::vector<std::string>& files) {
-    for (const std::string& file : files) std::ofstream(folder_.file(file)).put('x');
+    for (const std::string& file : files) std::ofstream(folder_ / file).put('x');
   }
   int visible(const std::optional<std::string>& named = {}) const {
     return count_visible_gpus(

@@ -1,7 +1,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "cluster/local_boards.h"
 #include "ranks.h"
@@ -22,11 +24,11 @@ void stay_away(Rendezvous& rendezvous) {
   rendezvous.exchange_text("noticed", "");
 }
 
-/// Runs the other ranks' calls, which must fail: once the missing rank stays away, they wait for at
-/// most `limit`.
+/// Runs calls of a rank that waits for the missing one. The calls must fail, and wait for at most
+/// `limit` once the missing rank stays away.
 template <typename Calls>
-void notice(Rendezvous& rendezvous, Communicator& group, std::chrono::milliseconds limit,
-            Calls calls) {
+void require_failure_within(Rendezvous& rendezvous, Communicator& group,
+                            std::chrono::milliseconds limit, Calls calls) {
   rendezvous.exchange_text("away", "");
   group.set_timeout(limit);
   try {
@@ -61,7 +63,7 @@ TEST_CASE("a missing rank is named with the collective, its call site and the ra
       std::vector<float> data(4, 1.0F);
       group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
       if (rendezvous.rank() == 1) return stay_away(rendezvous);
-      notice(rendezvous, *group, 400ms, [&] {
+      require_failure_within(rendezvous, *group, 400ms, [&] {
         group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
             .wait();
       });
@@ -138,8 +140,9 @@ TEST_CASE("a receive without a send times out and names the sender") {
       const auto group = open_world(rendezvous, backend);
       float data = 0;
       if (rendezvous.rank() == 0) return stay_away(rendezvous);
-      notice(rendezvous, *group, 300ms,
-             [&] { group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait(); });
+      require_failure_within(rendezvous, *group, 300ms, [&] {
+        group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait();
+      });
     });
     REQUIRE_THAT(failures[1],
                  Catch::StartsWith("rank 1 waited ") &&
@@ -158,7 +161,7 @@ TEST_CASE(
         group.reset();
         return stay_away(rendezvous);
       }
-      notice(rendezvous, *group, 20s, [&] { group->barrier({"end"}); });
+      require_failure_within(rendezvous, *group, 20s, [&] { group->barrier({"end"}); });
     });
     REQUIRE(failures[1].empty());
     REQUIRE_THAT(failures[0], Catch::StartsWith("rank 0 lost a ") &&
@@ -234,15 +237,22 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
       // The kernel's buffers do not take this message while nobody receives it.
       std::vector<float> data(size_t{16} << 20);
       const auto count = static_cast<int64_t>(data.size());
+      std::chrono::steady_clock::time_point aborted;
       std::jthread other_lane([&] {
         std::this_thread::sleep_for(300ms);
+        aborted = std::chrono::steady_clock::now();
         group->abort("disk full");
       });
       try {
         if (sends) group->send(data.data(), count, DType::kF32, 1, {"activation"}).wait();
         group->receive(data.data(), count, DType::kF32, 1, {"activation"}).wait();
       } catch (const Error&) {
+        const auto ended = std::chrono::steady_clock::now();
         rendezvous.exchange_text("noticed", "");
+        other_lane.join();
+        // The thread that watches the peers would also end the wait, with the same error, but only
+        // after two of its checks, which are a second apart.
+        require(ended - aborted < 1s, "abort() itself ends the wait");
         throw;
       }
     });
@@ -255,7 +265,7 @@ TEST_CASE("a broken communicator refuses further calls with the first reason") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) return stay_away(rendezvous);
-    notice(rendezvous, *group, 200ms, [&] {
+    require_failure_within(rendezvous, *group, 200ms, [&] {
       float data = 0;
       try {
         group->all_reduce(&data, 1, DType::kF32, ReduceOp::kSum, {"a"}).wait();

@@ -28,7 +28,7 @@ TEST_CASE("the culprit of each injected hang is named, with what it does") {
     const CommBackend backend = random() % 2 == 0 ? CommBackend::kSharedMemory : CommBackend::kGloo;
     hangs.push_back(draw_hang(random, i < kHangs ? static_cast<Hang>(i) : drawn, backend));
   }
-  const std::vector<std::string> wrong = wrongly_named(hangs, std::make_unique<HangDevice>);
+  const std::vector<std::string> wrong = find_naming_errors(hangs, std::make_unique<HangDevice>);
   CAPTURE(hangs.size() - wrong.size(), hangs.size(), wrong);
   REQUIRE(100 * wrong.size() <= hangs.size());
 }

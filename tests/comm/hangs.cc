@@ -78,11 +78,11 @@ class Member {
     if (now && rank_ == hang_.victim) first_failure_.injected = true;
     // The victim and rank 3 - victim use their two pairs in the opposite order, so all four wait in
     // a ring.
-    const bool turned = now && hang_.hang == Hang::kDeadlock &&
-                        (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
+    const bool reversed = now && hang_.hang == Hang::kDeadlock &&
+                          (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
     for (int place = 0; place < 3; ++place) {
       if (now && rank_ == hang_.victim && place == hang_.place && inject()) continue;
-      Communicator& group = place == 2 ? *world_ : (place == 0) != turned ? *tp_ : *dp_;
+      Communicator& group = place == 2 ? *world_ : (place == 0) != reversed ? *tp_ : *dp_;
       const bool longer =
           now && rank_ == hang_.victim && place == hang_.place && hang_.hang == Hang::kWrongSize;
       collective_of(step, place, group, 64 + step + (longer ? 1 : 0)).wait();
@@ -156,7 +156,7 @@ std::optional<std::string> naming_error(const HangCase& hang, const MakeHangDevi
 
 /// Returns the result of naming_error(). A try without a result is repeated with twice the limit,
 /// up to sixteen times the first limit.
-std::string verdict(HangCase hang, const MakeHangDevice& make_device) {
+std::string retried_naming_error(HangCase hang, const MakeHangDevice& make_device) {
   std::optional<std::string> found = naming_error(hang, make_device);
   for (int tries = 0; !found && tries < 4; ++tries) {
     hang.limit *= 2;
@@ -179,8 +179,8 @@ HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
   return drawn;
 }
 
-std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
-                                       const MakeHangDevice& make_device) {
+std::vector<std::string> find_naming_errors(const std::vector<HangCase>& hangs,
+                                            const MakeHangDevice& make_device) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::vector<std::string> wrong;
@@ -189,7 +189,7 @@ std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
   for (int worker = 0; worker < 4; ++worker)
     workers.emplace_back([&] {
       for (size_t i = next++; i < hangs.size(); i = next++) {
-        const std::string found = verdict(hangs[i], make_device);
+        const std::string found = retried_naming_error(hangs[i], make_device);
         const std::lock_guard lock(mutex);
         if (!found.empty()) wrong.push_back(found);
       }

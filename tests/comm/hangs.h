@@ -46,5 +46,5 @@ using MakeHangDevice = std::function<std::unique_ptr<HangDevice>()>;
 
 /// Runs each hang, some at the same time. Returns the messages of those whose culprit was not
 /// named.
-std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
-                                       const MakeHangDevice& make_device);
+std::vector<std::string> find_naming_errors(const std::vector<HangCase>& hangs,
+                                            const MakeHangDevice& make_device);

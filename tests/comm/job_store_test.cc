@@ -20,6 +20,8 @@
 #include "comm/listen_socket.h"
 #include "comm/rendezvous.h"
 #include "comm/rendezvous_file.h"
+#include "temporary_folder.h"
+#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -327,8 +329,8 @@ TEST_CASE(
 TEST_CASE(
     "ranks that no supervisor started meet by a file of their own, which is removed when they have "
     "met") {
-  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
-  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "run.rendezvous";
   // An earlier start has left a file behind, and another job has its own file.
   const auto left_over = std::make_unique<RendezvousFile>(
       path, RendezvousFileContent{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
@@ -349,14 +351,13 @@ TEST_CASE(
   for (std::thread& thread : threads) thread.join();
   REQUIRE(heard == std::vector<std::string>{"1", "2", "0"});
   REQUIRE_FALSE(std::filesystem::exists(path));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE(
     "a rendezvous file that others could have written, or that is something else, is left alone "
     "and refused") {
-  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
-  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "run.rendezvous";
   const RendezvousFileContent content{"job", "127.0.0.1", 4000, "a token of the test"};
   {
     const RendezvousFile file(path, content);
@@ -390,7 +391,6 @@ TEST_CASE(
   REQUIRE_THROWS_WITH(
       RendezvousFile::read(path),
       Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("each rank of a start is one process, with as many connections as it wants") {
@@ -468,8 +468,8 @@ TEST_CASE("two jobs with one token end with a message that names a rank that bot
 }
 
 TEST_CASE("a rank that may not read the rendezvous file, or reads another job's, says so") {
-  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
-  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "run.rendezvous";
   const RendezvousOptions options{
       .rank = 1, .world_size = 2, .timeout = 300ms, .rendezvous_file = path, .job = "slurm 7.0"};
   {
@@ -487,13 +487,12 @@ TEST_CASE("a rank that may not read the rendezvous file, or reads another job's,
         Catch::Contains("the rendezvous file must be a regular file of this user with mode 0600"));
     ::chmod(path.c_str(), 0600);
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE(
     "rank 0 leaves another job's rendezvous file alone, and notices when its own is replaced") {
-  char name[] = "/tmp/ftrun_rendezvous_XXXXXX";
-  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "run.rendezvous";
   const ServedStore served;
   const RendezvousOptions options{
       .rank = 0, .world_size = 2, .timeout = 20s, .rendezvous_file = path, .job = "slurm 7.0"};
@@ -508,14 +507,15 @@ TEST_CASE(
     REQUIRE_NOTHROW(live.check_ours());
   }
   std::string heard;
-  std::thread rank([&] {
+  std::jthread rank([&] {
     try {
       Rendezvous::connect(options);
     } catch (const Error& error) {
       heard = error.what();
     }
   });
-  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(1ms);
+  testing::await_that([&] { return std::filesystem::exists(path); },
+                      "rank 0 has written its rendezvous file");
   const RendezvousFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
   rank.join();
   REQUIRE(heard == cat(path,
@@ -523,7 +523,6 @@ TEST_CASE(
                        "ranks of this job had connected\n  "
                        "remedy: start one job at a time in an output_dir, or choose another"));
   REQUIRE(RendezvousFile::read(path)->job == "slurm 8.0");
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a value that is stored and being sent is counted once, until the last client has it") {

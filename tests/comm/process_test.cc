@@ -15,6 +15,7 @@
 #include "comm/listen_socket.h"
 #include "process_rank.h"
 #include "ranks.h"
+#include "temporary_folder.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>
@@ -42,8 +43,6 @@ class Ranks {
  public:
   Ranks(int world_size, const std::string& backend, int timeout_ms, const std::string& scenario,
         const FileLimit& limit = {}) {
-    char name[] = "/tmp/ftrun_comm_XXXXXX";
-    folder_ = ::mkdtemp(name);
     const int port = free_port();
     for (int rank = 0; rank < world_size; ++rank)
       pids_.push_back(
@@ -54,7 +53,6 @@ class Ranks {
     for (const pid_t pid : pids_) {
       if (pid > 0 && ::kill(pid, SIGKILL) == 0) ::waitpid(pid, nullptr, 0);
     }
-    [[maybe_unused]] const int done = std::system(("rm -rf " + folder_).c_str());
   }
 
   pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
@@ -101,9 +99,9 @@ class Ranks {
     std::fflush(nullptr);
     ::_exit(code);
   }
-  std::string output_path(int rank) const { return cat(folder_, "/", rank); }
+  std::string output_path(int rank) const { return folder_ / std::to_string(rank); }
 
-  std::string folder_;
+  const testing::TemporaryFolder folder_;
   std::vector<pid_t> pids_;
 };
 

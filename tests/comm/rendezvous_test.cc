@@ -238,8 +238,8 @@ GroupUse group_use_of(int world_size) {
 }
 
 /// Returns the error of a rank that exchanges a text; "" if it gets all texts.
-std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text,
-                     WaitPolicy patience = WaitPolicy::kWhileAlive) {
+std::string exchange_error(Rendezvous& rendezvous, const std::string& key, const std::string& text,
+                           WaitPolicy patience = WaitPolicy::kWhileAlive) {
   try {
     rendezvous.exchange_text(key, text, patience);
     return "";
@@ -300,7 +300,7 @@ TEST_CASE(
   const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
     heard[static_cast<size_t>(rendezvous.rank())] =
-        heard_in(rendezvous, long_key(false), std::string(bytes, 'x'));
+        exchange_error(rendezvous, long_key(false), std::string(bytes, 'x'));
     const auto next = rendezvous.exchange_text(long_key(false), cat(rendezvous.rank()));
     require(next == std::vector<std::string>{"0", "1", "2"}, "they go on together");
   });
@@ -316,7 +316,7 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
   const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
     heard[static_cast<size_t>(rendezvous.rank())] =
-        heard_in(rendezvous, long_key(true), std::string(bytes, 'x'));
+        exchange_error(rendezvous, long_key(true), std::string(bytes, 'x'));
   });
   REQUIRE(failures == std::vector<std::string>(3));
   for (const std::string& each : heard)
@@ -325,11 +325,11 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
 
 TEST_CASE("ranks that arrive after the first one gave up learn it, and do not wait for it") {
   auto all = Rendezvous::in_process(3, 300ms, 20ms);
-  const std::string first = heard_in(*all[0], "program", "x", WaitPolicy::kTimeout);
+  const std::string first = exchange_error(*all[0], "program", "x", WaitPolicy::kTimeout);
   CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
                         Catch::EndsWith("s for \"program\": ranks 1, 2 did not arrive in time"));
   for (const size_t rank : {size_t{1}, size_t{2}})
-    REQUIRE(heard_in(*all[rank], "program", "x") == first);
+    REQUIRE(exchange_error(*all[rank], "program", "x") == first);
 }
 
 TEST_CASE(
@@ -341,11 +341,11 @@ TEST_CASE(
     std::this_thread::sleep_for(800ms);
     all[0]->exchange_text("program", "a");
   });
-  const std::string heard = heard_in(*all[1], "program", "b", WaitPolicy::kTimeout);
+  const std::string heard = exchange_error(*all[1], "program", "b", WaitPolicy::kTimeout);
   first.join();
   REQUIRE(heard.empty());
   write_text_of(*all[0], "export", 0);
-  CHECK_THAT(heard_in(*all[1], "export", "b", WaitPolicy::kTimeout),
+  CHECK_THAT(exchange_error(*all[1], "export", "b", WaitPolicy::kTimeout),
              Catch::EndsWith("s for \"export\": rank 0 has not finished collecting the replies"));
 }
 
@@ -356,7 +356,7 @@ TEST_CASE("ranks that have come since a list of absent ranks was made are not ta
     if (rank != 5) write_text_of(*all[0], "program", rank);
   report_absent(*all[0], "program", "7");
   all[0].reset();  // rank 7 is still alive
-  CHECK_THAT(heard_in(*all[5], "program", "x"),
+  CHECK_THAT(exchange_error(*all[5], "program", "x"),
              Catch::EndsWith("s for \"program\": rank 0 has not finished collecting the replies"));
 }
 

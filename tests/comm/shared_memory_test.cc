@@ -11,9 +11,9 @@
 #include <cstring>
 #include <vector>
 
-#include "../base/temporary_folder.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -76,7 +76,7 @@ TEST_CASE("dropping a range of a peer's memory also drops the pages that the ker
 TEST_CASE("a pipe or another file that has the number of a peer's freed memory is not opened") {
   const testing::TemporaryFolder folder;
   const bool pipe = GENERATE(true, false);
-  const std::string path = folder.file("other");
+  const std::string path = folder / "other";
   REQUIRE((pipe ? ::mkfifo(path.c_str(), 0600)
                 : ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600))) == 0);
   const OwnedFd other(::open(path.c_str(), O_RDWR | O_CLOEXEC));

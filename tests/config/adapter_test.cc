@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
@@ -9,6 +7,7 @@
 #include "config/peft_config.h"
 #include "config/resolve.h"
 #include "config/serving_limits.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -28,19 +27,6 @@ std::string errors(const std::string& text) {
     if (problem.severity == Severity::kError) all += problem.message + "\n";
   return all;
 }
-
-/// A folder with an adapter_config.json.
-struct Folder {
-  explicit Folder(const std::string& text) {
-    static int made = 0;
-    path = std::filesystem::temp_directory_path() /
-           cat("ftrun-adapter-test-", ::getpid(), "-", ++made);
-    std::filesystem::create_directories(path);
-    std::ofstream(path / "adapter_config.json") << text;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 TEST_CASE("an adapter section without a type is LoRA; type none, or no section, is no adapter") {
   CHECK(read("adapter: {r: 4}").type == AdapterType::kLora);
@@ -157,7 +143,8 @@ TEST_CASE("a share that drops everything is refused") {
 TEST_CASE(
     "PEFT's own file is taken in place of the section, with the folder from which to continue") {
   // PEFT 0.21.2 writes the file in this form, with every key, sorted.
-  const Folder folder(R"({
+  const testing::TemporaryFolder folder;
+  folder.write("adapter_config.json", R"({
   "alora_invocation_tokens": null, "alpha_pattern": {"v_proj": 3}, "arrow_config": null,
   "auto_mapping": null,
   "base_model_name_or_path": "base", "bias": "lora_only", "corda_config": null,
@@ -175,9 +162,9 @@ TEST_CASE(
   "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
   "use_bdlora": null, "use_dora": false,
   "use_qalora": false, "use_rslora": true, "velora_config": null})");
-  const AdapterConfig adapter = read(cat("adapter: ", folder.path.string()));
+  const AdapterConfig adapter = read(cat("adapter: ", folder.path()));
   CHECK(adapter.type == AdapterType::kLora);
-  CHECK(adapter.path == folder.path.string());
+  CHECK(adapter.path == folder.path());
   CHECK(adapter.r == 8);
   CHECK(adapter.lora_alpha == 16);
   CHECK(adapter.lora_dropout == 0.05);
@@ -185,7 +172,8 @@ TEST_CASE(
   CHECK(adapter.use_rslora);
   CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
-  const Folder foreign(R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
+  const testing::TemporaryFolder foreign;
+  foreign.write("adapter_config.json", R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
   CHECK(errors(cat("adapter: ", foreign.path.string())) ==
         "adapter.path: not a key of PEFT's adapter_config.json\nadapter.target_pattern: not a key "
         "of PEFT's adapter_config.json\n");
@@ -207,8 +195,9 @@ TEST_CASE("a config written for PEFT reads back as the same adapter") {
         "use_dora: true}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);
-    const Folder folder(peft_config(adapter, {.name = {"base", ""}}));
-    AdapterConfig again = read(cat("adapter: ", folder.path.string()));
+    const testing::TemporaryFolder folder;
+    folder.write("adapter_config.json", peft_config(adapter, {.name = {"base", ""}}));
+    AdapterConfig again = read(cat("adapter: ", folder.path()));
     again.path = "";
     CHECK(again == adapter);
   }

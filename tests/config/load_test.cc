@@ -13,6 +13,7 @@
 #include "config/suggest.h"
 #include "helpers.h"
 #include "source_paths.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -162,14 +163,13 @@ TEST_CASE("no key that config.yaml and run.json hold is a secret's") {
 TEST_CASE("an existing path is not read as a list or map, whatever it begins with") {
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path();
-  const fs::path folder = fs::temp_directory_path() / cat("ftrun-load-", ::getpid());
+  const testing::TemporaryFolder folder;
   fs::create_directories(folder / "[v2] run");
   fs::create_directories(folder / "{x}");
-  fs::current_path(folder);
+  fs::current_path(folder.path());
   const LoadResult loaded =
       load_config({}, {"output_dir=[v2] run/out", "model.path={x}", "data.train=[a, b]"});
   fs::current_path(before);
-  fs::remove_all(folder);
   REQUIRE(texts(loaded.problems) == Lines{});
   REQUIRE(loaded.written.get<std::string>("output_dir") == "[v2] run/out");
   REQUIRE(loaded.written.get<std::string>("model.path") == "{x}");

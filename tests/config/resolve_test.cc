@@ -1,13 +1,12 @@
 #include "config/resolve.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <functional>
 #include <set>
 
 #include "base/error.h"
 #include "helpers.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -231,14 +230,13 @@ TEST_CASE("characters that only a shell expands are refused in paths") {
   CHECK(first("output_dir: runs~/$x\n").find("does not expand") == std::string::npos);
   // If the path exists, it is used literally.
   namespace fs = std::filesystem;
-  const fs::path before = fs::current_path(),
-                 folder = fs::temp_directory_path() / cat("ftrun-resolve-", ::getpid());
+  const fs::path before = fs::current_path();
+  const testing::TemporaryFolder folder;
   fs::create_directories(folder / "$models");
-  fs::current_path(folder);
+  fs::current_path(folder.path());
   const std::string there = first("model: {path: $models}\ndata: {train: $models/train}\n"),
                     not_there = first("model: {path: $models/x}\n");
   fs::current_path(before);
-  fs::remove_all(folder);
   CHECK(there.find("does not expand") == std::string::npos);
   CHECK(not_there.find("model.path: $models/x: ftrun does not expand variables") !=
         std::string::npos);

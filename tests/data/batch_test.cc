@@ -33,7 +33,7 @@ Batch batch_of(const SequenceSet& sequences, const std::vector<int64_t>& numbers
 TEST_CASE(
     "a sequence of the concat packing has labels shifted by one, and attention over all of it",
     "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(9))}, {.sequence_length = 4});
   const Batch batch = batch_of(sequences, {1, 0});
   REQUIRE(batch.tokens == Ids{4, 5, 6, 7, 0, 1, 2, 3});
@@ -45,10 +45,10 @@ TEST_CASE(
 
 TEST_CASE("packed documents attend within themselves and have padding that does not count",
           "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("x.bin", raw_u16({10, 11, 12, 20, 21, 30, 31, 32}));
   folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
-  const SequenceSet sequences({folder.file("x")},
+  const SequenceSet sequences({folder / "x"},
                               {.sequence_length = 6, .packing = SequencePacking::kDocuments});
   const Batch batch = batch_of(sequences, {0});
   REQUIRE(batch.tokens == Ids{10, 11, 20, 30, 31, 0});
@@ -59,7 +59,7 @@ TEST_CASE("packed documents attend within themselves and have padding that does 
 }
 
 TEST_CASE("JSONL labels are shifted together with their tokens", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("d.jsonl", R"({"input_ids":[1,2,3,4],"labels":[-100,-100,3,9]})")},
       {.sequence_length = 5, .packing = SequencePacking::kNone});
@@ -71,63 +71,63 @@ TEST_CASE("JSONL labels are shifted together with their tokens", "[batch]") {
 }
 
 TEST_CASE("an id outside the model's rows is refused with file, sequence and offset", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int> ids(40, 7);
   ids[22] = 50300;
   const std::string path = folder.write("train.bin", raw_u16(ids));
   const SequenceSet sequences({path}, {.sequence_length = 8});
   const std::string remedy = "\n  remedy: prepare the data with this model's own tokenizer";
-  REQUIRE(error_of([&] { batch_of(sequences, {0, 1, 3}, 49152); }).empty());
-  REQUIRE(error_of([&] { batch_of(sequences, {2}, 49152); }) ==
+  REQUIRE(error_text_of([&] { batch_of(sequences, {0, 1, 3}, 49152); }).empty());
+  REQUIRE(error_text_of([&] { batch_of(sequences, {2}, 49152); }) ==
           path +
               ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's 49152 rows" +
               remedy);
-  REQUIRE(error_of([&] { batch_of(sequences, {2}, 50301); }).empty());
-  REQUIRE(error_of([&] { batch_of(sequences, {2}, 50300); }) ==
+  REQUIRE(error_text_of([&] { batch_of(sequences, {2}, 50301); }).empty());
+  REQUIRE(error_text_of([&] { batch_of(sequences, {2}, 50300); }) ==
           path +
               ": sequence 2, token 6 (file offset 44): id 50300 is outside the model's 50300 rows" +
               remedy);
 }
 
 TEST_CASE("an id that occurs only as a label is checked", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", raw_u16({1, 2, 3, 4, 900}));
   const SequenceSet sequences({path}, {.sequence_length = 4});
-  REQUIRE(error_of([&] { batch_of(sequences, {0}, 100); }) ==
+  REQUIRE(error_text_of([&] { batch_of(sequences, {0}, 100); }) ==
           path +
               ": sequence 0, token 4 (file offset 8): id 900 is outside the model's 100 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
   const std::string lines = folder.write(
       "d.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[-100,700]}\n");
   const SequenceSet masked({lines}, {.sequence_length = 4, .packing = SequencePacking::kNone});
-  REQUIRE(error_of([&] { batch_of(masked, {1}, 100); }) ==
+  REQUIRE(error_text_of([&] { batch_of(masked, {1}, 100); }) ==
           lines +
               ": sequence 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
               "rows\n  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   MegatronIndex index({3}, 8);
   index.code = 5;
   folder.write("x.idx", index.bytes());
   const std::string path = folder.write("x.bin", bytes_of<int64_t>({1, int64_t{1} << 40, 2}));
   const SequenceSet sequences({path}, {.sequence_length = 2});
   REQUIRE(
-      error_of([&] { batch_of(sequences, {0}); }) ==
+      error_text_of([&] { batch_of(sequences, {0}); }) ==
       path +
           ": sequence 0, token 1 (file offset 8): id 1099511627776 is outside the model's 50000 "
           "rows\n  remedy: prepare the data with this model's own tokenizer");
   folder.write("x.bin", bytes_of<int64_t>({1, 2, -100}));
   const SequenceSet negative({path}, {.sequence_length = 2});
-  REQUIRE(error_of([&] { batch_of(negative, {0}); }) ==
+  REQUIRE(error_text_of([&] { batch_of(negative, {0}); }) ==
           path +
               ": sequence 0, token 2 (file offset 16): id -100 is outside the model's 50000 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("every rank knows the counted tokens of the global batch by itself", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int32_t> lengths;
   std::vector<int> trained;
   uint32_t state = 9;
@@ -142,7 +142,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
   folder.write("x.mask", mask_bytes(trained));
   for (const auto packing :
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-    const SequenceSet sequences({folder.file("x")}, {.sequence_length = 16, .packing = packing});
+    const SequenceSet sequences({folder / "x"}, {.sequence_length = 16, .packing = packing});
     for (const int64_t ranks : {1, 2, 3, 4}) {
       for (int64_t step = 0; step < 5; ++step) {
         int64_t sum = 0;
@@ -172,7 +172,7 @@ TEST_CASE(
     "micro-batches "
     "share a position",
     "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(300))},
                               {.sequence_length = 8});
   for (const int64_t step : {0, 3}) {
@@ -189,7 +189,7 @@ TEST_CASE(
 }
 
 TEST_CASE("without a mask, packing concat counts tokens without reading the data", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(100))},
                               {.sequence_length = 8});
   StepReader reader(sequences, {.micro_batch_size = 2, .micro_batches = 3, .ranks = 5}, 4,
@@ -202,13 +202,13 @@ TEST_CASE("without a mask, packing concat counts tokens without reading the data
 }
 
 TEST_CASE("the global batch has the same tokens for any number of ranks", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("x.bin", counting_u16(3000));
   std::vector<int32_t> lengths(100, 30);
   folder.write("x.idx", MegatronIndex(lengths).bytes());
   for (const auto packing :
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-    const SequenceSet sequences({folder.file("x")}, {.sequence_length = 64, .packing = packing});
+    const SequenceSet sequences({folder / "x"}, {.sequence_length = 64, .packing = packing});
     const auto tokens_of_step = [&](int64_t ranks, int64_t step) {
       std::vector<int32_t> all;
       for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -231,7 +231,7 @@ TEST_CASE(
     "without shuffling, the micro-batches of a rank have the sequences that other trainers give "
     "them",
     "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
                               {.sequence_length = 4});
   StepReader reader(sequences, {.micro_batch_size = 2, .micro_batches = 2, .ranks = 2}, 1,
@@ -245,7 +245,7 @@ TEST_CASE(
 
 TEST_CASE("validation distributes the first sequences over ranks and fills up with padding",
           "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
                               {.sequence_length = 4});
   int64_t counted = 0;
@@ -274,7 +274,7 @@ TEST_CASE("validation distributes the first sequences over ranks and fills up wi
 
 TEST_CASE("validation reads the same sequences with several micro-batches in a pass as with one",
           "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
                               {.sequence_length = 4});
   for (int64_t rank = 0; rank < 2; ++rank) {
@@ -300,7 +300,7 @@ TEST_CASE("validation reads the same sequences with several micro-batches in a p
 }
 
 TEST_CASE("a number of epochs becomes a whole number of steps", "[batch]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(41))},
                               {.sequence_length = 4});
   REQUIRE(sequences.steps_for_epochs(1, 4) == 3);

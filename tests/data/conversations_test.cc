@@ -11,20 +11,20 @@ namespace ftrun {
 namespace {
 
 /// Writes only the .json of a data set; returns the data set's path.
-std::string described(const testing::TempFolder& folder, const std::string& name, int64_t trained,
-                      std::optional<int64_t> conversations) {
+std::string described(const testing::TemporaryFolder& folder, const std::string& name,
+                      int64_t trained, std::optional<int64_t> conversations) {
   Sidecar side;
   side.statistics = {
       .tokens = 10, .documents = 2, .trained_tokens = trained, .min_id = 0, .max_id = 5};
   side.conversations = conversations;
   folder.write(name + ".json", sidecar_text(side));
-  return folder.file(name);
+  return folder / name;
 }
 
 }  // namespace
 
 TEST_CASE("the counts of prepare_data.py say whether a data set holds conversations") {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string chats = described(folder, "chats", 10, 2),
                     text = described(folder, "text", 4, 0);
   CHECK(holds_conversations({chats}));
@@ -37,13 +37,13 @@ TEST_CASE("the counts of prepare_data.py say whether a data set holds conversati
 TEST_CASE(
     "without the counts of prepare_data.py, a data set holds conversations if it has tokens that "
     "are not trained on") {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   CHECK(holds_conversations({described(folder, "older", 4, {})}));
   CHECK_FALSE(holds_conversations({described(folder, "older-text", 10, {})}));
   folder.write("raw.bin", "");
-  CHECK_FALSE(holds_conversations({folder.file("raw.bin")}));
+  CHECK_FALSE(holds_conversations({folder / "raw.bin"}));
   folder.write("raw.mask", "");
-  CHECK(holds_conversations({folder.file("raw.bin")}));
+  CHECK(holds_conversations({folder / "raw.bin"}));
   const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})";
   CHECK(holds_conversations({folder.write("a.jsonl", masked + "\n")}));
   CHECK_FALSE(holds_conversations({folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n")}));
@@ -52,7 +52,7 @@ TEST_CASE(
 TEST_CASE(
     "a JSONL file is recognized as its reader reads it: after a byte order mark and blank lines, "
     "by data.format and by prefix") {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})", mark = "\xEF\xBB\xBF";
   CHECK(holds_conversations({folder.write("mark.jsonl", mark + masked + "\n")}));
   CHECK(holds_conversations({folder.write("blank.jsonl", "\n \t\r\n" + masked)}));
@@ -63,16 +63,16 @@ TEST_CASE(
     CHECK(holds_conversations({path}, DataFormat::kJsonl));
     CHECK_FALSE(holds_conversations({path}));  // the reader refuses it as well
   }
-  CHECK(holds_conversations({folder.file("mark")}));
+  CHECK(holds_conversations({folder / "mark"}));
 }
 
 TEST_CASE("a prefix with a dot names the files of its own data set") {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   described(folder, "chats", 10, 0);  // for other data
   folder.write("chats.v1.bin", "");
-  CHECK_FALSE(holds_conversations({folder.file("chats.v1")}));
+  CHECK_FALSE(holds_conversations({folder / "chats.v1"}));
   folder.write("chats.v1.mask", "");
-  CHECK(holds_conversations({folder.file("chats.v1")}));
+  CHECK(holds_conversations({folder / "chats.v1"}));
   Sidecar side;
   side.statistics = {
       .tokens = 100, .documents = 2, .trained_tokens = 100, .min_id = 0, .max_id = 5};
@@ -80,34 +80,34 @@ TEST_CASE("a prefix with a dot names the files of its own data set") {
   side.longest_conversation = 66;
   folder.write("chats.v2.json", sidecar_text(side));
   folder.write("chats.v2.bin", "");
-  CHECK(holds_conversations({folder.file("chats.v2")}));
+  CHECK(holds_conversations({folder / "chats.v2"}));
   SequenceSetOptions options;
   options.packing = SequencePacking::kDocuments;
   options.sequence_length = 8;
-  CHECK(too_long_conversations({folder.file("chats.v1")}, options).empty());
-  const std::vector<Error> errors = too_long_conversations({folder.file("chats.v2")}, options);
+  CHECK(too_long_conversations({folder / "chats.v1"}, options).empty());
+  const std::vector<Error> errors = too_long_conversations({folder / "chats.v2"}, options);
   REQUIRE(errors.size() == 1);
-  CHECK(errors.front().message().find(folder.file("chats.v2.bin") +
+  CHECK(errors.front().message().find(folder / "chats.v2.bin" +
                                       ": its longest conversation has 66 tokens") == 0);
 }
 
 TEST_CASE("a data set that cannot be read holds no conversations") {
-  const testing::TempFolder folder;
-  CHECK_FALSE(holds_conversations({folder.file("missing")}));
-  CHECK_FALSE(holds_conversations({folder.file("*.bin")}));
+  const testing::TemporaryFolder folder;
+  CHECK_FALSE(holds_conversations({folder / "missing"}));
+  CHECK_FALSE(holds_conversations({folder / "*.bin"}));
   folder.write("broken.json", R"({"format": "ftrun-data", "version": 7})");
-  CHECK_FALSE(holds_conversations({folder.file("broken.bin")}));
+  CHECK_FALSE(holds_conversations({folder / "broken.bin"}));
 }
 
 TEST_CASE(
     "conversations longer than a sequence are refused by packings that keep documents apart") {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   Sidecar side;
   side.statistics = {.tokens = 100, .documents = 2, .trained_tokens = 50, .min_id = 0, .max_id = 5};
   side.conversations = 2;
   side.longest_conversation = 66;
   folder.write("chats.json", sidecar_text(side));
-  const std::string chats = folder.file("chats.bin");
+  const std::string chats = folder / "chats.bin";
   SequenceSetOptions options;
   options.packing = SequencePacking::kDocuments;
   const auto errors = [&](int64_t length, SequencePacking packing) {

@@ -34,7 +34,7 @@ void record(const TokenDataset& data, const std::string& path) {
 }
 
 /// Writes a pair with a mask: 40 tokens with ids 5 to 44, half of them trained. Returns its path.
-std::string write_pair(const TempFolder& folder) {
+std::string write_pair(const TemporaryFolder& folder) {
   std::vector<int> ids, trained;
   for (int i = 0; i < 40; ++i) {
     ids.push_back(i + 5);
@@ -53,7 +53,7 @@ void touch(const std::string& path) {
 }  // namespace
 
 TEST_CASE("a computed fingerprint counts and hashes every file", "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   const auto found = compute_fingerprint(data, kHashAll);
@@ -72,27 +72,26 @@ TEST_CASE("a computed fingerprint counts and hashes every file", "[fingerprint]"
 }
 
 TEST_CASE("the fingerprint follows from the content, not from names and folders", "[fingerprint]") {
-  TempFolder a, b;
+  TemporaryFolder a, b;
   write_pair(a);
   write_pair(b);
   for (const char* extension : {".bin", ".idx", ".mask"})
-    std::filesystem::rename(b.file(std::string("x") + extension),
-                            b.file(std::string("y") + extension));
-  const TokenDataset one({a.file("x")}, {}), two({b.file("y")}, {});
+    std::filesystem::rename(b / (std::string("x") + extension), b / (std::string("y") + extension));
+  const TokenDataset one({a / "x"}, {}), two({b / "y"}, {});
   const std::string digest = compute_fingerprint(one, kHashAll)->digest;
   REQUIRE(compute_fingerprint(two, kHashAll)->digest == digest);
-  std::string bytes = read_file(b.file("y.bin"));
+  std::string bytes = read_file(b / "y.bin");
   bytes[7] ^= 1;
   b.write("y.bin", bytes);
-  REQUIRE(compute_fingerprint(TokenDataset({b.file("y")}, {}), kHashAll)->digest != digest);
+  REQUIRE(compute_fingerprint(TokenDataset({b / "y"}, {}), kHashAll)->digest != digest);
 }
 
 TEST_CASE("an up-to-date sidecar is used, a stale one is not", "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   REQUIRE_FALSE(recorded_fingerprint(data).has_value());
-  record(data, folder.file("x.json"));
+  record(data, folder / "x.json");
   const auto recorded = recorded_fingerprint(data);
   REQUIRE(recorded->origin == "recorded by prepare_data.py");
   REQUIRE(recorded->digest == compute_fingerprint(data, kHashAll)->digest);
@@ -107,16 +106,16 @@ TEST_CASE("an up-to-date sidecar is used, a stale one is not", "[fingerprint]") 
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
   SECTION("one more file: not used") {
-    const std::string mask = read_file(folder.file("x.mask"));
-    for (const char* name : {"x.mask", "x.json"}) std::filesystem::remove(folder.file(name));
-    record(TokenDataset({path}, {}), folder.file("x.json"));
+    const std::string mask = read_file(folder / "x.mask");
+    for (const char* name : {"x.mask", "x.json"}) std::filesystem::remove(folder / name);
+    record(TokenDataset({path}, {}), folder / "x.json");
     folder.write("x.mask", mask);
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
 }
 
 TEST_CASE("raw data in a .json next to a data file is not read as a sidecar", "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   std::string raw = "[";
   for (int i = 0; i < 60'000; ++i) raw += "{\"text\": \"hello\"},\n";
@@ -130,11 +129,11 @@ TEST_CASE("raw data in a .json next to a data file is not read as a sidecar", "[
 
 TEST_CASE("a large sidecar is recognized by its beginning, and one above the limit is refused",
           "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
-  record(data, folder.file("x.json"));
-  const std::string text = read_file(folder.file("x.json"));
+  record(data, folder / "x.json");
+  const std::string text = read_file(folder / "x.json");
   // A sidecar may be large because it names a hundred thousand inputs.
   folder.write("x.json", text + std::string(2 << 20, ' '));
   REQUIRE(read_sidecar(path).has_value());
@@ -143,13 +142,13 @@ TEST_CASE("a large sidecar is recognized by its beginning, and one above the lim
   folder.write("x.json", std::string(4096, ' ') + text + std::string(1 << 20, ' '));
   REQUIRE_FALSE(read_sidecar(path).has_value());
   folder.write("x.json", text);
-  std::filesystem::resize_file(folder.file("x.json"), 65 << 20);
+  std::filesystem::resize_file(folder / "x.json", 65 << 20);
   REQUIRE_THROWS_WITH(read_sidecar(path),
                       Catch::Contains("x.json: is 65.00 MiB, larger than the limit of 64.00 MiB"));
 }
 
 TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused", "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   for (const char* other :
@@ -158,14 +157,14 @@ TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused",
     REQUIRE_FALSE(recorded_fingerprint(data).has_value());
   }
   const auto refused = [&](const std::string& key, const nlohmann::json& value) {
-    std::filesystem::remove(folder.file("x.json"));
-    record(data, folder.file("x.json"));
-    auto object = nlohmann::json::parse(read_file(folder.file("x.json")));
+    std::filesystem::remove(folder / "x.json");
+    record(data, folder / "x.json");
+    auto object = nlohmann::json::parse(read_file(folder / "x.json"));
     object[nlohmann::json::json_pointer(key)] = value;
     folder.write("x.json", object.dump());
-    return error_of([&] { recorded_fingerprint(data); });
+    return error_text_of([&] { recorded_fingerprint(data); });
   };
-  const std::string json = folder.file("x.json"),
+  const std::string json = folder / "x.json",
                     remedy =
                         "\n  remedy: write the data again with scripts/prepare_data.py, or remove "
                         "this file";
@@ -181,8 +180,8 @@ TEST_CASE("a .json of another program is ignored, a damaged sidecar is refused",
 }
 
 TEST_CASE("an unrecorded fingerprint is computed in the background and cached", "[fingerprint]") {
-  TempFolder folder;
-  const std::string path = write_pair(folder), cache = folder.file("run-data.json");
+  TemporaryFolder folder;
+  const std::string path = write_pair(folder), cache = folder / "run-data.json";
   const TokenDataset data({path}, {});
   std::string digest;
   {
@@ -213,35 +212,34 @@ TEST_CASE("an unrecorded fingerprint is computed in the background and cached", 
     REQUIRE(again.wait().digest == digest);
   }
   SECTION("a recorded fingerprint needs no thread and no cache") {
-    record(data, folder.file("x.json"));
+    record(data, folder / "x.json");
     FingerprintJob job(data, "");
     REQUIRE(job.result()->origin == "recorded by prepare_data.py");
   }
 }
 
 TEST_CASE("data that an interrupted prepare_data.py was moving are refused", "[fingerprint]") {
-  const TempFolder folder;
-  const std::string path = folder.file("train.bin");
+  const TemporaryFolder folder;
+  const std::string path = folder / "train.bin";
   std::ofstream(path) << "ab";
   folder.write("train.json", R"({"format": "ftrun-data-unfinished", "version": 1, "files": []})");
-  const std::string message = error_of([&] { TokenDataset({path}, {}); });
-  REQUIRE(message.find(folder.file("train.json") + ": prepare_data.py was stopped while it moved "
-                                                   "its files here: old and new may be mixed") ==
-          0);
+  const std::string message = error_text_of([&] { TokenDataset({path}, {}); });
+  REQUIRE(message.find(folder / "train.json" + ": prepare_data.py was stopped while it moved "
+                                               "its files here: old and new may be mixed") == 0);
 }
 
 TEST_CASE("canceling a fingerprint does not wait for it", "[fingerprint]") {
-  TempFolder folder;
-  const std::string path = folder.file("train.bin");
+  TemporaryFolder folder;
+  const std::string path = folder / "train.bin";
   { std::ofstream file(path); }
   std::filesystem::resize_file(path, int64_t{4} << 30);  // sparse
   const TokenDataset data({path}, {.dtype = DType::kU16});
-  { FingerprintJob job(data, folder.file("cache.json")); }
-  REQUIRE_FALSE(std::filesystem::exists(folder.file("cache.json")));
+  { FingerprintJob job(data, folder / "cache.json"); }
+  REQUIRE_FALSE(std::filesystem::exists(folder / "cache.json"));
 }
 
 TEST_CASE("a fingerprint whose data do not answer is left behind", "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   // The thread that is left behind uses these data until it ends.
   static const auto* const data = new TokenDataset({write_pair(folder)}, {});
   // The thread cannot allocate memory, as if its file did not answer.
@@ -253,21 +251,21 @@ TEST_CASE("a fingerprint whose data do not answer is left behind", "[fingerprint
 }
 
 TEST_CASE("recorded ids outside the model are refused before the first step", "[fingerprint]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   refuse_recorded_ids(data, 10);  // nothing is recorded, so the loader checks later
-  record(data, folder.file("x.json"));
+  record(data, folder / "x.json");
   refuse_recorded_ids(data, 45);
-  REQUIRE(error_of([&] { refuse_recorded_ids(data, 44); }) ==
-          path + ": its largest token id is 44 (as " + folder.file("x.json") +
+  REQUIRE(error_text_of([&] { refuse_recorded_ids(data, 44); }) ==
+          path + ": its largest token id is 44 (as " + folder / "x.json" +
               " recorded), outside the model's 44 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
   // `ftrun check` finds the ids without reading the data.
   REQUIRE(check_headers({path}, {}, 45).empty());
   REQUIRE(check_headers({path}, {}, std::nullopt).empty());
   REQUIRE(check_headers({path}, {}, 44).at(0).message() ==
-          path + ": its largest token id is 44 (as " + folder.file("x.json") +
+          path + ": its largest token id is 44 (as " + folder / "x.json" +
               " recorded), outside the model's 44 rows");
 }
 
@@ -275,19 +273,19 @@ TEST_CASE(
     "the first document of a large JSONL file is checked, at the position where its reader finds "
     "it",
     "[check]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string rest((1 << 20) + 1, ' '), good = R"({"input_ids": [1]})", mark = "\xEF\xBB\xBF";
   REQUIRE(check_headers({folder.write("a.jsonl", "\n\n" + good + "\n" + rest)}, {}, std::nullopt)
               .empty());
   REQUIRE(check_headers({folder.write("b.jsonl", mark + good + "\n" + rest)}, {}, std::nullopt)
               .empty());
   folder.write("c.jsonl", mark + "\n{}\n" + rest);
-  REQUIRE(check_headers({folder.file("c")}, {}, std::nullopt).at(0).message() ==
-          folder.file("c.jsonl") + ":2: has no \"input_ids\"");
+  REQUIRE(check_headers({folder / "c"}, {}, std::nullopt).at(0).message() ==
+          folder / "c.jsonl" + ":2: has no \"input_ids\"");
 }
 
 TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const DataReport good = check_dataset({path}, {.sequence_length = 8}, 100);
   REQUIRE(good.problems.empty());
@@ -329,7 +327,7 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
 }
 
 TEST_CASE("a check warns of documents that are skipped", "[check]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   // Documents 0-3 and 7-9 have no label that counts, 4-6 have two.
   const std::string path = folder.write("x.bin", raw_u16({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
   folder.write("x.idx", MegatronIndex({4, 3, 3}).bytes());
@@ -351,25 +349,25 @@ TEST_CASE("a check warns of documents that are skipped", "[check]") {
 }
 
 TEST_CASE("a check of damaged data reports the damage and does not throw", "[check]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   folder.write("x.mask", "short");
   const DataReport report = check_dataset({path}, {.sequence_length = 8}, 100);
   REQUIRE(report.problems == std::vector<std::string>{
-                                 folder.file("x.mask") +
+                                 folder / "x.mask" +
                                  ": a mask file begins with a header of 24 bytes, this file has 5\n"
                                  "  remedy: write the mask again with scripts/prepare_data.py, or "
                                  "remove it to train on every token"});
 }
 
 TEST_CASE("a data set is described in text", "[check]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = write_pair(folder);
   REQUIRE(
       describe_dataset(path) ==
       path + "\n  format     Megatron .bin/.idx, uint16\n  file       " + path +
-          " (tokens, 80 B)\n  file       " + folder.file("x.idx") +
-          " (index, 82 B)\n  file       " + folder.file("x.mask") +
+          " (tokens, 80 B)\n  file       " + folder / "x.idx" + " (index, 82 B)\n  file       " +
+          folder / "x.mask" +
           " (mask, 29 B)\n  tokens     40\n  documents  2 (shortest 20, mean 20, longest 20 "
           "tokens)\n  loss mask  20 of 40 tokens count (50%)\n  first ids  5 6 7 8 9 10 11 12 13 "
           "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py next to "
@@ -378,19 +376,19 @@ TEST_CASE("a data set is described in text", "[check]") {
 
 TEST_CASE("a missing mask or index that the sidecar lists is reported", "[fingerprint]") {
   for (const std::string lost : {"mask", "idx"}) {
-    TempFolder folder;
+    TemporaryFolder folder;
     const std::string path = write_pair(folder);
-    record(TokenDataset({path}, {}), folder.file("x.json"));
+    record(TokenDataset({path}, {}), folder / "x.json");
     REQUIRE(TokenDataset({path}, {}).files().size() == 1);
-    std::filesystem::remove(folder.file("x." + lost));
-    for (const std::string& name : {path, folder.file("x")})
+    std::filesystem::remove(folder / ("x." + lost));
+    for (const std::string& name : {path, folder / "x"})
       REQUIRE_THROWS_WITH(
           TokenDataset({name}, {}),
           path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " +
-              folder.file("x." + lost) + ", does not exist, although " + folder.file("x.json") +
+              folder / ("x." + lost) + ", does not exist, although " + folder / "x.json" +
               " lists it\n  remedy: restore it; if the data no longer has one, remove " +
-              folder.file("x.json"));
-    std::filesystem::remove(folder.file("x.json"));
+              folder / "x.json");
+    std::filesystem::remove(folder / "x.json");
     if (lost == "mask") REQUIRE(TokenDataset({path}, {}).files().size() == 1);
   }
 }

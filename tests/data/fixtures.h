@@ -2,39 +2,14 @@
 
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun::testing {
-
-/// TempFolder creates a folder for one test and removes it afterwards.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ftrun-data-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(file(name), std::ios::binary) << bytes;
-    return file(name);
-  }
-
- private:
-  std::string path_;
-};
 
 template <typename T>
 std::string bytes_of(const std::vector<T>& values) {
@@ -92,17 +67,6 @@ inline std::string mask_bytes(const std::vector<int>& trained) {
     if (trained[i] != 0) bits[i / 8] = static_cast<char>(bits[i / 8] | (1 << (i % 8)));
   return std::string("FTRMASK\0", 8) + bytes_of<uint64_t>(1) + bytes_of<uint64_t>(trained.size()) +
          bits;
-}
-
-/// Returns the message of the Error that `use` throws, with its remedy; "" if it throws none.
-template <typename Use>
-std::string error_of(const Use& use) {
-  try {
-    use();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace ftrun::testing

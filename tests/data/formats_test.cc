@@ -31,7 +31,7 @@ std::vector<int64_t> starts_of(const TokenDataset& data) {
 }
 
 std::string refusal(const std::string& path, const TokenFileOptions& options = {}) {
-  return error_of([&] { TokenDataset({path}, options); });
+  return error_text_of([&] { TokenDataset({path}, options); });
 }
 
 constexpr char kPairRemedy[] =
@@ -40,10 +40,10 @@ constexpr char kPairRemedy[] =
 
 /// Writes x.bin with 5 uint16 tokens and this index, and returns the message with which opening
 /// fails.
-std::string refusal_of_index(const std::string& index, const TempFolder& folder) {
+std::string refusal_of_index(const std::string& index, const TemporaryFolder& folder) {
   folder.write("x.bin", counting_u16(5));
   folder.write("x.idx", index);
-  return refusal(folder.file("x.bin"));
+  return refusal(folder / "x.bin");
 }
 
 std::string llmc(int32_t magic, int32_t version, int32_t tokens, const std::string& data) {
@@ -57,7 +57,7 @@ std::string llmc(int32_t magic, int32_t version, int32_t tokens, const std::stri
 }  // namespace
 
 TEST_CASE("a Megatron pair opens by .bin, .idx and prefix", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("x.bin", raw_u16({1, 2, 3, 4, 5, 9, 8}));
   // The documents are [1..5], in sequences of 3 and 2, and [9, 8]; the index is unaligned, as
   // Megatron's own writer makes it.
@@ -65,7 +65,7 @@ TEST_CASE("a Megatron pair opens by .bin, .idx and prefix", "[formats]") {
   index.documents = {0, 2, 3};
   folder.write("x.idx", index.bytes());
   for (const char* name : {"x.bin", "x.idx", "x"}) {
-    const TokenDataset data({folder.file(name)}, {});
+    const TokenDataset data({folder / name}, {});
     REQUIRE(ids_of(data) == std::vector<int32_t>{1, 2, 3, 4, 5, 9, 8});
     REQUIRE(starts_of(data) == std::vector<int64_t>{0, 5, 7});
     REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
@@ -75,14 +75,14 @@ TEST_CASE("a Megatron pair opens by .bin, .idx and prefix", "[formats]") {
 }
 
 TEST_CASE("every integer type of a Megatron pair is read", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const auto check = [&](uint8_t code, const std::string& bytes, int item,
                          const std::vector<int32_t>& expected) {
     MegatronIndex index({static_cast<int32_t>(expected.size())}, item);
     index.code = code;
     folder.write("x.bin", bytes);
     folder.write("x.idx", index.bytes());
-    REQUIRE(ids_of(TokenDataset({folder.file("x")}, {})) == expected);
+    REQUIRE(ids_of(TokenDataset({folder / "x"}, {})) == expected);
   };
   check(1, bytes_of<uint8_t>({7, 255}), 1, {7, 255});
   check(2, bytes_of<int8_t>({7, -3}), 1, {7, -1});
@@ -93,8 +93,8 @@ TEST_CASE("every integer type of a Megatron pair is read", "[formats]") {
 }
 
 TEST_CASE("a false Megatron index is refused with file and offset", "[formats]") {
-  TempFolder folder;
-  const std::string idx = folder.file("x.idx"), bin = folder.file("x.bin");
+  TemporaryFolder folder;
+  const std::string idx = folder / "x.idx", bin = folder / "x.bin";
   const MegatronIndex good({3, 2});
   const auto refused = [&](const MegatronIndex& index) {
     return refusal_of_index(index.bytes(), folder);
@@ -144,26 +144,26 @@ TEST_CASE("a false Megatron index is refused with file and offset", "[formats]")
 }
 
 TEST_CASE("an index whose counts overflow is refused", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   for (const uint64_t count :
        {uint64_t{0xffffffffffffffff}, uint64_t{1} << 63, uint64_t{1} << 60}) {
     std::string bytes = MegatronIndex({3, 2}).bytes();
     std::memcpy(bytes.data() + 18, &count, sizeof count);
     REQUIRE(refusal_of_index(bytes, folder) ==
-            folder.file("x.idx") + ": offset 18: the header says " + std::to_string(count) +
+            folder / "x.idx" + ": offset 18: the header says " + std::to_string(count) +
                 " sequences and 3 document boundaries; the file has only 82 bytes" + kPairRemedy);
     bytes = MegatronIndex({3, 2}).bytes();
     std::memcpy(bytes.data() + 26, &count, sizeof count);
     REQUIRE(refusal_of_index(bytes, folder) ==
-            folder.file("x.idx") + ": offset 18: the header says 2 sequences and " +
+            folder / "x.idx" + ": offset 18: the header says 2 sequences and " +
                 std::to_string(count) + " document boundaries; the file has only 82 bytes" +
                 kPairRemedy);
   }
 }
 
 TEST_CASE("sequences and documents that do not fit the .bin are refused", "[formats]") {
-  TempFolder folder;
-  const std::string idx = folder.file("x.idx"), bin = folder.file("x.bin");
+  TemporaryFolder folder;
+  const std::string idx = folder / "x.idx", bin = folder / "x.bin";
   const MegatronIndex good({3, 2});
   const auto refused = [&](const MegatronIndex& index) {
     return refusal_of_index(index.bytes(), folder);
@@ -204,19 +204,19 @@ TEST_CASE("sequences and documents that do not fit the .bin are refused", "[form
 }
 
 TEST_CASE("every truncation of a good pair is refused, never read past", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string index = MegatronIndex({3, 2}).bytes(), tokens = counting_u16(5);
   for (size_t size = 0; size < index.size(); ++size)
     REQUIRE_FALSE(refusal_of_index(index.substr(0, size), folder).empty());
   folder.write("x.idx", index);
   for (size_t size = 0; size < tokens.size(); ++size) {
     folder.write("x.bin", tokens.substr(0, size));
-    REQUIRE_FALSE(refusal(folder.file("x.bin")).empty());
+    REQUIRE_FALSE(refusal(folder / "x.bin").empty());
   }
 }
 
 TEST_CASE("any one byte changed in an index is refused or harmless", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string index = MegatronIndex({3, 2}).bytes();
   for (size_t at = 0; at < index.size(); ++at) {
     for (const int flip : {1, 0x80, 0xff}) {
@@ -225,7 +225,7 @@ TEST_CASE("any one byte changed in an index is refused or harmless", "[formats]"
       folder.write("x.bin", counting_u16(5));
       folder.write("x.idx", changed);
       try {
-        const TokenDataset data({folder.file("x.bin")}, {});
+        const TokenDataset data({folder / "x.bin"}, {});
         REQUIRE(ids_of(data).size() <= 10);
         REQUIRE(starts_of(data).back() == data.tokens());
       } catch (const Error& error) {
@@ -236,21 +236,21 @@ TEST_CASE("any one byte changed in an index is refused or harmless", "[formats]"
 }
 
 TEST_CASE("llm.c files of both magics are read", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("a.bin", llmc(20240520, 1, 3, raw_u16({50256, 7, 8})));
   folder.write("b.bin", llmc(20240801, 7, 2, bytes_of<uint32_t>({128000, 9})));
-  const TokenDataset data({folder.file("a.bin"), folder.file("b.bin")}, {});
+  const TokenDataset data({folder / "a.bin", folder / "b.bin"}, {});
   REQUIRE(ids_of(data) == std::vector<int32_t>{50256, 7, 8, 128000, 9});
   REQUIRE(data.files()[0]->format() == "llm.c .bin, uint16");
   REQUIRE(data.files()[1]->format() == "llm.c .bin, uint32");
-  REQUIRE(data.locate(4).file == folder.file("b.bin"));
+  REQUIRE(data.locate(4).file == folder / "b.bin");
   REQUIRE(data.locate(4).offset == 1028);
-  REQUIRE(data.name() == folder.file("a.bin") + " and 1 more");
+  REQUIRE(data.name() == folder / "a.bin" + " and 1 more");
 }
 
 TEST_CASE("false llm.c headers are refused", "[formats]") {
-  TempFolder folder;
-  const std::string path = folder.file("a.bin");
+  TemporaryFolder folder;
+  const std::string path = folder / "a.bin";
   const std::string again = "\n  remedy: write it again with llm.c's scripts, or copy it again";
   const auto refused = [&](const std::string& bytes) {
     return refusal(folder.write("a.bin", bytes));
@@ -278,13 +278,13 @@ TEST_CASE("false llm.c headers are refused", "[formats]") {
 }
 
 TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("t_000002.bin", llmc(20240520, 1, 2, raw_u16({3, 4})));
   folder.write("t_000001.bin", llmc(20240520, 1, 2, raw_u16({1, 2})));
-  const TokenDataset data({folder.file("t_*.bin")}, {});
+  const TokenDataset data({folder / "t_*.bin"}, {});
   REQUIRE(ids_of(data) == std::vector<int32_t>{1, 2, 3, 4});
-  REQUIRE(refusal(folder.file("v_*.bin")) ==
-          folder.file("v_*.bin") +
+  REQUIRE(refusal(folder / "v_*.bin") ==
+          folder / "v_*.bin" +
               ": no file matches this pattern\n"
               "  remedy: check the pattern; it is relative to the working directory");
 }
@@ -292,8 +292,8 @@ TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
 TEST_CASE(
     "an existing path is used literally, whatever its characters; only a missing one is a pattern",
     "[formats]") {
-  TempFolder folder;
-  const std::string odd = folder.file("run [v2] a*b {x} 日本 \"q\" #1 \xe9");
+  TemporaryFolder folder;
+  const std::string odd = folder / "run [v2] a*b {x} 日本 \"q\" #1 \xe9";
   namespace fs = std::filesystem;
   fs::create_directories(odd + "/shards-1");
   const auto write = [&](const std::string& name, int first) {
@@ -316,7 +316,7 @@ TEST_CASE(
   REQUIRE(firsts("/train[0-9].bin") == std::vector<int32_t>{2});
   REQUIRE(firsts("/*[0-9]/train") == std::vector<int32_t>{3});
   REQUIRE(firsts("/shards-?/*.bin") == std::vector<int32_t>{3});
-  REQUIRE(matching_files(folder.file("run*/train[1].bin")) ==
+  REQUIRE(matching_files(folder / "run*/train[1].bin") ==
           std::vector<std::string>{odd + "/train[1].bin"});
   REQUIRE(refusal(odd + "/trian1.bin") ==
           odd + "/trian1.bin: no such file\n  remedy: did you mean " + odd + "/train1.bin?");
@@ -336,7 +336,7 @@ TEST_CASE(
 
 TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its name",
           "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("x.bin", bytes_of<uint32_t>({70000, 5}));
   REQUIRE(
       refusal(path) ==
@@ -347,25 +347,24 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
   folder.write("meta.json", R"({"dtype": "uint32", "eos": 5})");
   const TokenDataset data({path}, {});
   REQUIRE(ids_of(data) == std::vector<int32_t>{70000, 5});
-  REQUIRE(data.files()[0]->format() ==
-          "raw .bin, uint32 (as " + folder.file("meta.json") + " says)");
-  std::filesystem::remove(folder.file("meta.json"));
+  REQUIRE(data.files()[0]->format() == "raw .bin, uint32 (as " + folder / "meta.json" + " says)");
+  std::filesystem::remove(folder / "meta.json");
   const TokenDataset named({folder.write("train.bin", raw_u16({9, 70, 800}))}, {});
   REQUIRE(named.files()[0]->format() == "raw .bin, uint16 (assumed from its name)");
   std::vector<uint32_t> wide(20, 1234);
   REQUIRE(refusal(folder.write("val.bin", bytes_of(wide))) ==
-          folder.file("val.bin") +
+          folder / "val.bin" +
               ": nothing says what type its tokens have, and they look like uint32, not uint16\n"
               "  remedy: set data.token_dtype to uint32, or write a meta.json next to it: "
               "{\"dtype\": \"uint32\"}");
   REQUIRE(refusal(folder.write("train.bin", "abc")) ==
-          folder.file("train.bin") +
+          folder / "train.bin" +
               ": has 3 bytes, not a whole number of uint16 tokens (assumed from its name)\n"
               "  remedy: correct the type, or copy the file again if it was cut short");
 }
 
 TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", raw_u16({1, 2, 0, 3, 0, 4, 5}));
   const TokenDataset data({path}, {.end_of_document = 0, .find_documents = true});
   REQUIRE(starts_of(data) == std::vector<int64_t>{0, 3, 5, 7});
@@ -379,7 +378,7 @@ TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
 }
 
 TEST_CASE("a data file's mask file determines the labels", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(11));
   folder.write("train.mask", mask_bytes({0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1}));
   const TokenDataset data({path}, {});
@@ -407,9 +406,9 @@ TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
 }
 
 TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(11)),
-                    mask = folder.file("train.mask");
+                    mask = folder / "train.mask";
   const std::string good = mask_bytes(std::vector<int>(11, 1));
   const std::string remedy =
       "\n  remedy: write the mask again with scripts/prepare_data.py, or remove it to train on "
@@ -437,44 +436,44 @@ TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
 
 TEST_CASE("missing files, folders and files of other kinds are refused with a remedy",
           "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("train.bin", counting_u16(4));
-  REQUIRE(refusal(folder.file("tran.bin")) == folder.file("tran.bin") +
-                                                  ": no such file\n  remedy: did you mean " +
-                                                  folder.file("train.bin") + "?");
-  REQUIRE(refusal(folder.file("other-name.bin")) ==
-          folder.file("other-name.bin") +
+  REQUIRE(refusal(folder / "tran.bin") == folder / "tran.bin" +
+                                              ": no such file\n  remedy: did you mean " +
+                                              folder / "train.bin" + "?");
+  REQUIRE(refusal(folder / "other-name.bin") ==
+          folder / "other-name.bin" +
               ": no such file\n  remedy: check the path, or write the data "
               "with scripts/prepare_data.py");
-  REQUIRE(refusal(folder.file("none/x.bin")) ==
-          folder.file("none/x.bin") + ": no such file (and no folder " + folder.file("none") +
+  REQUIRE(refusal(folder / "none/x.bin") ==
+          folder / "none/x.bin" + ": no such file (and no folder " + folder / "none" +
               ")\n  remedy: check the path; it is relative to the working directory");
   REQUIRE(refusal(folder.path()) == folder.path() +
                                         ": is a folder, expected a data file\n"
                                         "  remedy: name one of its files: train.bin");
   REQUIRE(refusal(folder.write("a.txt", "hello")) ==
-          folder.file("a.txt") +
+          folder / "a.txt" +
               ": not a data file that ftrun reads (expected .bin, .idx or .jsonl)\n  remedy: turn "
               "text or chats into tokens with scripts/prepare_data.py");
   REQUIRE(refusal(folder.write("val.bin", "")) ==
-          folder.file("val.bin") +
+          folder / "val.bin" +
               ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
 }
 
 TEST_CASE("a file cut short while in use is noticed before its pages are touched", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(4096));
   const TokenDataset data({path}, {});
   data.check_not_truncated();
   std::filesystem::resize_file(path, 100);
-  REQUIRE(error_of([&] { data.check_not_truncated(); }) ==
+  REQUIRE(error_text_of([&] { data.check_not_truncated(); }) ==
           path +
               ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
               "file; do not change a file that a run is reading");
 }
 
 TEST_CASE("data.format decides if name and content are ambiguous", "[formats]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("x.bin", counting_u16(6));
   folder.write("x.idx", MegatronIndex({4, 2}).bytes());
   const auto format_of = [&](const TokenFileOptions& options) {
@@ -487,9 +486,9 @@ TEST_CASE("data.format decides if name and content are ambiguous", "[formats]") 
           path +
               ": offset 0: has 65536 where llm.c writes 20240520 or 20240801\n"
               "  remedy: set data.format to auto, or name an llm.c file");
-  std::filesystem::remove(folder.file("x.idx"));
+  std::filesystem::remove(folder / "x.idx");
   REQUIRE(refusal(path, {.format = DataFormat::kMegatron}) ==
-          path + ": its index " + folder.file("x.idx") +
+          path + ": its index " + folder / "x.idx" +
               " does not exist\n"
               "  remedy: set data.format to auto, or copy both files of the pair");
   // Raw tokens whose first bytes are llm.c's magic number.

@@ -274,7 +274,7 @@ TEST_CASE("every prefix of a JSONL line, and every change of a byte, is read or 
 }
 
 TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("d.jsonl",
                                         "\xEF\xBB\xBF{\"input_ids\":[1,2,3]}\r\n\n  \n"
                                         "{\"input_ids\":[]}\n"
@@ -297,12 +297,12 @@ TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
 }
 
 TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const auto refused = [&](const std::string& text) {
     const std::string path = folder.write("d.jsonl", text);
-    return error_of([&] { TokenDataset({path}, {}); });
+    return error_text_of([&] { TokenDataset({path}, {}); });
   };
-  const std::string path = folder.file("d.jsonl");
+  const std::string path = folder / "d.jsonl";
   REQUIRE(refused("{\"input_ids\":[1]}\n\n{\"input_ids\":[1,x]}\n") ==
           path +
               ":3: column 17: expected an integer\n  remedy: write one object a line, such as "
@@ -324,7 +324,7 @@ TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]
 }
 
 TEST_CASE("unread fields of a JSONL file are named by its check and its description", "[jsonl]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("d.jsonl",
                                         "{\"input_ids\":[1,2,3],\"score\":1,\"id\":1}\n{\"input_"
                                         "ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
@@ -338,7 +338,7 @@ TEST_CASE("unread fields of a JSONL file are named by its check and its descript
 }
 
 TEST_CASE("each part of a joined JSONL file may begin with a byte order mark of UTF-8", "[jsonl]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path =
       folder.write("d.jsonl", "\xEF\xBB\xBF{\"input_ids\":[1]}\n\xEF\xBB\xBF{\"input_ids\":[2]}\n");
   const TokenDataset data({path}, {});
@@ -347,7 +347,7 @@ TEST_CASE("each part of a joined JSONL file may begin with a byte order mark of 
 }
 
 TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string line = "{\"input_ids\": [1, 2]}\r\n";
   const auto wide = [&](size_t width, size_t at, std::string text) {
     for (const char c : line) {
@@ -367,7 +367,7 @@ TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {
       {wide(4, 0, std::string("\xFF\xFE\0\0", 4)), "UTF-32 (little-endian)", "UTF-32LE"}};
   for (const auto& [text, name, tool] : cases) {
     const std::string path = folder.write("d.jsonl", text);
-    REQUIRE(error_of([&] { TokenDataset({path}, {}); }) ==
+    REQUIRE(error_text_of([&] { TokenDataset({path}, {}); }) ==
             path + ": is " + name +
                 ", expected UTF-8\n  remedy: convert it to UTF-8, for example: iconv -f " + tool +
                 " -t UTF-8 OLD > NEW");

@@ -33,7 +33,7 @@ void sleep_ms(int ms) {
 }  // namespace
 
 TEST_CASE("the loader gives the same steps as the reader, from any first step", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
                               {.sequence_length = 16});
   for (const int64_t first : {0, 1, 77}) {
@@ -60,7 +60,7 @@ TEST_CASE("the loader gives the same steps as the reader, from any first step", 
 }
 
 TEST_CASE("a batch stays as it is while the next ones are made", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
                               {.sequence_length = 16});
   LoaderOptions options = options_for();
@@ -76,7 +76,7 @@ TEST_CASE("a batch stays as it is while the next ones are made", "[loader]") {
 }
 
 TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string mask = mask_bytes(std::vector<int>(2000, 1));
   folder.write("x.bin", counting_u16(2000));
   folder.write("x.idx", MegatronIndex(std::vector<int32_t>(100, 20)).bytes());
@@ -89,7 +89,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
   for (const char* name : {"x.bin", "d.jsonl"}) {
     for (const auto packing :
          {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
-      const SequenceSet sequences({folder.file(name)}, {.sequence_length = 16, .packing = packing});
+      const SequenceSet sequences({folder / name}, {.sequence_length = 16, .packing = packing});
       StepReader reader(sequences, options_for().layout, options_for().rank,
                         SequenceOrder(sequences.size(), true, 1), kVocab);
       StepBatch batch;
@@ -101,7 +101,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
       REQUIRE(during == 0);
     }
   }
-  const SequenceSet sequences({folder.file("x.bin")}, {.sequence_length = 16});
+  const SequenceSet sequences({folder / "x.bin"}, {.sequence_length = 16});
   Loader loader(sequences, options_for());
   for (int i = 0; i < 8; ++i) loader.next();
   const int64_t before = allocations_so_far();
@@ -111,7 +111,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
 }
 
 TEST_CASE("a step that is slower than the loader never waits for data", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(60000))},
                               {.sequence_length = 512});
   const LoaderOptions options = options_for();
@@ -128,7 +128,7 @@ TEST_CASE("a step that is slower than the loader never waits for data", "[loader
 
 TEST_CASE("next() throws an error of the loader's thread at its own step, and at every later call",
           "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   std::vector<int> ids(200);
   for (int i = 0; i < 200; ++i) ids[static_cast<size_t>(i)] = i % 90;
   ids[100] = 900;
@@ -141,14 +141,14 @@ TEST_CASE("next() throws an error of the loader's thread at its own step, and at
   Loader loader(sequences, options);
   for (int step = 0; step < 6; ++step) REQUIRE(loader.next().batch.step == step);
   for (int again = 0; again < 2; ++again)
-    REQUIRE(error_of([&] { loader.next(); }) ==
+    REQUIRE(error_text_of([&] { loader.next(); }) ==
             path +
                 ": sequence 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
                 "  remedy: prepare the data with this model's own tokenizer");
 }
 
 TEST_CASE("a file cut while the loader runs causes an error message, not a signal", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(60000));
   const SequenceSet sequences({path}, {.sequence_length = 16});
   LoaderOptions options = options_for();
@@ -157,7 +157,7 @@ TEST_CASE("a file cut while the loader runs causes an error message, not a signa
   loader.next();
   sleep_ms(50);  // gives the thread time to wait for space
   std::filesystem::resize_file(path, 0);
-  const std::string message = error_of([&] {
+  const std::string message = error_text_of([&] {
     for (int i = 0; i < 10; ++i) loader.next();
   });
   REQUIRE(message ==
@@ -167,7 +167,7 @@ TEST_CASE("a file cut while the loader runs causes an error message, not a signa
 }
 
 TEST_CASE("a loader can be shut down at any moment, and twice", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(60000))},
                               {.sequence_length = 64});
   for (int i = 0; i < 50; ++i) {
@@ -183,7 +183,7 @@ TEST_CASE("a loader can be shut down at any moment, and twice", "[loader]") {
 }
 
 TEST_CASE("the loader ends at its last step", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(200))},
                               {.sequence_length = 8});
   LoaderOptions options = options_for();
@@ -196,7 +196,7 @@ TEST_CASE("the loader ends at its last step", "[loader]") {
 }
 
 TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
                               {.sequence_length = 16});
   LoaderOptions options = options_for();
@@ -204,7 +204,7 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
   // The thread cannot allocate memory for the first step.
   auto held = std::make_unique<HeldAllocations>();
   Loader loader(sequences, options);
-  const std::string message = error_of([&] { loader.next(); });
+  const std::string message = error_text_of([&] { loader.next(); });
   held.reset();
   REQUIRE(
       message ==
@@ -213,7 +213,7 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
 }
 
 TEST_CASE("a loader whose data do not arrive ends without its thread", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   // The thread that is left behind reads these data until it ends.
   static const auto* const sequences =
       new SequenceSet({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
@@ -231,7 +231,7 @@ TEST_CASE("a loader whose data do not arrive ends without its thread", "[loader]
 }
 
 TEST_CASE("drop_last skips the sequences that do not fill a batch", "[loader]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(41));
   const SequenceSet sequences({path}, {.sequence_length = 4});  // 10 sequences
   LoaderOptions options;
@@ -244,7 +244,7 @@ TEST_CASE("drop_last skips the sequences that do not fill a batch", "[loader]") 
     REQUIRE(loader.next().batch.micro_batches[0].tokens[0] == first);
   REQUIRE(sequences.steps_for_epochs(2, 4, true) == 4);
   options.layout = {.micro_batch_size = 11};
-  REQUIRE(error_of([&] { Loader(sequences, options); }) ==
+  REQUIRE(error_text_of([&] { Loader(sequences, options); }) ==
           path +
               ": gives 10 sequences, fewer than one global batch of 11, and dataloader_drop_last "
               "leaves "

@@ -59,7 +59,7 @@ std::vector<int32_t> tokens_of_step(const SequenceSet& sequences, const BatchLay
 }  // namespace
 
 TEST_CASE("weights count tokens that are trained on, and the largest set is read once", "[mix]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   // With sequences of 4 tokens, the first set has ten sequences, the second two with all labels,
   // the third five with half of the labels.
   const std::string a = folder.write("a.bin", ids_from(0, 41)),
@@ -91,7 +91,7 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is read
 }
 
 TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 41)), folder.write("b.bin", ids_from(100, 9))},
       mixed({2, 1}));
@@ -111,7 +111,7 @@ TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
 }
 
 TEST_CASE("every layout of ranks sees the same sequences of a mix", "[mix]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
       mixed({1, 1}));
@@ -130,7 +130,7 @@ TEST_CASE("every layout of ranks sees the same sequences of a mix", "[mix]") {
 }
 
 TEST_CASE("a resumed loader continues with the sequences of an uninterrupted one", "[mix]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
       mixed({1, 3}));
@@ -151,7 +151,7 @@ TEST_CASE("a resumed loader continues with the sequences of an uninterrupted one
 }
 
 TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[mix]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   for (const auto& [name, first, documents] : {std::tuple{"a", 0, 30}, std::tuple{"b", 500, 11}}) {
     const std::vector<int32_t> lengths(static_cast<size_t>(documents), 5);
     folder.write(std::string(name) + ".bin", ids_from(first, 5 * documents));
@@ -161,7 +161,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
        {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     SequenceSetOptions options = mixed({1, 1}, 16);
     options.packing = packing;
-    const SequenceSet sequences({folder.file("a.bin"), folder.file("b.bin")}, options);
+    const SequenceSet sequences({folder / "a.bin", folder / "b.bin"}, options);
     SequenceReader reader(sequences, kVocab);
     Batch batch;
     for (int64_t sequence = 0; sequence < sequences.size(); ++sequence) {
@@ -177,7 +177,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
     // The sequences of each set alone contain no tokens of the other.
     SequenceSetOptions alone = options;
     alone.weights.clear();
-    const SequenceSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);
+    const SequenceSet first({folder / "a.bin"}, alone), second({folder / "b.bin"}, alone);
     REQUIRE(sequences.table().first_sequences() ==
             std::vector<int64_t>{0, first.size(), first.size() + second.size()});
     REQUIRE(sequences.table().filled_positions() ==
@@ -186,18 +186,18 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
 }
 
 TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::string a = folder.write("a.bin", ids_from(0, 41)),
                     b = folder.write("b.bin", ids_from(100, 4));
   REQUIRE(
-      error_of([&] {
+      error_text_of([&] {
         SequenceSet({a, b}, mixed({1, 1}));
       }) ==
       "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 sequences of 4, "
       "and none of their labels counts\n  remedy: remove it from data.train, lower "
       "data.sequence_length, or prepare it "
       "again with labels that count");
-  REQUIRE(error_of([&] {
+  REQUIRE(error_text_of([&] {
             SequenceSet({a, a}, mixed({1e-30, 1}));
           }).find("makes an epoch of") != std::string::npos);
 }

@@ -15,12 +15,12 @@ namespace {
 
 /// Writes a Megatron pair of documents with these lengths, where token i has id i; returns its
 /// path.
-std::string write_documents(const TempFolder& folder, const std::vector<int32_t>& lengths,
+std::string write_documents(const TemporaryFolder& folder, const std::vector<int32_t>& lengths,
                             const std::vector<int>& trained = {}) {
   folder.write("x.bin", counting_u16(std::accumulate(lengths.begin(), lengths.end(), 0)));
   folder.write("x.idx", MegatronIndex(lengths).bytes());
   if (!trained.empty()) folder.write("x.mask", mask_bytes(trained));
-  return folder.file("x.bin");
+  return folder / "x.bin";
 }
 
 using Pieces = std::vector<std::pair<int64_t, int64_t>>;  // first token, length
@@ -49,7 +49,7 @@ std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
 }  // namespace
 
 TEST_CASE("packing concat cuts the stream every T tokens and reads one more", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const TokenDataset data({write_documents(folder, {4, 3, 6})}, {});
   REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kConcat, 4)) ==
           std::vector<Pieces>{{{0, 4}}, {{4, 4}}, {{8, 4}}});
@@ -58,7 +58,7 @@ TEST_CASE("packing concat cuts the stream every T tokens and reads one more", "[
 }
 
 TEST_CASE("packing none gives each document a sequence of its own, cut at T", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const TokenDataset data({write_documents(folder, {4, 1, 9, 2})}, {});
   REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kNone, 4)) ==
           std::vector<Pieces>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
@@ -66,7 +66,7 @@ TEST_CASE("packing none gives each document a sequence of its own, cut at T", "[
 
 TEST_CASE("packing documents packs first fit and splits documents that are longer than a sequence",
           "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   // Input-label pairs per document: 5, 3, 20, 2, 1, 4. The long document becomes pieces of 8 + 8 +
   // 4.
   const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
@@ -76,13 +76,13 @@ TEST_CASE("packing documents packs first fit and splits documents that are longe
 }
 
 TEST_CASE("packing documents keeps every pair exactly once and wastes little", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   for (const int longest : {10, 100, 900}) {
     const std::vector<int32_t> lengths = varied_lengths(1500, longest, 5);
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     folder.write("x.bin", std::string(static_cast<size_t>(tokens * 2), '\1'));
     folder.write("x.idx", MegatronIndex(lengths).bytes());
-    const TokenDataset data({folder.file("x.bin")}, {});
+    const TokenDataset data({folder / "x.bin"}, {});
     const SequenceTable table(data, SequencePacking::kDocuments, 256);
     std::vector<int> seen(static_cast<size_t>(tokens));
     int64_t filled = 0;
@@ -108,7 +108,7 @@ TEST_CASE("packing documents keeps every pair exactly once and wastes little", "
 }
 
 TEST_CASE("sequences are the same, whatever the order of requests", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const std::vector<int32_t> lengths = varied_lengths(1200, 90, 3);
   const TokenDataset data({write_documents(folder, lengths)}, {});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
@@ -129,7 +129,7 @@ TEST_CASE("sequences are the same, whatever the order of requests", "[packing]")
 }
 
 TEST_CASE("pieces without a trained label are skipped and counted", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   // Documents 0-3 (only the first token is trained, which is never a label), 4-6 (trained) and 7-9
   // (not trained).
   const TokenDataset data({write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
@@ -145,12 +145,12 @@ TEST_CASE("pieces without a trained label are skipped and counted", "[packing]")
 }
 
 TEST_CASE("a piece never continues into the next file", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   folder.write("a.bin", counting_u16(3));
   folder.write("a.idx", MegatronIndex({3}).bytes());
   folder.write("b.bin", counting_u16(4));
   folder.write("b.idx", MegatronIndex({2, 2}).bytes());
-  const TokenDataset data({folder.file("a"), folder.file("b")}, {});
+  const TokenDataset data({folder / "a", folder / "b"}, {});
   REQUIRE(data.documents() == 3);
   REQUIRE(sequences_of(SequenceTable(data, SequencePacking::kNone, 8)) ==
           std::vector<Pieces>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
@@ -159,9 +159,9 @@ TEST_CASE("a piece never continues into the next file", "[packing]") {
 }
 
 TEST_CASE("data without a label to train on is refused before the first step", "[packing]") {
-  TempFolder folder;
+  TemporaryFolder folder;
   const auto refused = [&](const SequenceSetOptions& options) {
-    return error_of([&] { SequenceSet({folder.file("x.bin")}, options); });
+    return error_text_of([&] { SequenceSet({folder / "x.bin"}, options); });
   };
   const std::string path = write_documents(folder, {1, 1, 1});
   REQUIRE(refused({.sequence_length = 3}) ==

@@ -10,9 +10,9 @@ import tempfile
 import numpy as np
 import torch
 from runner import (ShardedJob, accumulation_of_ranks, case, checkpoints, config,
-                    copy_without_last_save, ftrun, kill_before_last_save, must, preload,
-                    reproducible_metrics, require_near, run_cases, same_tensors, start, steps,
-                    write_config)
+                    copy_without_last_save, exported_adapter, ftrun, kill_before_last_save, must,
+                    preload, reproducible_metrics, require_near, run_cases, same_tensors, start,
+                    steps, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -39,10 +39,6 @@ LAYOUTS = {
 }
 DORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "use_dora": True}
 FAST = {"type": "AdamW", "params": {"lr": 0.02}}
-
-
-def adapter_file(out):
-    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
 
 
 def require_near_tensors(tensors, expected, bound):
@@ -84,7 +80,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                     reference["losses"], 1e-5)
                 norm = require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
                                     reference["grad_norms"], 5e-5)
-                trained, before = adapter_file(out), load_file(
+                trained, before = exported_adapter(out), load_file(
                     folder / "adapter" / "adapter_model.safetensors")
                 require_near_tensors(
                     trained, load_file(folder / "trained" / "adapter_model.safetensors"), 1e-4)
@@ -139,7 +135,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 found[name] = job.out(f"{begin}-{name}")
             require_near(f"begin {begin}", [steps(found["dora"])[0]["loss"]],
                          [steps(found["lora"])[0]["loss"]], 1e-6)
-            adapter = adapter_file(found["dora"])
+            adapter = exported_adapter(found["dora"])
             for tensor, weight in base.items():
                 if matrices := module_matrices(adapter, tensor):
                     a, b, lengths = matrices
@@ -148,7 +144,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("three", "--nproc", 3,
                 **(job.settings(3, stage=3) | still
                    | {"adapter": DORA | {"init_lora_weights": False}}))
-        one, three = adapter_file(job.out("False-dora")), adapter_file(job.out("three"))
+        one, three = exported_adapter(job.out("False-dora")), exported_adapter(job.out("three"))
         assert same_tensors(one, three)
 
     @case
@@ -171,7 +167,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                     [m["loss"] for m in steps(one)], 1e-5)
                 norm = require_near("gradient norm", [m["grad_norm"] for m in steps(job.out(out))],
                                     [m["grad_norm"] for m in steps(one)], 5e-5)
-                require_near_tensors(adapter_file(job.out(out)), adapter_file(one), 1e-4)
+                require_near_tensors(exported_adapter(job.out(out)), exported_adapter(one), 1e-4)
                 print(f"{name}, dropout {dropout}: loss within {loss:.1e}, gradient norm within "
                       f"{norm:.1e}", flush=True)
 
@@ -182,11 +178,11 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, change in (("full", {"recompute": "full"}), ("unsharded", job.settings(2))):
             job.run(name, "--nproc", 2, **(job.settings(2, stage=3) | usual | change))
             assert reproducible_metrics(job.out(name)) == reproducible_metrics(job.out("two")), name
-            tensors, expected = adapter_file(job.out(name)), adapter_file(job.out("two"))
+            tensors, expected = exported_adapter(job.out(name)), exported_adapter(job.out("two"))
             assert same_tensors(tensors, expected), name
 
     @case
-    def checkpoints_go_on_bit_by_bit_and_on_other_ranks():
+    def checkpoints_continue_bit_for_bit_and_on_other_ranks():
         saving = job.settings(2, stage=3) | {"adapter": DORA, "optimizer": FAST,
                                              "checkpoint": {"every": 1, "keep_last": 0},
                                              "train": {"steps": 8}}
@@ -196,7 +192,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                                     "--nproc", 2))
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         assert reproducible_metrics(out) == reproducible_metrics(job.out("straight"))
-        straight, cut = adapter_file(job.out("straight")), adapter_file(out)
+        straight, cut = exported_adapter(job.out("straight")), exported_adapter(out)
         assert same_tensors(straight, cut)
         copy_without_last_save(out, job.out("other"), 8)
         job.run("other", "--resume", "auto",
@@ -229,8 +225,8 @@ with tempfile.TemporaryDirectory() as scratch:
         quantized.run("plain", **(quantized.settings(1) | same | {"model": {"path": str(plain)}}))
         require_near("loss", [m["loss"] for m in steps(quantized.out("nf4"))],
                      [m["loss"] for m in steps(quantized.out("plain"))], 1e-5)
-        adapter = adapter_file(quantized.out("nf4"))
-        require_near_tensors(adapter, adapter_file(quantized.out("plain")), 1e-4)
+        adapter = exported_adapter(quantized.out("nf4"))
+        require_near_tensors(adapter, exported_adapter(quantized.out("plain")), 1e-4)
         must(ftrun("convert", quantized.out("nf4"), "--merge", "--out", scratch / "merged-nf4",
                    "--dtype", "fp32"))
         merged = load_file(scratch / "merged-nf4" / "model.safetensors")
@@ -258,7 +254,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert first[True] == first[False], (precision, begin, first)
             # Magnitudes are the lengths of the rows that layers read, which are rounded.
             dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-            adapter = adapter_file(job.out(f"still-{precision}-False-True"))
+            adapter = exported_adapter(job.out(f"still-{precision}-False-True"))
             for tensor, weight in load_file(job.model / "model.safetensors").items():
                 if matrices := module_matrices(adapter, tensor):
                     a, b, w = (torch.from_numpy(values).to(dtype).double()
@@ -271,7 +267,8 @@ with tempfile.TemporaryDirectory() as scratch:
                     **(job.settings(ranks, **changes) | {"adapter": DORA, "optimizer": FAST}))
         require_near("loss", [m["loss"] for m in steps(job.out("bf16"))],
                      [m["loss"] for m in steps(job.out("fp32"))], 5e-3)
-        begun, fp32, bf16 = (adapter_file(job.out(name)) for name in ("True-dora", "fp32", "bf16"))
+        begun, fp32, bf16 = (exported_adapter(job.out(name))
+                             for name in ("True-dora", "fp32", "bf16"))
         for tensor, lengths in begun.items():
             if not tensor.endswith(".lora_magnitude_vector"):
                 continue
@@ -285,7 +282,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def magnitudes_that_do_not_fit_are_refused_by_name():
         given = job.out("True-dora") / "export" / "adapter"
         vector = "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"
-        rows = adapter_file(job.out("True-dora"))[vector].shape[0]
+        rows = exported_adapter(job.out("True-dora"))[vector].shape[0]
         missing = f"tensor {vector} is missing; expected shape [{rows}]"
 
         def refused(name, problem, change=None, file=None, use_dora=True, **settings):
@@ -296,7 +293,7 @@ with tempfile.TemporaryDirectory() as scratch:
             adapter_config = json.loads((folder / "adapter_config.json").read_text())
             (folder / "adapter_config.json").write_text(
                 json.dumps(adapter_config | {"use_dora": use_dora}))
-            tensors = adapter_file(job.out("True-dora") if file is None else file)
+            tensors = exported_adapter(job.out("True-dora") if file is None else file)
             if change:
                 change(tensors)
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -320,7 +317,7 @@ with tempfile.TemporaryDirectory() as scratch:
             tensors[vector + ".weight"] = tensors.pop(vector)
 
         vectors = {name: values.shape[0]
-                   for name, values in adapter_file(job.out("True-dora")).items()
+                   for name, values in exported_adapter(job.out("True-dora")).items()
                    if name.endswith("_vector")}
         assert len(vectors) == 21, vectors.keys()
         order = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

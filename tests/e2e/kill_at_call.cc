@@ -129,7 +129,7 @@ class Counter {
   Counter(TargetCall target, const char* list) : target_(std::move(target)), list_(list) {}
 
   /// Returns whether the call that is about to be executed is number NUMBER.
-  bool is_the_one(pid_t pid, const SyscallInfo& info) {
+  bool is_target_call(pid_t pid, const SyscallInfo& info) {
     const auto number = static_cast<long>(info.entry.nr);
     if (number == SYS_io_uring_enter && count_ > 0) return counts("io_uring_enter", "");
     const auto* const call = std::find_if(std::begin(kCalls), std::end(kCalls),
@@ -187,7 +187,7 @@ int trace(pid_t first, Counter& counter) {
     int signal = 0;
     SyscallInfo info{};
     if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
-      if (!ends && is_at_entry(pid, info) && counter.is_the_one(pid, info)) {
+      if (!ends && is_at_entry(pid, info) && counter.is_target_call(pid, info)) {
         ends = true;
         ::kill(first, SIGKILL);
         continue;  // it stays stopped

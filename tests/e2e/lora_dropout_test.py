@@ -13,9 +13,9 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (ShardedJob, case, config, copy_without_last_save, evaluations, ftrun,
-                    kill_before_last_save, must, preload, reproducible_metrics, require_near,
-                    run_cases, same_tensors, start, steps, tiny_data, write_config)
+from runner import (ShardedJob, case, config, copy_without_last_save, evaluations, exported_adapter,
+                    ftrun, kill_before_last_save, losses, must, preload, reproducible_metrics,
+                    require_near, run_cases, same_tensors, start, steps, tiny_data, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -29,14 +29,6 @@ CPU = {"device": "cpu"}
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False,
         "lora_dropout": 0.25}
 FAST = {"type": "AdamW", "params": {"lr": 0.02}}
-
-
-def adapter_file(out):
-    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
-
-
-def losses(out):
-    return [m["loss"] for m in steps(out)]
 
 
 TRAIN_WITH_PEFT = """
@@ -103,7 +95,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def require_same(name, other):
         assert reproducible_metrics(job.out(name)) == reproducible_metrics(job.out(other)), name
-        tensors, other_tensors = adapter_file(job.out(name)), adapter_file(job.out(other))
+        tensors, other_tensors = exported_adapter(job.out(name)), exported_adapter(job.out(other))
         assert same_tensors(tensors, other_tensors), name
 
     @case
@@ -127,7 +119,7 @@ with tempfile.TemporaryDirectory() as scratch:
             loss = require_near("loss", losses(job.out(name)), losses(job.out("one")), 1e-5)
             norm = require_near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))],
                                 [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
-            tensors, expected = adapter_file(job.out(name)), adapter_file(job.out("one"))
+            tensors, expected = exported_adapter(job.out(name)), exported_adapter(job.out("one"))
             for tensor, values in expected.items():
                 assert np.linalg.norm(tensors[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
                     name, tensor)
@@ -166,7 +158,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert min(apart) > 1e-4, (a, b, apart)
 
     @case
-    def a_run_that_is_killed_goes_on_bit_by_bit():
+    def a_run_that_is_killed_continues_bit_for_bit():
         saving = job.settings(2, stage=3) | usual | {"checkpoint": {"every": 1, "keep_last": 0},
                                                      "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)
@@ -197,7 +189,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ([m["loss"] for m in evaluations(a)] == [m["loss"] for m in evaluations(b)]
                 and len(evaluations(a)) >= 2)
         assert all(x != y for x, y in zip(losses(a), losses(b), strict=True))
-        tensors_a, tensors_b = adapter_file(a), adapter_file(b)
+        tensors_a, tensors_b = exported_adapter(a), exported_adapter(b)
         assert same_tensors(tensors_a, tensors_b)
         written = json.loads((a / "export" / "adapter" / "adapter_config.json").read_text())
         assert written["lora_dropout"] == 0.25

@@ -10,9 +10,9 @@ import tempfile
 
 import numpy as np
 from runner import (Job, ShardedJob, accumulation_of_ranks, case, checkpoints, config,
-                    copy_without_last_save, ftrun, kill_before_last_save, must, preload,
-                    reproducible_metrics, require_near, run_cases, same_tensors, start, steps,
-                    write_config)
+                    copy_without_last_save, exported_adapter, ftrun, kill_before_last_save, must,
+                    preload, reproducible_metrics, require_near, run_cases, same_tensors, start,
+                    steps, write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -34,10 +34,6 @@ LAYOUTS = [
 ]
 
 
-def adapter_file(out):
-    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
-
-
 with tempfile.TemporaryDirectory() as scratch:
     preload()
     scratch = pathlib.Path(scratch)
@@ -56,7 +52,7 @@ with tempfile.TemporaryDirectory() as scratch:
         norm = require_near("gradient norm", [m["grad_norm"] for m in lines],
                             reference["grad_norms"], 5e-5)
         expected, trained = load_file(
-            folder / "trained" / "adapter_model.safetensors"), adapter_file(out)
+            folder / "trained" / "adapter_model.safetensors"), exported_adapter(out)
         assert set(trained) == set(expected), set(trained) ^ set(expected)
         for tensor, values in expected.items():
             far = np.linalg.norm(trained[tensor] - values) / np.linalg.norm(values)
@@ -105,7 +101,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 require_near(name, [loss], [first], 1e-6)
             else:
                 assert (loss == first) == (begin is not False), begin
-            for tensor, values in adapter_file(job.out(name)).items():
+            for tensor, values in exported_adapter(job.out(name)).items():
                 drawn = ".lora_A." in tensor or begin in (False, "orthogonal")
                 assert (np.abs(values).max() > 0) == drawn, tensor
                 if not drawn:
@@ -119,11 +115,11 @@ with tempfile.TemporaryDirectory() as scratch:
                         or np.abs(values).max() <= 1 / np.sqrt(values.shape[1])), tensor
         job.run("begin-3", "--nproc", 3, **job.settings(3, stage=3), adapter=LORA,
                 optimizer={"type": "AdamW", "params": {"lr": 0.0}})
-        one, three = adapter_file(job.out("begin-True")), adapter_file(job.out("begin-3"))
+        one, three = exported_adapter(job.out("begin-True")), exported_adapter(job.out("begin-3"))
         assert same_tensors(one, three)
 
     @case
-    def checkpoints_hold_what_trains_and_go_on_bit_by_bit():
+    def checkpoints_hold_what_trains_and_continue_bit_for_bit():
         saving = job.settings(2, stage=3) | {"adapter": LORA,
                                              "checkpoint": {"every": 1, "keep_last": 0},
                                              "train": {"steps": 8}}
@@ -140,7 +136,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                                 for name in held.keys())), sorted(held.keys())[:3]
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         assert reproducible_metrics(out) == reproducible_metrics(job.out("straight"))
-        straight, cut = adapter_file(job.out("straight")), adapter_file(out)
+        straight, cut = exported_adapter(job.out("straight")), exported_adapter(out)
         assert same_tensors(straight, cut)
         # On other ranks and with another stage, the numbers are the same except for rounding.
         copy_without_last_save(out, job.out("other"), 8)
@@ -164,7 +160,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                 [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
             norm = require_near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))],
                                 [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
-            tensors, expected = adapter_file(mesh.out(name)), adapter_file(mesh.out("one"))
+            tensors, expected = exported_adapter(mesh.out(name)), exported_adapter(mesh.out("one"))
             for tensor, values in expected.items():
                 assert np.linalg.norm(tensors[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
                     tensor)
@@ -242,7 +238,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
                                             "optimizer": {"type": "AdamW",
                                                           "params": {"lr": 0.02}}}))
-        base, adapter = load_file(job.model / "model.safetensors"), adapter_file(job.out(name))
+        base, adapter = load_file(job.model / "model.safetensors"), exported_adapter(job.out(name))
         sources = {"run": job.out(name), "folder": job.out(name) / "export" / "adapter"}
         refused = ftrun("convert", sources["folder"], "--merge", "--out", scratch / "never",
                         "--quantization", "nf4")

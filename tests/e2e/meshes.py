@@ -7,7 +7,7 @@ import signal
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (ShardedJob, checkpoints, evaluations, exported_weights, ftrun, manifest,
+from runner import (ShardedJob, checkpoints, evaluations, exported_weights, ftrun, losses, manifest,
                     metrics, must, require_near, require_same_run, start, steps, stored_boxes,
                     tiny_data, tiny_model)
 
@@ -27,10 +27,6 @@ def whole_state(out):
             and all((counted == 1).all()
                     for counted in copies.values())), "an element is missing or was written twice"
     return tensors
-
-
-def losses(out):
-    return [m["loss"] for m in steps(out)]
 
 
 def as_one_process(out, one):

@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as scratch:
                         name, home, tensor)
 
     @case
-    def a_resumed_run_is_bit_by_bit_the_one_that_was_not_stopped():
+    def a_resumed_run_equals_an_unstopped_one_bit_for_bit():
         for name in OPTIMIZERS:
             saving = settings_of(name, stage=1, checkpoint={"every": 1, "keep_last": 0})
             whole = job.train(f"{name}-saving", 2, **saving)

@@ -8,8 +8,8 @@ import re
 import signal
 import tempfile
 
-from meshes import MeshJob, as_one_process, losses, refused
-from runner import case, checkpoints, ftrun, manifest, must, preload, run_cases, steps
+from meshes import MeshJob, as_one_process, refused
+from runner import case, checkpoints, ftrun, losses, manifest, must, preload, run_cases, steps
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -93,12 +93,12 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- going on ----------------------------------------------------------------------------
 
     @case
-    def runs_continue_bit_by_bit_on_their_own_layout():
+    def runs_continue_bit_for_bit_on_their_own_layout():
         for name in ("zb-h1", "3d"):
             job.require_resume_bit_for_bit(name, MESHES[name])
 
     @case
-    def fp16_runs_continue_bit_by_bit_with_their_loss_scale():
+    def fp16_runs_continue_bit_for_bit_with_their_loss_scale():
         mesh = MESHES["interleaved"] | {"precision": "fp16"}
         trained("fp16", **mesh)
         job.require_resume_bit_for_bit("fp16", mesh)

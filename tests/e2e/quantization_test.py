@@ -9,9 +9,9 @@ import tempfile
 
 import numpy as np
 import torch
-from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, kill_before_last_save, must,
-                    preload, reproducible_metrics, require_near, run_cases, same_tensors, start,
-                    steps, write_config)
+from runner import (Job, ShardedJob, case, checkpoints, config, exported_adapter, ftrun,
+                    kill_before_last_save, must, preload, reproducible_metrics, require_near,
+                    run_cases, same_tensors, start, steps, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -38,10 +38,6 @@ LAYOUTS = {
 }
 EACH = {"nf4": list(LAYOUTS), "plain": ["one", "stage 3", "tensor"],
         "int8": ["one", "tensor", "pipeline", "stage 3"]}
-
-
-def adapter_file(out):
-    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
 
 
 def is_packed(tensor, values):
@@ -90,7 +86,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                     reference["losses"], 1e-5)
                 norm = require_near("gradient norm", [m["grad_norm"] for m in steps(out)],
                                     reference["grad_norms"], 5e-5)
-                trained = adapter_file(out)
+                trained = exported_adapter(out)
                 assert set(trained) == set(expected), set(trained) ^ set(expected)
                 for tensor, values in expected.items():
                     far = np.linalg.norm(trained[tensor] - values) / np.linalg.norm(values)
@@ -130,7 +126,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert what == "rows" or max(values.numel() for values in packed.values()) > 2**18
             merged = scratch / f"merged-{what}"
             must(ftrun("convert", job.out("one"), "--merge", "--out", merged, "--dtype", "fp32"))
-            adapter, found = adapter_file(job.out("one")), load_file(merged / "model.safetensors")
+            adapter = exported_adapter(job.out("one"))
+            found = load_file(merged / "model.safetensors")
             for tensor, values in packed.items():
                 module = f"base_model.model.{tensor.removesuffix('.weight')}"
                 a, b = (adapter[f"{module}.lora_{x}.weight"].astype(np.float64) for x in "AB")
@@ -145,7 +142,7 @@ with tempfile.TemporaryDirectory() as scratch:
                      [m["loss"] for m in steps(scratch / "nf4-one")][:8], 5e-3)
 
     @case
-    def a_killed_run_goes_on_bit_by_bit():
+    def a_killed_run_continues_bit_for_bit():
         """The base is quantized again from the model folder, before and after the kill, and on
         other ranks."""
         saving = {"zero_optimization": STAGE3, "checkpoint": {"every": 1, "keep_last": 0},
@@ -156,7 +153,7 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_before_last_save(out, 8, lambda: start("--config", cut, "--nproc", 2))
         train("nf4", "cut", 2, "--resume", "auto", **saving)
         assert reproducible_metrics(out) == reproducible_metrics(straight)
-        one, two = adapter_file(straight), adapter_file(out)
+        one, two = exported_adapter(straight), exported_adapter(out)
         assert same_tensors(one, two)
         other = settings("nf4", "cut", 2, **saving) | {"quantization": {"type": "int8"},
                                                        "train": {"steps": 9}}
@@ -170,7 +167,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in EACH:
             run = scratch / f"{name}-one"
             base, adapter = load_file(
-                references / name / "model" / "model.safetensors"), adapter_file(run)
+                references / name / "model" / "model.safetensors"), exported_adapter(run)
             lora, section = json.loads(
                 (references / name / "adapter" / "adapter_config.json").read_text()), CASES[name][3]
             for source, path in {"run": run, "folder": run / "export" / "adapter"}.items():
@@ -263,7 +260,8 @@ with tempfile.TemporaryDirectory() as scratch:
             shapes = load_file(references / name / "model" / "model.safetensors")
             packed = sum(packed_bytes(CASES[name][3], values.size)
                          for tensor, values in shapes.items() if is_packed(tensor, values))
-            trained = sum(values.size for values in adapter_file(scratch / f"{name}-one").values())
+            adapter = exported_adapter(scratch / f"{name}-one")
+            trained = sum(values.size for values in adapter.values())
             rest = sum(values.size for tensor, values in shapes.items()
                        if not is_packed(tensor, values))
             memory = json.loads((scratch / f"{name}-one" / "run.json").read_text())["memory"]

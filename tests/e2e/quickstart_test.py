@@ -60,7 +60,7 @@ def main():
         validated = [m["loss"] for m in evaluations(out)]
         assert (len(validated) == 3
                 and validated[-1] < validated[0]), f"four steps learned nothing: {validated}"
-        assert f"{out} holds a finished run: keeping it as {out}." in result.stdout, (
+        assert f"{out} contains a finished run, which is moved to {out}." in result.stdout, (
             result.stdout[:2000])
         kept, = [path for path in out.parent.iterdir() if path != out]
         assert (kept / "export" / "model" / "config.json").read_text() == "of an earlier run", (

@@ -335,6 +335,11 @@ def steps(out):
     return step_lines(metrics(out))
 
 
+def losses(out):
+    """Returns the loss of each training step of a run."""
+    return [m["loss"] for m in steps(out)]
+
+
 def steps_so_far(out):
     """Returns the steps that a run has recorded so far. The file may be missing, and a reader may
     see only the beginning of its last line."""
@@ -542,6 +547,11 @@ def exported_weights(out):
         weights.update(load_file(path))
     assert weights, f"{out}: no exported weights"
     return weights
+
+
+def exported_adapter(out):
+    """Returns the tensors of the adapter that a run has exported."""
+    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
 
 
 def weights_hash(out):

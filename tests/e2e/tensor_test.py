@@ -8,9 +8,9 @@ import signal
 import tempfile
 import time
 
-from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
-from runner import (await_gone, case, checkpoints, ftrun, manifest, must, preload, require_in_time,
-                    require_near, run_cases, steps, tiny_model, tiny_weights)
+from meshes import MANY, VOCABULARY, MeshJob, as_one_process, refused, validation_losses
+from runner import (await_gone, case, checkpoints, ftrun, losses, manifest, must, preload,
+                    require_in_time, require_near, run_cases, steps, tiny_model, tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
     preload()
@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- going on ----------------------------------------------------------------------------
 
     @case
-    def runs_continue_bit_by_bit_on_their_own_mesh():
+    def runs_continue_bit_for_bit_on_their_own_mesh():
         for name in ("tensor-4", "pairs"):
             job.require_resume_bit_for_bit(name, MESHES[name])
 

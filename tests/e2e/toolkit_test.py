@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
             skip("the compiler's wheels could not be fetched: "
                  f"{installed.stdout.strip().splitlines()[-1]}")
         assert installed.returncode == 0, installed.stdout
-        assert ("no CUDA toolkit on this machine: installing its compiler as wheels"
+        assert ("this machine has no CUDA toolkit: installing its compiler as wheels"
                 in installed.stdout), installed.stdout
         configured = hidden("cmake", "--preset", "release", "-DFTRUN_CUDA_ARCHITECTURES=90",
                             "-DFTRUN_UNITY=OFF", "-DFTRUN_TESTS=OFF")

@@ -114,7 +114,7 @@ FreshSteps::FreshSteps(const Config& config, const ModelConfig& model, int micro
     for (auto& [tensor, values] : training.weights)
       for (double& value : values) value = static_cast<float>(value);
     folders_.push_back(write_model_folder(
-        cat(scratch_.path, "/", step), model, [&](const std::string& tensor, int64_t i) {
+        scratch_ / std::to_string(step), model, [&](const std::string& tensor, int64_t i) {
           return static_cast<float>(training.weights.at(tensor)[static_cast<size_t>(i)]);
         }));
     training.compute_gradients(step);

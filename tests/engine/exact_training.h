@@ -72,7 +72,7 @@ class FreshSteps {
 
  private:
   const ModelConfig model_;
-  const ScratchFolder scratch_;
+  const TemporaryFolder scratch_;
   std::vector<ModelFolder> folders_;
   std::vector<double> norms_;
 };

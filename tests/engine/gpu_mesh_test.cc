@@ -117,7 +117,7 @@ TEST_CASE("gpu mesh: groups are closed once the captures of their collectives ar
         TrainingOutcome outcome;
         testing::train_steps(fixture, 2, outcome);
         Communicator& group = *there.communicators.of_groups[0];
-        require(testing::message_of([&] {
+        require(testing::error_text_of([&] {
                   group.shutdown();
                 }).find("its collectives are held by 2 captured graphs") != std::string::npos,
                 "a group that captured graphs hold is not closed");

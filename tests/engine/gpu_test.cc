@@ -475,7 +475,7 @@ LostPeer lose_peer() {
     if (rendezvous.rank() == 0) {
       waits = &nccl;
       rendezvous.exchange_text("away", "");
-      found.message = testing::message_of([&] { fixture.train(2); });
+      found.message = testing::error_text_of([&] { fixture.train(2); });
       rendezvous.exchange_text("noticed", "");
       return;
     }
@@ -681,10 +681,10 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
         };
         const auto first = rig_on(from_gpu);
         first->train(1);
-        const testing::ScratchFolder scratch;
-        save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
+        const testing::TemporaryFolder scratch;
+        save_checkpoint(posix_files(), {scratch.path()}, {}, first->state.slices(), {});
         const auto second = rig_on(!from_gpu);
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        Checkpoint checkpoint(scratch / "step-00000000");
         second->load(checkpoint);
         REQUIRE(testing::saved_contents(second->state) == testing::saved_contents(first->state));
         REQUIRE(second->train(2).result.loss_sum == first->train(2).result.loss_sum);
@@ -762,7 +762,7 @@ TEST_CASE(
     "memory is for") {
   SingleRank single_rank;
   const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
-    return testing::message_of([&] {
+    return testing::error_text_of([&] {
       Emulated emulated(options, gpu);
       Config config = testing::config_of_stage(1);
       testing::offload_to(config, OffloadDevice::kCpu);
@@ -870,7 +870,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   REQUIRE(gpu_of_rank(3, 8) == 3);
   REQUIRE(gpu_of_rank(3, 1) == 0);
   REQUIRE(gpu_of_rank(2, 0) == 2);
-  REQUIRE(testing::message_of([] { gpu_of_rank(4, 4); }) ==
+  REQUIRE(testing::error_text_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
           "  remedy: start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set "
           "\"device\": \"cpu\"");
@@ -884,7 +884,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   check_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
                   place("GPU-3", "0000:1C:00.0")});
   REQUIRE(
-      testing::message_of([&] {
+      testing::error_text_of([&] {
         check_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
       }) ==
       "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"

@@ -100,8 +100,8 @@ TEST_CASE("private memory, memory that peers read and host memory have an arena 
 
 TEST_CASE("each buffer on disk keeps what is written to it") {
   testing::SingleRank single_rank;
-  const testing::ScratchFolder scratch;
-  RankMemory memory(*single_rank.group, {.folder = scratch.path + "/made", .name = "rank0"});
+  const testing::TemporaryFolder scratch;
+  RankMemory memory(*single_rank.group, {.folder = scratch / "made", .name = "rank0"});
   const Program train = with_buffers(
       {on(Tier::kNvme,
           persistent(Persistent::kOptimizerStates, "first", 3 * 4096, Category::kOptimizer)),

@@ -179,9 +179,9 @@ double rounding_unit_of(ConfigDtype precision) {
 /// * Loss: 1/32. The logits here are of size 0.1, and about twenty successive roundings leave them
 /// off by about 0.5 units. The mean over 192 tokens is then off by 0.04 units, which is less than a
 /// hundredth of a unit of a loss of 5.3. The bound is three times that.
-/// Weights are compared in require_as_one_process(). Another layout rounds at other places, so it
-/// may differ from the exact run as much as one process does, but in the opposite direction: the
-/// bound of each tensor is twice the rounding error of one process.
+/// Weights are compared in require_result_of_one_process(). Another layout rounds at other places,
+/// so it may differ from the exact run as much as one process does, but in the opposite direction:
+/// the bound of each tensor is twice the rounding error of one process.
 void require_near(const TrainingOutcome& found, const TrainingOutcome& expected, double unit) {
   const testing::Differences differences = testing::differences(found, expected);
   CHECK(differences.loss < unit / 32);
@@ -201,7 +201,8 @@ void require_rounding_alone(const OneProcess& one, double unit) {
   }
 }
 
-void require_as_one_process(const TrainingOutcome& found, const OneProcess& one, double unit) {
+void require_result_of_one_process(const TrainingOutcome& found, const OneProcess& one,
+                                   double unit) {
   require_near(found, one.narrow, unit);
   const auto off = relative_errors_of_movement(found, one.narrow);
   CHECK(off.size() == one.rounding.size());
@@ -249,9 +250,9 @@ TEST_CASE(
       // and each stage occurs in them.
       if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
       INFO(name_of(precision) << ", " << layout.text());
-      require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, layout)),
-                                            narrow_model(layout.tied), layout.mesh),
-                             one.at(layout.tied), rounding_unit_of(precision));
+      require_result_of_one_process(trained_narrow(in_proportion(narrow_run(precision, layout)),
+                                                   narrow_model(layout.tied), layout.mesh),
+                                    one.at(layout.tied), rounding_unit_of(precision));
     }
   }
 }
@@ -260,7 +261,7 @@ TEST_CASE(
 
 /// Makes one neuron of a layer large on one tensor rank. No other layer reads the neuron, so only
 /// one gradient becomes large: that of the neuron's column in the down projection.
-void write_loud_neuron(RankFixture& fixture, int layer, int tensor_rank) {
+void write_large_neuron(RankFixture& fixture, int layer, int tensor_rank) {
   const StateOptions& ranks = fixture.plan.options.state;
   if (ranks.tensor.index != tensor_rank) return;
   const ModelConfig model = narrow_model();
@@ -309,7 +310,7 @@ std::vector<Account> overflow_on(const NarrowLayout& layout, int layer, int tens
                    step();
                    // The neuron is written into the 16-bit copy that layers compute with. The next
                    // finite update rebuilds this copy from the master weights, which removes it.
-                   write_loud_neuron(fixture, layer, tensor_rank);
+                   write_large_neuron(fixture, layer, tensor_rank);
                    StepRun run = step();
                    account.location = fixture.train_executor.find_nonfinite(run).text;
                    while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
@@ -384,8 +385,8 @@ TEST_CASE(
   // The scale doubles soon after an overflow; the step where it does depends on all counters of the
   // scaler, so a counter that the checkpoint lost would show.
   config.fp16.loss_scale_window = 3;
-  const auto train_tail = [&](Rendezvous& rendezvous, RankFixture& fixture,
-                              TrainingProgress& progress, Tail& tail) {
+  const auto train_last_steps = [&](Rendezvous& rendezvous, RankFixture& fixture,
+                                    TrainingProgress& progress, Tail& tail) {
     for (int step = 0; step < kTail; ++step) {
       const StepRun run = take_step(fixture, progress);
       if (rendezvous.rank() > 0) continue;
@@ -394,13 +395,13 @@ TEST_CASE(
       tail.scales.push_back(progress.skipped.loss_scale());
     }
   };
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   Tail straight, resumed;
   const auto straight_state = state_saved_on(
       config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         TrainingProgress progress(fixture.config);
         take_step(fixture, progress);
-        write_loud_neuron(fixture, 1, 0);
+        write_large_neuron(fixture, 1, 0);
         require(!take_step(fixture, progress).result.finite, "the neuron is too loud");
         for (size_t tries = 0; !take_step(fixture, progress).result.finite; ++tries)
           require(tries < kMaxSteps, "the scale fits in the end");
@@ -408,20 +409,20 @@ TEST_CASE(
         meta.step = progress.step;
         meta.skipped_steps = progress.skipped.total();
         meta.loss_scaler = progress.skipped.scaler_state();
-        save_checkpoint(posix_files(), {scratch.path}, meta, fixture.state.slices(),
+        save_checkpoint(posix_files(), {scratch.path()}, meta, fixture.state.slices(),
                         {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
                            return rendezvous.exchange_text("save", text);
                          }});
-        train_tail(rendezvous, fixture, progress, straight);
+        train_last_steps(rendezvous, fixture, progress, straight);
       });
   const auto resumed_state = state_saved_on(
       config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
-        Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
+        Checkpoint checkpoint(list_checkpoints(scratch.path()).front().folder);
         fixture.load(checkpoint);
         TrainingProgress progress(fixture.config);
         progress.step = checkpoint.meta().step;
         progress.skipped.restore(checkpoint.meta().skipped_steps, checkpoint.meta().loss_scaler);
-        train_tail(rendezvous, fixture, progress, resumed);
+        train_last_steps(rendezvous, fixture, progress, resumed);
       });
   CHECK(straight.scales.front() < 0x1p16);
   CHECK(straight.scales.back() > straight.scales.front());

@@ -235,17 +235,17 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
                                    {1, 3, 0, OffloadDevice::kNone, Precision::kBf16, 0},
                                    {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
-    const testing::ScratchFolder scratch;
+    const testing::TemporaryFolder scratch;
     const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
       fixture.train(1);
       fixture.train(2);
-      save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
+      save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(),
                       together(rendezvous));
     });
     for (const Layout& reader : chosen) {
       INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
       const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        Checkpoint checkpoint(scratch / "step-00000000");
         fixture.load(checkpoint);
       });
       REQUIRE(read == saved);
@@ -262,7 +262,7 @@ TEST_CASE("any layout reads back what another saved, bit for bit, and continues 
             Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
             RankFixture fixture(config, model, communicators);
-            Checkpoint checkpoint(scratch.path + "/step-00000000");
+            Checkpoint checkpoint(scratch / "step-00000000");
             fixture.load(checkpoint);
             fixture.train(3);
             whole.add(fixture.state.slices());
@@ -305,10 +305,10 @@ TEST_CASE(
     const DType from = narrows ? DType::kF32 : DType::kBF16,
                 to = narrows ? DType::kBF16 : DType::kF32;
     for (const Layout& writer : narrows ? wide : narrow) {
-      const testing::ScratchFolder scratch;
+      const testing::TemporaryFolder scratch;
       const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankFixture& fixture) {
         train(fixture, 1, 2);
-        save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(),
+        save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(),
                         together(rendezvous));
       });
       std::vector<Contents> next;
@@ -316,7 +316,7 @@ TEST_CASE(
         INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
         testing::CombinedState trained;
         const Contents read = saved_by(reader, [&](Rendezvous&, RankFixture& fixture) {
-          Checkpoint checkpoint(scratch.path + "/step-00000000");
+          Checkpoint checkpoint(scratch / "step-00000000");
           const std::vector<StateConversion> conversions = fixture.load(checkpoint);
           require(conversions.size() == 1 && conversions[0].stored == from &&
                       conversions[0].wanted == to,
@@ -333,7 +333,7 @@ TEST_CASE(
           Config config = config_of(reader);
           config.gradient_accumulation_steps = 1;
           RankFixture fixture(config, testing::model_of_many_blocks(), communicators);
-          Checkpoint checkpoint(scratch.path + "/step-00000000");
+          Checkpoint checkpoint(scratch / "step-00000000");
           fixture.load(checkpoint);
           fixture.train(3);
           trained.add(fixture.state.slices());
@@ -385,32 +385,32 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 }
 
 TEST_CASE("8-bit states are not converted to another precision") {
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   SingleRank single_rank;
   RankFixture wide(layout(1, OffloadDevice::kNone), testing::small_model(), *single_rank.group);
-  save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
+  save_checkpoint(posix_files(), {scratch.path()}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone);
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
   RankFixture with_8bit(config, testing::small_model(), *single_rank.group);
-  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  Checkpoint checkpoint(scratch / "step-00000000");
   REQUIRE_THROWS_WITH(with_8bit.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
 TEST_CASE("only moments can be kept in another precision") {
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   SingleRank single_rank;
   RankFixture wide(layout(1, OffloadDevice::kNone, Precision::kBf16), testing::small_model(),
                    *single_rank.group);
   train(wide, 1, 2);
   Contents expected = testing::saved_contents(wide.state);
-  save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
+  save_checkpoint(posix_files(), {scratch.path()}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
   RankFixture narrow(config, testing::small_model(), *single_rank.group);
-  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  Checkpoint checkpoint(scratch / "step-00000000");
   const std::vector<StateConversion> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
   REQUIRE(conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
@@ -421,7 +421,7 @@ TEST_CASE("only moments can be kept in another precision") {
 }
 
 TEST_CASE("another partition reads a checkpoint back bit for bit") {
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   Contents saved;
   SingleRank single_rank;
   {
@@ -429,14 +429,14 @@ TEST_CASE("another partition reads a checkpoint back bit for bit") {
                         *single_rank.group);
     fixture.train(1);
     saved = testing::saved_contents(fixture.state);
-    save_checkpoint(posix_files(), {scratch.path}, {}, fixture.state.slices(), {});
+    save_checkpoint(posix_files(), {scratch.path()}, {}, fixture.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
     Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
     RankFixture other(config, testing::small_model(), *single_rank.group);
     REQUIRE(testing::saved_contents(other.state) != saved);
-    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    Checkpoint checkpoint(scratch / "step-00000000");
     other.load(checkpoint);
     REQUIRE(testing::saved_contents(other.state) == saved);
   }
@@ -565,19 +565,19 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
 
 TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tensors saved") {
   SingleRank single_rank;
-  const testing::ScratchFolder first;
+  const testing::TemporaryFolder first;
   const Contents expected =
-      save_whole(first.path, ranks_of(kSplits[0], *single_rank.group)[0]->state->states());
+      save_whole(first.path(), ranks_of(kSplits[0], *single_rank.group)[0]->state->states());
   for (const SplitLayout& writer : kSplits) {
-    const testing::ScratchFolder scratch;
+    const testing::TemporaryFolder scratch;
     {
       const auto ranks = ranks_of(writer, *single_rank.group);
-      Checkpoint checkpoint(first.path + "/step-00000000");
+      Checkpoint checkpoint(first / "step-00000000");
       for (const auto& rank : ranks)
         rank->state->load(checkpoint, testing::model_folder(testing::model_of_many_blocks()));
-      save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
+      save_checkpoint(posix_files(), {scratch.path()}, {}, slices_of(ranks), {});
     }
-    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    Checkpoint checkpoint(scratch / "step-00000000");
     checkpoint.check_complete();
     for (const SplitLayout& reader : kSplits) {
       INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
@@ -592,14 +592,15 @@ TEST_CASE("ranks read back, bit for bit, what ranks with other parts of the tens
 
 TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
   SingleRank single_rank;
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   std::vector<StateInfo> states = ranks_of(kSplits[0], *single_rank.group)[0]->state->states();
   for (StateInfo& state : states) state.dtype = DType::kBF16;
-  const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
+  const Contents expected =
+      converted(save_whole(scratch.path(), states), DType::kBF16, DType::kF32);
   for (const SplitLayout& reader : kSplits) {
     INFO(reader.degree << " tensor-parallel, " << name_of_layout(reader.layout));
     const auto ranks = ranks_of(reader, *single_rank.group);
-    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    Checkpoint checkpoint(scratch / "step-00000000");
     for (const auto& rank : ranks)
       rank->state->load(checkpoint, testing::model_folder(testing::model_of_many_blocks()));
     REQUIRE(contents_of(slices_of(ranks)) == expected);
@@ -607,15 +608,15 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
 }
 
 TEST_CASE("a checkpoint of another optimizer is refused") {
-  const testing::ScratchFolder scratch;
+  const testing::TemporaryFolder scratch;
   SingleRank single_rank;
   Config sgd = testing::small_run_config();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
   RankFixture saver(sgd, testing::small_model(), *single_rank.group);
-  save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
+  save_checkpoint(posix_files(), {scratch.path()}, {}, saver.state.slices(), {});
   RankFixture adam(testing::small_run_config(), testing::small_model(), *single_rank.group);
-  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  Checkpoint checkpoint(scratch / "step-00000000");
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "../base/temporary_folder.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 

@@ -55,19 +55,19 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
   set_kernel_threads(1);
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(true), 5);
   for (const RunLayout& writer : layouts) {
-    const testing::ScratchFolder scratch;
+    const testing::TemporaryFolder scratch;
     const SavedState saved = state_saved_on(
         writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
           for (const int64_t number : {1, 2}) train_step(fixture, number);
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, fixture.state.slices(),
+              posix_files(), {scratch.path()}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return state_saved_on(layout.config(), model, layout.mesh,
                             [&](Rendezvous&, RankFixture& fixture) {
-                              Checkpoint checkpoint(scratch.path + "/step-00000000");
+                              Checkpoint checkpoint(scratch / "step-00000000");
                               fixture.load(checkpoint);
                               if (trains) train_step(fixture, 3);
                             });

@@ -1,11 +1,7 @@
 #include "rank_fixture.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -18,7 +14,6 @@
 #include "kernels/kernels.h"
 #include "model/families.h"
 #include "model/freeze.h"
-#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -122,20 +117,9 @@ Config with_dropout(Config config) {
   return config;
 }
 
-ScratchFolder::ScratchFolder() {
-  static std::atomic<int> count{0};
-  path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++))
-             .string();
-  std::filesystem::create_directories(path);
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::filesystem::remove_all(path);
-}
-
 const std::string& swap_folder() {
-  static const ScratchFolder folder;
-  return folder.path;
+  static const TemporaryFolder folder;
+  return folder.path();
 }
 
 void offload_to(Config& config, OffloadDevice device) {
@@ -164,13 +148,13 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 
 const ModelFolder& model_folder(const ModelConfig& model) {
   static std::mutex mutex;
-  static const ScratchFolder scratch;
+  static const TemporaryFolder root;
   static std::map<std::string, std::unique_ptr<ModelFolder>> folders;
   const std::lock_guard lock(mutex);
   std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
   if (folder) return *folder;
   folder = std::make_unique<ModelFolder>(
-      write_model_folder(cat(scratch.path, "/", folders.size()), model, weight_of));
+      write_model_folder(root / std::to_string(folders.size()), model, weight_of));
   return *folder;
 }
 
@@ -372,7 +356,7 @@ std::vector<std::string> on_threads(int world_size, std::chrono::milliseconds he
   std::vector<std::string> failures(all.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < all.size(); ++rank)
-    threads.emplace_back([&, rank] { failures[rank] = message_of([&] { body(*all[rank]); }); });
+    threads.emplace_back([&, rank] { failures[rank] = error_text_of([&] { body(*all[rank]); }); });
   for (std::thread& thread : threads) thread.join();
   return failures;
 }
@@ -391,13 +375,13 @@ std::vector<std::string> errors_on_ranks(
   });
 }
 
-void run_on_mesh(const StateOptions& mesh,
+void run_on_mesh(const StateOptions& options,
                  const std::function<void(Rendezvous&, const RankCommunicators&)>& body) {
-  const RankMesh ranks = state_mesh(mesh);
+  const RankMesh mesh = state_mesh(options);
   require_no_failures(
-      on_threads(ranks.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
-        const MeshPoint place = ranks.coordinate(rendezvous.rank());
-        StateOptions mine = mesh;
+      on_threads(mesh.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
+        const MeshPoint place = mesh.coordinate(rendezvous.rank());
+        StateOptions mine = options;
         mine.dp_shard.index = place.dp_shard;
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
@@ -412,20 +396,11 @@ void run_on_mesh(const StateOptions& mesh,
 void run_on_mesh(int replicas, int shards,
                  const std::function<void(Rendezvous&, const RankCommunicators&)>& body,
                  int secondary_shards) {
-  StateOptions mesh;
-  mesh.dp_shard.count = shards;
-  mesh.replicas = replicas;
-  mesh.secondary_shards = secondary_shards;
-  run_on_mesh(mesh, body);
-}
-
-std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    return testing::failure_message(error);
-  }
-  return "";
+  StateOptions options;
+  options.dp_shard.count = shards;
+  options.replicas = replicas;
+  options.secondary_shards = secondary_shards;
+  run_on_mesh(options, body);
 }
 
 void require_no_failures(const std::vector<std::string>& failures) {

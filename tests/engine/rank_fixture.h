@@ -13,6 +13,8 @@
 #include "engine/memory.h"
 #include "engine/model_state.h"
 #include "program/step_plan.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 #include "training/decide_step.h"
 #include "training/scheduled_scalars.h"
 
@@ -43,15 +45,6 @@ Config config_of_stage(int64_t stage);
 /// adapters' inputs.
 Config with_dropout(Config config);
 
-/// ScratchFolder creates a folder and removes it in its destructor.
-struct ScratchFolder {
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string path;
-};
-
 /// Returns the folder of the disk tiers of these tests.
 const std::string& swap_folder();
 
@@ -65,7 +58,7 @@ float weight_of(const std::string& tensor, int64_t index);
 /// WeightOf returns element `index` of a tensor.
 using WeightOf = std::function<float(const std::string& tensor, int64_t index)>;
 
-/// Writes a Hugging Face folder at `path` with the model and the weights that `weights` returns.
+/// Writes a Hugging Face folder at `path` with the model and the weights that `weight` returns.
 ModelFolder write_model_folder(const std::string& path, const ModelConfig& model,
                                const WeightOf& weight);
 
@@ -163,18 +156,15 @@ std::vector<std::string> errors_on_ranks(
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// Runs `body` on one thread per rank of a mesh, with the rank's communicators; the rank in `mesh`
-/// is ignored. Requires that no rank throws.
-void run_on_mesh(const StateOptions& mesh,
+/// Runs `body` on one thread per rank of the mesh of `options`, with the rank's communicators; the
+/// rank in `options` is ignored. Requires that no rank throws.
+void run_on_mesh(const StateOptions& options,
                  const std::function<void(Rendezvous&, const RankCommunicators&)>& body);
 /// Runs `body` on `replicas` x `shards` ranks: `shards` ranks share each copy of the state. With
 /// `secondary_shards` above 1, that many ranks count as a node with secondary shards.
 void run_on_mesh(int replicas, int shards,
                  const std::function<void(Rendezvous&, const RankCommunicators&)>& body,
                  int secondary_shards = 1);
-
-/// Returns the message of the error that `work` throws; "" if it throws none.
-std::string message_of(const std::function<void()>& work);
 
 /// Requires that no rank threw.
 void require_no_failures(const std::vector<std::string>& failures);

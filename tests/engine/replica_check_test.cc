@@ -33,7 +33,7 @@ std::vector<std::string> check_messages(
     const Config& plain, const testing::TrainingMesh& mesh,
     const std::function<void(int, RankFixture&)>& corrupt, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
-        [](int, const std::function<void()>& check) { return testing::message_of(check); }) {
+        [](int, const std::function<void()>& check) { return testing::error_text_of(check); }) {
   Config config = testing::config_on_mesh(plain, mesh);
   config.parallel.virtual_stages = 1;
   const ModelConfig model = testing::with_layers(testing::model_of_many_blocks(), 4);
@@ -53,7 +53,7 @@ std::vector<std::string> check_messages(
 }
 
 /// Runs the check, and returns which rank a supervisor blames if only this rank reports the error.
-std::string failure_of(int rank, const std::function<void()>& check) {
+std::string blame_of(int rank, const std::function<void()>& check) {
   try {
     check();
   } catch (const Error& error) {
@@ -99,9 +99,9 @@ TEST_CASE(
     "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
     "whose they are") {
   const auto corrupt = [](int rank, RankFixture& fixture) { overwrite_on_rank(1, rank, fixture); };
-  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 3}, corrupt, true, blame_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
+  REQUIRE(check_messages(testing::config_of_stage(0), {.shards = 2}, corrupt, true, blame_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
@@ -173,7 +173,7 @@ TEST_CASE(
       const auto bit = static_cast<std::byte>(1U << (random() % 8));
       std::byte& there = fixture.memory.at(fixture.plan.train.program, piece.range)[byte];
       if (rendezvous.rank() == culprit) there ^= bit;
-      const std::string message = testing::message_of([&] { check.check(step); });
+      const std::string message = testing::error_text_of([&] { check.check(step); });
       require(message.starts_with(cat("rank ", culprit, " holds other bits than ranks ")),
               message.c_str());
       require(message.find(fixture.plan.train.model.tensor(slice.tensor).name) != std::string::npos,

@@ -79,7 +79,7 @@ TEST_CASE(
     communicators.host_world->barrier({"start"});
     for (Communicator* group : communicators.distinct())
       group->set_timeout(std::chrono::seconds(2));
-    messages[rank] = testing::message_of([&] { fixture.train(1); });
+    messages[rank] = testing::error_text_of([&] { fixture.train(1); });
     blamed[rank] = rendezvous.board().blamed_rank();
   });
   for (size_t rank = 0; rank < messages.size(); ++rank)

@@ -200,21 +200,21 @@ TEST_CASE(
                                        {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
   const ModelConfig model = testing::model_of_many_blocks();
   for (const RunLayout& writer : layouts) {
-    const testing::ScratchFolder scratch;
+    const testing::TemporaryFolder scratch;
     const auto saved = testing::state_saved_on(
         testing::config_of_stage(writer.stage), model, writer.mesh,
         [&](Rendezvous& rendezvous, RankFixture& fixture) {
           testing::train_step(fixture, 1);
           testing::train_step(fixture, 2);
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, fixture.state.slices(),
+              posix_files(), {scratch.path()}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return testing::state_saved_on(testing::config_of_stage(layout.stage), model, layout.mesh,
                                      [&](Rendezvous&, RankFixture& fixture) {
-                                       Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                       Checkpoint checkpoint(scratch / "step-00000000");
                                        fixture.load(checkpoint);
                                        if (trains) testing::train_step(fixture, 3);
                                      });
@@ -286,7 +286,7 @@ TEST_CASE(
   const TrainingOutcome expected = train_on_mesh(config_of(layouts[0]), model, {}, 2);
   for (const RunLayout& writer : layouts) {
     INFO(writer.mesh.text() << ", stage " << writer.stage);
-    const testing::ScratchFolder scratch;
+    const testing::TemporaryFolder scratch;
     TrainingOutcome outcome;
     outcome.state = testing::state_saved_on(
         config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankFixture& fixture) {
@@ -297,7 +297,7 @@ TEST_CASE(
             outcome.norms.push_back(run.result.gradient_norm);
           }
           save_checkpoint(
-              posix_files(), {scratch.path}, {}, fixture.state.slices(),
+              posix_files(), {scratch.path()}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
                [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
         });
@@ -308,7 +308,7 @@ TEST_CASE(
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return testing::state_saved_on(config_of(layout), model, layout.mesh,
                                      [&](Rendezvous&, RankFixture& fixture) {
-                                       Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                       Checkpoint checkpoint(scratch / "step-00000000");
                                        fixture.load(checkpoint);
                                        if (trains) testing::train_step(fixture, 3);
                                      });

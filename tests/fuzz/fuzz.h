@@ -4,11 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 
-#include "../base/temporary_folder.h"
+#include "../temporary_folder.h"
 #include "base/error.h"
 
 // Fuzz target: each .cc file of this folder but replay.cc passes arbitrary bytes to code that reads
@@ -36,19 +35,11 @@ int parse_or_abort(Parse parse) {
   return 0;
 }
 
-/// ScratchFolder holds this process's files for parsers that read from a path. It lies below
-/// $TMPDIR, else in /dev/shm (memory) if the machine has it.
-class ScratchFolder : public testing::TemporaryFolder {
- public:
-  ScratchFolder()
-      : TemporaryFolder(std::getenv("TMPDIR") == nullptr && std::filesystem::exists("/dev/shm")
-                            ? "/dev/shm"
-                            : std::filesystem::temp_directory_path()) {}
-
-  std::string write(const std::string& name, std::string_view content) const {
-    std::ofstream(file(name), std::ios::binary | std::ios::trunc) << content;
-    return file(name);
-  }
-};
+/// Returns the folder in which a target makes the folder of its inputs: $TMPDIR, else memory if
+/// possible.
+inline std::filesystem::path parent_of_inputs() {
+  return std::getenv("TMPDIR") == nullptr ? testing::folder_in_memory()
+                                          : std::filesystem::temp_directory_path();
+}
 
 }  // namespace ftrun::fuzz

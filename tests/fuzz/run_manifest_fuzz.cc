@@ -2,7 +2,7 @@
 #include "report/run_manifest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const ftrun::fuzz::ScratchFolder folder;
+  static const ftrun::testing::TemporaryFolder folder(ftrun::fuzz::parent_of_inputs());
   const std::string path = folder.write("run.json", ftrun::fuzz::text_of(data, size));
   return ftrun::fuzz::parse_or_abort([&] { ftrun::manifest_text(ftrun::read_manifest(path)); });
 }

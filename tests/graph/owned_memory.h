@@ -28,7 +28,7 @@ class OwnedMemory {
       std::vector<ValueId> written = op.out;
       if (op.workspace >= 0) written.push_back(op.workspace);
       for (const ValueId id : written)
-        if (clashes(op, id))
+        if (overwrites_input(op, id))
           return cat(op_text(graph_, op), ": ", graph_.at(id).name, " lies on an operand");
       for (const ValueId id : written) take(id);
       for (const ValueId id : written)
@@ -44,7 +44,7 @@ class OwnedMemory {
   }
 
   /// Marks a value as present before the list begins.
-  void give(ValueId id) { take(id); }
+  void mark_present(ValueId id) { take(id); }
 
  private:
   /// Ends the collective whose result an operation reads, and all collectives before it, because
@@ -79,7 +79,7 @@ class OwnedMemory {
            offset(b) < offset(a) + graph_.at(a).bytes();
   }
 
-  bool clashes(const Op& op, ValueId out) const {
+  bool overwrites_input(const Op& op, ValueId out) const {
     for (size_t i = 0; i < op.in.size(); ++i) {
       if (op.in[i] == out) continue;  // changed in place
       const bool in_place = op.in[i] == in_place_input(op) && out == op.out[0] &&

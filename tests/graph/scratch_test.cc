@@ -150,7 +150,7 @@ TEST_CASE(
       const ScratchPlan weights = joined(plan_scratch(g, g.weight_grad), deferred);
       CHECK(OwnedMemory(g, inputs).run(g.input_grad) == "");
       OwnedMemory memory(g, weights);
-      for (const ValueId id : g.with_role(ValueRole::kDeferred)) memory.give(id);
+      for (const ValueId id : g.with_role(ValueRole::kDeferred)) memory.mark_present(id);
       CHECK(memory.run(g.weight_grad) == "");
     }
 }

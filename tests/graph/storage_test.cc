@@ -178,22 +178,22 @@ int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<i
 TEST_CASE(
     "requests moved to gaps of another arena overlap nothing there, and make their own smaller") {
   std::mt19937_64 random(25);
-  int filled = 0, enough_was = 0;
+  int filled = 0, reached_enough = 0;
   for (int round = 0; round < 500; ++round) {
     const std::vector<StorageRequest> hosts = random_requests(random),
                                       guests = random_requests(random);
     const StorageLayout layout = pack_storage(hosts, 64);
     const int64_t room = layout.bytes + (round % 3 == 0 ? 700 : 0);
-    const std::vector<int64_t> stay(guests.size(), -1);
-    const int64_t whole = peak_of(guests, stay);
+    const std::vector<int64_t> none_moved(guests.size(), -1);
+    const int64_t whole = peak_of(guests, none_moved);
     const int64_t enough = round % 2 == 0 ? 0 : whole * 9 / 10;
     const std::vector<int64_t> gap = fill_gaps(guests, {hosts, layout.offset, room}, 64, enough);
     REQUIRE(gap.size() == guests.size());
-    if (gap == stay) continue;
+    if (gap == none_moved) continue;
     ++filled;
     REQUIRE(peak_of(guests, gap) < whole);
     // The last request that was moved was needed.
-    if (peak_of(guests, gap) <= enough) ++enough_was;
+    if (peak_of(guests, gap) <= enough) ++reached_enough;
     std::vector<StorageRequest> all = hosts;
     StorageLayout both{layout.offset, room, 0};
     for (size_t i = 0; i < guests.size(); ++i) {
@@ -206,7 +206,7 @@ TEST_CASE(
     for (int64_t at = 0; at < 64; ++at) REQUIRE(are_apart(all, both, at));
   }
   CHECK(filled > 200);
-  CHECK(enough_was > 50);
+  CHECK(reached_enough > 50);
 }
 
 TEST_CASE("the largest request at the peak is moved to a gap that lasts for its lifetime") {

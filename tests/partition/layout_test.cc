@@ -103,8 +103,8 @@ TEST_CASE(
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      std::uniform_int_distribution<int64_t> spot(0, unit.padded);
-      const auto [begin, end] = std::minmax({spot(random), spot(random)});
+      std::uniform_int_distribution<int64_t> position(0, unit.padded);
+      const auto [begin, end] = std::minmax({position(random), position(random)});
       for (const Slice& part : slices_in(unit, begin, end)) {
         const auto whole = std::find_if(unit.slices.begin(), unit.slices.end(),
                                         [&](const Slice& s) { return s.tensor == part.tensor; });
@@ -154,8 +154,8 @@ TEST_CASE("update ranges cover a shard exactly once and each tensor has its own 
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      std::uniform_int_distribution<int64_t> spot(0, unit.padded);
-      const auto [begin, end_of_part] = std::minmax({spot(random), spot(random)});
+      std::uniform_int_distribution<int64_t> position(0, unit.padded);
+      const auto [begin, end_of_part] = std::minmax({position(random), position(random)});
       const UnitRange shard{begin, end_of_part};
       int64_t end = shard.begin;
       for (const UpdateKindRange& range :
@@ -173,7 +173,7 @@ TEST_CASE("update ranges cover a shard exactly once and each tensor has its own 
 
 TEST_CASE("a tensor that straddles blocks is an update range of its own, without padding") {
   std::mt19937_64 random(32);
-  size_t alone = 0;
+  size_t straddling_parts = 0;
   for (int round = 0; round < 100; ++round) {
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
@@ -188,7 +188,7 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
           return std::find(slices.begin(), slices.end(), slice) != slices.end();
         });
         if (range.kind.straddling < 0) continue;
-        ++alone;
+        ++straddling_parts;
         REQUIRE(slices.size() == 1);
         REQUIRE(slices[0].tensor == range.kind.straddling);
         REQUIRE(slices[0].extent == range.end - range.begin);
@@ -196,7 +196,7 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
       REQUIRE(left.empty());
     }
   }
-  REQUIRE(alone > 100);
+  REQUIRE(straddling_parts > 100);
 }
 
 TEST_CASE(

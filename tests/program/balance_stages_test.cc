@@ -41,16 +41,16 @@ std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
 
 /// Lists every way to cut `blocks` blocks into `chunks` chunks of at least one.
 void all_cuts(int64_t blocks, int chunks, Counts& begun,
-              const std::function<void(const Counts&)>& see) {
+              const std::function<void(const Counts&)>& visit) {
   if (chunks == 1) {
     begun.push_back(blocks);
-    see(begun);
+    visit(begun);
     begun.pop_back();
     return;
   }
   for (int64_t count = 1; count <= blocks - chunks + 1; ++count) {
     begun.push_back(count);
-    all_cuts(blocks - count, chunks - 1, begun, see);
+    all_cuts(blocks - count, chunks - 1, begun, visit);
     begun.pop_back();
   }
 }

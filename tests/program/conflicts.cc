@@ -13,7 +13,7 @@ struct Bytes {
   size_t space = 0;
   int64_t begin = 0;
   int64_t end = 0;
-  bool meets(const Bytes& other) const {
+  bool overlaps(const Bytes& other) const {
     return space == other.space && begin < other.end && other.begin < end;
   }
 };
@@ -34,7 +34,7 @@ struct Access {
 
 bool any_overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.meets(y); });
+    return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.overlaps(y); });
   });
 }
 

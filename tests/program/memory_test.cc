@@ -135,15 +135,15 @@ Program two_lanes(std::vector<InstrId> communication_waits, std::vector<InstrId>
 TEST_CASE(
     "a buffer of the communication lane is in use from when that lane may run until compute waits "
     "for it") {
-  const auto life = [](const Program& program) {
+  const auto lifetime = [](const Program& program) {
     const StorageRequest r = buffer_lifetimes(program)[1];
     return std::pair{r.first, r.last};
   };
-  CHECK(life(two_lanes({}, {})) == std::pair<int64_t, int64_t>{0, 4});
-  CHECK(life(two_lanes({0}, {})) == std::pair<int64_t, int64_t>{1, 4});
-  CHECK(life(two_lanes({1}, {})) == std::pair<int64_t, int64_t>{2, 4});
-  CHECK(life(two_lanes({}, {2})) == std::pair<int64_t, int64_t>{0, 3});
-  CHECK(life(two_lanes({1}, {2})) == std::pair<int64_t, int64_t>{2, 3});
+  CHECK(lifetime(two_lanes({}, {})) == std::pair<int64_t, int64_t>{0, 4});
+  CHECK(lifetime(two_lanes({0}, {})) == std::pair<int64_t, int64_t>{1, 4});
+  CHECK(lifetime(two_lanes({1}, {})) == std::pair<int64_t, int64_t>{2, 4});
+  CHECK(lifetime(two_lanes({}, {2})) == std::pair<int64_t, int64_t>{0, 3});
+  CHECK(lifetime(two_lanes({1}, {2})) == std::pair<int64_t, int64_t>{2, 3});
 }
 
 TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
@@ -198,10 +198,10 @@ Program sharded_step() {
 /// Returns the size of a separate arena for only the buffers that `takes` selects.
 template <typename Takes>
 int64_t packed_alone(const Program& program, Takes takes) {
-  std::vector<StorageRequest> lives = buffer_lifetimes(program);
-  for (size_t i = 0; i < lives.size(); ++i)
-    if (program.buffers[i].persistent || !takes(program.buffers[i])) lives[i] = {};
-  return pack_storage(lives, kStorageAlignment).bytes;
+  std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
+  for (size_t i = 0; i < lifetimes.size(); ++i)
+    if (program.buffers[i].persistent || !takes(program.buffers[i])) lifetimes[i] = {};
+  return pack_storage(lifetimes, kStorageAlignment).bytes;
 }
 
 TEST_CASE("private buffers use gaps between those that peers read if that makes arenas smaller") {

@@ -145,13 +145,13 @@ std::string history(const Program& program, const BufferRange& gradient) {
         if (overlaps(range, gradient)) return true;
       return false;
     };
-    if (instr.kind == InstrKind::kAllReduce && meets(instr.writes))
+    if (instr.kind == InstrKind::kAllReduce && touches_gradient(instr.writes))
       text += 'r';
     else if (instr.kind == InstrKind::kGradientNorm)
       continue;
-    else if (instr.kind == InstrKind::kUpdate && meets(instr.reads))
+    else if (instr.kind == InstrKind::kUpdate && touches_gradient(instr.reads))
       text += 'u';
-    else if (meets(instr.writes))
+    else if (touches_gradient(instr.writes))
       text += instr.ops().accumulate ? 'a' : 'w';
   }
   return text;

@@ -17,6 +17,9 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
+using testing::TemporaryFolder;
+
 constexpr const char* kDamaged =
     "restore this file, which ftrun wrote, from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
@@ -165,7 +168,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
 }
 
 TEST_CASE("a manifest is read back as it was written") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   RunManifest m = example();
   m.exit_code = 75;
   m.exit_rank = 3;
@@ -201,7 +204,7 @@ TEST_CASE("a manifest is read back as it was written") {
 }
 
 TEST_CASE("a manifest that is far too large is refused before it is read") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   put_file(path, manifest_text(example()));
   std::filesystem::resize_file(path, 17 << 20);  // sparse
@@ -211,7 +214,7 @@ TEST_CASE("a manifest that is far too large is refused before it is read") {
 }
 
 TEST_CASE("a damaged manifest is refused with the field that is wrong") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   const auto message = [&](const std::string& text) {
     put_file(path, text);
@@ -245,7 +248,7 @@ TEST_CASE("a damaged manifest is refused with the field that is wrong") {
 }
 
 TEST_CASE("a manifest of another format is refused") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "run.json", R"({"format":2})");
   const Error error = error_of([&] { read_manifest(folder / "run.json"); });
   REQUIRE(error.code() == ExitCode::kBadInput);
@@ -256,7 +259,7 @@ TEST_CASE("a manifest of another format is refused") {
 }
 
 TEST_CASE("unknown and absent fields are accepted") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "run.json", R"({"new":{"a":1},"exit_code":null})");
   const RunManifest m = read_manifest(folder / "run.json");
   REQUIRE(m.seed == 0);
@@ -264,7 +267,7 @@ TEST_CASE("unknown and absent fields are accepted") {
 }
 
 TEST_CASE("a manifest is updated in place by any thread, and is complete at every moment") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   ManifestFile file(path, example());
   REQUIRE(read_file(path) == manifest_text(example()));

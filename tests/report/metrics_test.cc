@@ -17,6 +17,9 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
+using testing::TemporaryFolder;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -52,7 +55,7 @@ TEST_CASE("each evaluation is a separate line, and is read back with its step") 
           R"({"step":7,"evaluation":"code","loss":"Infinity","perplexity":"Infinity","tokens":8,)"
           R"("seconds":0.0})"
           "\n");
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   put_file(path, lines + R"({"step":8,"evaluation":3,"loss":1})"
                          "\n{\"step\":9,\"lo");
@@ -126,7 +129,7 @@ TEST_CASE("a name that is not UTF-8 does not end the run") {
 }
 
 TEST_CASE("each line is in the file when write returns, for its owner alone") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsWriter writer(path, 0);
   writer.write(example_step(1));
@@ -141,7 +144,7 @@ TEST_CASE("each line is in the file when write returns, for its owner alone") {
 
 TEST_CASE(
     "a resume removes the lines that it will write again and keeps the others byte for byte") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   const std::string kept =
       "{\"step\":0,  \"validation_loss\": 9}\n" + short_line(1) + short_line(2);
@@ -156,7 +159,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a file that is removed or replaced while a run writes it is begun again, with a warning") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   MetricsWriter writer(path, 0);
   writer.write(example_step(1));
@@ -176,7 +179,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a line that a crash tore is removed on opening") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   const auto opened = [&](const std::string& before) {
     put_file(path, before);
@@ -192,7 +195,7 @@ TEST_CASE("a line that a crash tore is removed on opening") {
 }
 
 TEST_CASE("a file with nothing to remove is not replaced") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   put_file(path, short_line(1));
   struct stat before {
@@ -205,7 +208,7 @@ TEST_CASE("a file with nothing to remove is not replaced") {
 }
 
 TEST_CASE("a full disk gets a whole record or nothing") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   AppendFile file(folder / "records");
   file.append("whole\n");
   // The file-size limit simulates a disk with room for ten more bytes.
@@ -231,7 +234,7 @@ TEST_CASE("a write to a full device fails with a message that says so") {
 }
 
 TEST_CASE("a file is not opened through a link or without its folder") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "target", "");
   std::filesystem::create_symlink(folder / "target", folder / "link");
   REQUIRE(error_of([&] { AppendFile file(folder / "link"); }).message() ==

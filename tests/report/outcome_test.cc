@@ -12,6 +12,8 @@
 namespace ftrun {
 namespace {
 
+using testing::TemporaryFolder;
+
 constexpr int64_t kStarted = 1000000000;
 
 RunManifest running(const std::string& supervisor, int64_t started) {
@@ -24,7 +26,7 @@ RunManifest running(const std::string& supervisor, int64_t started) {
 }
 
 TEST_CASE("the supervisor's report of a failure replaces rank 0's") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   RunManifest manifest = running("77", kStarted + 2);
   manifest.exit_code = 6;
   manifest.exit_reason = "rank 1 is gone";
@@ -39,7 +41,7 @@ TEST_CASE("the supervisor's report of a failure replaces rank 0's") {
 }
 
 TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "run.json", manifest_text(running("77", kStarted)));
   REQUIRE(record_failure(folder / "run.json", {77, kStarted}, {137, 0, "killed by signal 9"}));
   const RunManifest after = read_manifest(folder / "run.json");
@@ -49,7 +51,7 @@ TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
 }
 
 TEST_CASE("a start that wrote no manifest keeps the previous failure in the list of restarts") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   RunManifest manifest = running("77", kStarted + 2);
   manifest.exit_code = 137;
   manifest.exit_reason = "killed by signal 9";
@@ -93,7 +95,7 @@ class RefusingFiles : public FileSystem {
 };
 
 TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   RefusingFiles refusing;
   LaunchRecord record(path, {77, kStarted, kStarted}, refusing);
@@ -111,7 +113,7 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
 }
 
 TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
   put_file(path, "{");
@@ -123,7 +125,7 @@ TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
 }
 
 TEST_CASE("a start that wrote no manifest is recorded with its ranks") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
   put_file(path, manifest_text(running("77", kStarted)));
@@ -139,7 +141,7 @@ TEST_CASE("a start that wrote no manifest is recorded with its ranks") {
 }
 
 TEST_CASE("a run that a torchrun agent started is identified by the agent") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   RunManifest manifest = running("", kStarted + 5);
   manifest.environment = {{launch_variables::kAgent, "91"}};
@@ -151,7 +153,7 @@ TEST_CASE("a run that a torchrun agent started is identified by the agent") {
 }
 
 TEST_CASE("the manifest of another launch is not changed") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "run.json";
   REQUIRE_FALSE(record_failure(path, {77, kStarted}, {2, 0, "refused"}));
   RunManifest unsupervised = running("", kStarted + 5);

@@ -1,50 +1,18 @@
 #pragma once
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "report/step_metrics.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 
 namespace ftrun {
 
-/// TestFolder creates a folder that is removed with the object.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ftrun-report-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) bug("mkdtemp failed");
-    path_ = name;
-  }
-  ~TestFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 inline void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
-}
-
-/// Returns the error with which `action` ends; one with code kOk if there is none.
-template <typename Action>
-Error error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ExitCode::kOk, "no error");
 }
 
 /// Returns a step with every ordinary field set.

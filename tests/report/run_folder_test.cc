@@ -18,6 +18,9 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
+using testing::TemporaryFolder;
+
 int mode_of(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 ? static_cast<int>(info.st_mode & 0777) : -1;
@@ -44,7 +47,7 @@ TEST_CASE("a run's files have fixed paths") {
 }
 
 TEST_CASE("a fresh run makes its folder for its owner only, and says who holds it") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "deep/er/run";
   const mode_t before = ::umask(0027);
   const RunFolder folder(root + "/", RunStart::kFresh);
@@ -64,7 +67,7 @@ TEST_CASE("a fresh run makes its folder for its owner only, and says who holds i
 }
 
 TEST_CASE("a folder that exists keeps its mode") {
-  const TestFolder base;
+  const TemporaryFolder base;
   std::filesystem::create_directory(base / "shared");
   REQUIRE(::chmod((base / "shared").c_str(), 0750) == 0);
   const RunFolder folder(base / "shared", RunStart::kFresh);
@@ -72,7 +75,7 @@ TEST_CASE("a folder that exists keeps its mode") {
 }
 
 TEST_CASE("a second run into a folder in use is refused with the name of its holder") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
   const std::string text = read_file(root + "/.lock");
@@ -90,7 +93,7 @@ TEST_CASE("a second run into a folder in use is refused with the name of its hol
 }
 
 TEST_CASE("the message about a holder on another machine does not suggest a kill here") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
   std::ofstream(root + "/.lock") << "pid 4242\nhost elsewhere\nsince 2026-11-24T10:00:00Z\n";
@@ -103,7 +106,7 @@ TEST_CASE("the message about a holder on another machine does not suggest a kill
 }
 
 TEST_CASE("a holder that has not written its name yet is still a holder") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
   std::filesystem::resize_file(root + "/.lock", 0);
@@ -115,7 +118,7 @@ TEST_CASE("a holder that has not written its name yet is still a holder") {
 }
 
 TEST_CASE("a process that ends releases its folder, even if it is killed") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
@@ -138,7 +141,7 @@ TEST_CASE("a process that ends releases its folder, even if it is killed") {
 }
 
 TEST_CASE("a folder that is not empty is refused without resume, and left as it was") {
-  const TestFolder base;
+  const TemporaryFolder base;
   put_file(base / "thesis.tex", "years of work");
   const Error error = refusal(base.path(), RunStart::kFresh);
   REQUIRE(error.code() == ExitCode::kUsage);
@@ -150,7 +153,7 @@ TEST_CASE("a folder that is not empty is refused without resume, and left as it 
 }
 
 TEST_CASE("a long list of existing files is shortened") {
-  const TestFolder base;
+  const TemporaryFolder base;
   for (const char* name : {"a", "b", "c", "d", "e"}) put_file(base / name, "");
   REQUIRE(
       refusal(base.path(), RunStart::kFresh).message() ==
@@ -158,7 +161,7 @@ TEST_CASE("a long list of existing files is shortened") {
 }
 
 TEST_CASE("an earlier run is refused without resume and accepted with it") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   {
     const RunFolder first(root, RunStart::kFresh);
@@ -174,7 +177,7 @@ TEST_CASE("an earlier run is refused without resume and accepted with it") {
 }
 
 TEST_CASE("a run that ended before it wrote anything does not block the folder") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
   const RunFolder second(root, RunStart::kFresh);
@@ -182,7 +185,7 @@ TEST_CASE("a run that ended before it wrote anything does not block the folder")
 }
 
 TEST_CASE("a file that a kill left incomplete is removed by the next run of the folder") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
   for (const std::string& name : RunPaths::replaced_files())
@@ -193,14 +196,14 @@ TEST_CASE("a file that a kill left incomplete is removed by the next run of the 
 }
 
 TEST_CASE("a folder without a run is not changed, whatever its files are called") {
-  const TestFolder base;
+  const TemporaryFolder base;
   put_file(base / "run.json.tmp-0123456a", "years of work");
   REQUIRE(refusal(base.path(), RunStart::kFresh).code() == ExitCode::kUsage);
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"run.json.tmp-0123456a"});
 }
 
 TEST_CASE("a run without run.json is resumed only if its folder has its lock and its checkpoints") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
   put_file(root + "/metrics.jsonl", "{}");
@@ -218,7 +221,7 @@ TEST_CASE("a run without run.json is resumed only if its folder has its lock and
 }
 
 TEST_CASE("a run in a folder with a similar name is suggested") {
-  const TestFolder base;
+  const TemporaryFolder base;
   for (const char* name : {"mine", "minor", "other"})
     std::filesystem::create_directory(base / name);
   for (const char* name : {"mine", "other"}) put_file(base / name + "/run.json", "{}");
@@ -227,7 +230,7 @@ TEST_CASE("a run in a folder with a similar name is suggested") {
 }
 
 TEST_CASE("a step of a missing run is refused before anything is created") {
-  const TestFolder base;
+  const TemporaryFolder base;
   std::filesystem::create_directory(base / "mine");
   put_file(base / "mine/run.json", "{}");
   const Error error = refusal(base / "mien", RunStart::kResumeStep);
@@ -242,7 +245,7 @@ TEST_CASE("a step of a missing run is refused before anything is created") {
 }
 
 TEST_CASE("a file that blocks a run's folder is reported without changing the folder") {
-  const TestFolder base;
+  const TemporaryFolder base;
   put_file(base / "thesis.tex", "years of work");
   REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() ==
           refusal(base.path(), RunStart::kFresh).message());
@@ -252,7 +255,7 @@ TEST_CASE("a file that blocks a run's folder is reported without changing the fo
 }
 
 TEST_CASE("a check whether a run is active does not block the next run") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
   const int looking = ::open((root + "/.lock").c_str(), O_RDONLY | O_CLOEXEC);
@@ -266,7 +269,7 @@ TEST_CASE("a check whether a run is active does not block the next run") {
 }
 
 TEST_CASE("resume starts a new run in an empty folder, and refuses a folder without a run") {
-  const TestFolder base;
+  const TemporaryFolder base;
   REQUIRE_FALSE(RunFolder(base / "new", RunStart::kResume).has_earlier_run());
   std::filesystem::create_directory(base / "photos");
   put_file(base / "photos/cat.jpg", "");
@@ -280,7 +283,7 @@ TEST_CASE("resume starts a new run in an empty folder, and refuses a folder with
 }
 
 TEST_CASE("an output_dir that cannot be one is refused") {
-  const TestFolder base;
+  const TemporaryFolder base;
   put_file(base / "file", "");
   const Error error = refusal(base / "file", RunStart::kFresh);
   REQUIRE(error.code() == ExitCode::kUsage);
@@ -291,7 +294,7 @@ TEST_CASE("an output_dir that cannot be one is refused") {
 }
 
 TEST_CASE("a lock file that is a link is not followed") {
-  const TestFolder base;
+  const TemporaryFolder base;
   put_file(base / "precious", "text");
   std::filesystem::create_directory(base / "run");
   std::filesystem::create_symlink(base / "precious", base / "run/.lock");
@@ -301,7 +304,7 @@ TEST_CASE("a lock file that is a link is not followed") {
 }
 
 TEST_CASE("a folder that another run has created again no longer belongs to this run") {
-  const TestFolder base;
+  const TemporaryFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
   CHECK_FALSE(first.belongs_to_another_run());
@@ -317,7 +320,7 @@ TEST_CASE("a folder that another run has created again no longer belongs to this
 }
 
 TEST_CASE("the lock moves with its object") {
-  const TestFolder base;
+  const TemporaryFolder base;
   RunFolder first(base / "a", RunStart::kFresh);
   {
     const RunFolder second = std::move(first);

@@ -13,6 +13,9 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
+using testing::TemporaryFolder;
+
 /// Returns the data that the page of a run holds for its script.
 nlohmann::json data_of(const std::string& page) {
   const std::string begin = R"(<script type="application/json" id="data">)";
@@ -31,7 +34,7 @@ bool is_alone(const std::string& page) {
 }
 
 TEST_CASE("a report holds a run's figures, and loads nothing else") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   std::string lines;
   for (int64_t step = 1; step <= 3; ++step) {
     StepMetrics m = example_step(step);
@@ -62,7 +65,7 @@ TEST_CASE("a report holds a run's figures, and loads nothing else") {
 }
 
 TEST_CASE("a run.json that is far too large is refused before it is read") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "run.json", "{}");
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   std::filesystem::resize_file(folder / "run.json", 17 << 20);  // sparse
@@ -71,7 +74,7 @@ TEST_CASE("a run.json that is far too large is refused before it is read") {
 }
 
 TEST_CASE("no text of a run can break out of its position in the page") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string hostile = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   put_file(folder / "samples.jsonl", text_sample_line(1, {1, hostile, hostile + "\xff"}) + "\n");
@@ -84,7 +87,7 @@ TEST_CASE("no text of a run can break out of its position in the page") {
 }
 
 TEST_CASE("long runs are thinned to means, and what is not finite stays visible") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   std::string lines;
   for (int64_t step = 1; step <= 9000; ++step) {
     StepMetrics m = example_step(step);
@@ -100,7 +103,7 @@ TEST_CASE("long runs are thinned to means, and what is not finite stays visible"
 }
 
 TEST_CASE("entries for which a page has no room are counted and reported") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   std::string log, texts;
   for (int i = 0; i < 203; ++i)
@@ -121,7 +124,7 @@ TEST_CASE("entries for which a page has no room are counted and reported") {
 }
 
 TEST_CASE("only a file that is a report is replaced") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   const std::string path = folder / "page.html";
   write_run_report(path, {folder.path()});
@@ -140,7 +143,7 @@ TEST_CASE("only a file that is a report is replaced") {
 }
 
 TEST_CASE("a report shows predicted and measured times of steps") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const auto run_of = [&](const std::string& time) {
     put_file(folder / "run.json", cat("{\"exit_reason\": \"done\", \"time\": ", time, "}"));
     return data_of(run_report({folder.path()}))["runs"][0];
@@ -165,7 +168,7 @@ TEST_CASE("a report shows predicted and measured times of steps") {
 }
 
 TEST_CASE("pages of each kind are recognized by their first lines") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
   const std::string page = fill_page(parts, {{"made", "</script><b>"}});
   CHECK(is_alone(page));

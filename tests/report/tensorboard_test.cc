@@ -21,8 +21,10 @@
 namespace ftrun {
 namespace {
 
+using testing::TemporaryFolder;
+
 template <typename T>
-T taken(std::string_view& bytes) {
+T take(std::string_view& bytes) {
   REQUIRE(bytes.size() >= sizeof(T));
   T value;
   std::memcpy(&value, bytes.data(), sizeof(T));  // the machines of this project are little-endian
@@ -30,7 +32,7 @@ T taken(std::string_view& bytes) {
   return value;
 }
 
-std::string_view taken(std::string_view& bytes, uint64_t size) {
+std::string_view take(std::string_view& bytes, uint64_t size) {
   REQUIRE(bytes.size() >= size);
   const std::string_view part = bytes.substr(0, size);
   bytes.remove_prefix(size);
@@ -47,10 +49,10 @@ std::vector<std::string_view> records_of(std::string_view file) {
   std::vector<std::string_view> records;
   while (!file.empty()) {
     const std::string_view head = file.substr(0, 8);
-    const auto size = taken<uint64_t>(file);
-    require_crc(head, taken<uint32_t>(file));
-    records.push_back(taken(file, size));
-    require_crc(records.back(), taken<uint32_t>(file));
+    const auto size = take<uint64_t>(file);
+    require_crc(head, take<uint32_t>(file));
+    records.push_back(take(file, size));
+    require_crc(records.back(), take<uint32_t>(file));
   }
   return records;
 }
@@ -58,7 +60,7 @@ std::vector<std::string_view> records_of(std::string_view file) {
 uint64_t varint(std::string_view& bytes) {
   uint64_t value = 0;
   for (int shift = 0;; shift += 7) {
-    const auto byte = taken<uint8_t>(bytes);
+    const auto byte = take<uint8_t>(bytes);
     value |= static_cast<uint64_t>(byte & 0x7F) << shift;
     if ((byte & 0x80) == 0) return value;
   }
@@ -79,13 +81,13 @@ Message message_of(std::string_view text) {
         message.numbers.emplace(key >> 3, varint(text));
         break;
       case 1:
-        message.numbers.emplace(key >> 3, taken<uint64_t>(text));
+        message.numbers.emplace(key >> 3, take<uint64_t>(text));
         break;
       case 2:
-        message.bytes.emplace(key >> 3, taken(text, varint(text)));
+        message.bytes.emplace(key >> 3, take(text, varint(text)));
         break;
       case 5:
-        message.numbers.emplace(key >> 3, taken<uint32_t>(text));
+        message.numbers.emplace(key >> 3, take<uint32_t>(text));
         break;
       default:
         FAIL("unknown wire type");
@@ -115,7 +117,7 @@ std::vector<std::pair<std::string, float>> values(const Message& event) {
 }
 
 TEST_CASE("an event file has the name and the beginning that TensorBoard expects") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TensorBoardWriter writer(folder.path(),
                                  {.hostname = "node7", .pid = 42, .wall_seconds = 1234.5});
   REQUIRE(writer.path() == folder / "events.out.tfevents.0000001234.node7.42.0");
@@ -129,7 +131,7 @@ TEST_CASE("an event file has the name and the beginning that TensorBoard expects
 }
 
 TEST_CASE("the bytes of a first record agree with the format") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TensorBoardWriter writer(folder.path(), {.hostname = "h", .pid = 1, .wall_seconds = 1.0});
   const std::string file = read_file(writer.path());
   const std::string data =
@@ -140,7 +142,7 @@ TEST_CASE("the bytes of a first record agree with the format") {
 }
 
 TEST_CASE("scalars of a step are one event") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
   writer.write(300, {{"train/loss", 3.25}, {"validation/loss", 0.1}}, 99.25);
   writer.write(int64_t{1} << 40, {{"x", std::numeric_limits<double>::quiet_NaN()}}, 100);
@@ -158,7 +160,7 @@ TEST_CASE("scalars of a step are one event") {
 }
 
 TEST_CASE("a resumed run tells the charts which steps to drop") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const TensorBoardWriter writer(folder.path(), {.first_step = 101});
   const std::string file = read_file(writer.path());
   const auto records = records_of(file);
@@ -170,7 +172,7 @@ TEST_CASE("a resumed run tells the charts which steps to drop") {
 }
 
 TEST_CASE("a resumed run has each step once in all event files, read in the order of their names") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const auto start = [&](std::optional<int64_t> first_step, int64_t last, double wall_seconds) {
     TensorBoardWriter writer(
         folder.path(),
@@ -199,7 +201,7 @@ TEST_CASE("a resumed run has each step once in all event files, read in the orde
 }
 
 TEST_CASE("an event file is named after this process and the time now by default") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const double before = wall_seconds();
   TensorBoardWriter writer(folder.path());
   writer.write(1, {{"x", 1}});
@@ -233,7 +235,7 @@ TEST_CASE("numbers are written as Python writes floats") {
 }
 
 TEST_CASE("csv_monitor writes DeepSpeed's files") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   CsvMonitor monitor({.output_path = folder.path(), .job_name = "job"});
   StepMetrics m = example_step(1);
   monitor.write(m);
@@ -251,7 +253,7 @@ TEST_CASE("csv_monitor writes DeepSpeed's files") {
 }
 
 TEST_CASE("csv_monitor continues a resumed run's rows, with each step once and one header") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "DeepSpeedJobName/Train_a_b.csv";
   const auto write = [&](std::optional<int64_t> resumed, int64_t first, int64_t last) {
     CsvMonitor monitor({.output_path = folder.path(), .resumed_samples = resumed});
@@ -275,7 +277,7 @@ TEST_CASE("csv_monitor continues a resumed run's rows, with each step once and o
 }
 
 TEST_CASE("files that another run has left for csv_monitor are moved away") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   for (const double value : {1.0, 2.0})
     CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write("Train/a", value, 4);
   REQUIRE(read_file(folder / "job/Train_a.csv") == "step,a\r\n4,2.0\r\n");
@@ -286,7 +288,7 @@ TEST_CASE("files that another run has left for csv_monitor are moved away") {
 }
 
 TEST_CASE("csv_monitor skips a validation before the first step") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   StepMetrics m;
   m.trained = false;
   CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write(m);

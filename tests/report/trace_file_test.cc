@@ -12,6 +12,9 @@
 namespace ftrun {
 namespace {
 
+using testing::error_of;
+using testing::TemporaryFolder;
+
 /// Returns a step of one rank with one instruction, which is named after the step.
 TracedStep traced(int64_t step) {
   TraceEvents measured(step), predicted;
@@ -38,7 +41,7 @@ std::vector<std::string> processes_of(const nlohmann::json& trace) {
 using Names = std::vector<std::string>;
 
 TEST_CASE("a trace holds the predicted step once and every measured one") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   TraceFile file(path, 1);
   file.add(traced(3));
@@ -56,7 +59,7 @@ TEST_CASE("a trace holds the predicted step once and every measured one") {
 }
 
 TEST_CASE("a resumed run keeps the steps before its first one, and adds to them") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   {
     TraceFile file(path, 1);
@@ -77,7 +80,7 @@ TEST_CASE("a resumed run keeps the steps before its first one, and adds to them"
 }
 
 TEST_CASE("a file that is not a trace stays unchanged") {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   for (const char* text : {"mine", "", "[]", "{\"traceEvents\": 1}"}) {
     put_file(path, text);

@@ -2,10 +2,10 @@
 #include <cstdlib>
 #include <new>
 
-#include "../base/temporary_folder.h"
 #include "base/log.h"
 #include "fault_storage.h"
 #include "storage/swap_file.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 

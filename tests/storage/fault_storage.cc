@@ -9,11 +9,11 @@
 #include <random>
 #include <utility>
 
-#include "../base/temporary_folder.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "temporary_folder.h"
 
 namespace ftrun::testing {
 namespace {
@@ -145,18 +145,9 @@ bool AlignedBytes::end_is_unchanged() const {
                      [](char c) { return c == kMark; });
 }
 
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
-  }
-  return "no failure";
-}
-
 std::vector<std::string> lines_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
-  const std::string file = folder.file("log");
+  const std::string file = folder / "log";
   start_log({.file = file, .to_stderr = false});
   body();
   flush_log();
@@ -170,7 +161,7 @@ std::vector<std::string> lines_of(const std::function<void()>& body) {
 
 std::string ring_refusal() {
   const TemporaryFolder folder;
-  const int fd = machine_storage().open_new(folder.file("probe"));
+  const int fd = machine_storage().open_new(folder / "probe");
   const QueueOrErrno opened = machine_storage().open_ring(fd, 2, false);
   ::close(fd);
   return opened.queue ? ""

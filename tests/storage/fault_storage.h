@@ -71,8 +71,6 @@ class AlignedBytes {
   int64_t bytes_ = 0;
 };
 
-/// Returns "code: message | remedy" of the error that `body` throws.
-std::string failure_of(const std::function<void()>& body);
 /// Returns the lines logged during `body`, each as "level message" with the level as one letter.
 std::vector<std::string> lines_of(const std::function<void()>& body);
 /// Returns "kernel refuses io_uring: ..." if this machine has none, else "".

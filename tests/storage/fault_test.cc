@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "../base/temporary_folder.h"
 #include "fault_storage.h"
 #include "storage/swap_file.h"
+#include "temporary_folder.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -15,7 +16,7 @@ namespace ftrun {
 namespace {
 
 using testing::AlignedBytes;
-using testing::failure_of;
+using testing::error_line_of;
 using testing::FaultStorage;
 using testing::lines_of;
 using testing::TemporaryFolder;
@@ -39,7 +40,7 @@ struct FaultFixture {
   }
   std::string open_failure() {
     std::string text;
-    lines_of([&] { text = failure_of([&] { SwapFile file(options, storage); }); });
+    lines_of([&] { text = error_line_of([&] { SwapFile file(options, storage); }); });
     return text;
   }
   /// Returns the error that `body` throws when called with an open file, and the lines logged since
@@ -48,7 +49,7 @@ struct FaultFixture {
     std::string text;
     lines_of([&] {
       SwapFile file(options, storage);
-      text = failure_of([&] { body(file); });
+      text = error_line_of([&] { body(file); });
     });
     return text;
   }
@@ -64,7 +65,7 @@ TEST_CASE("the error of a folder that cannot be made names it") {
   REQUIRE(f.open_failure() == "5: nvme_path " + f.folder.path() +
                                   ": making the folder failed: Permission denied" + kFolderRemedy);
   f.storage.folder_status = 0;
-  f.options.folder = f.folder.file("file");
+  f.options.folder = f.folder / "file";
   ::close(machine_storage().open_new(f.options.folder));
   REQUIRE(f.open_failure() == "5: nvme_path " + f.options.folder +
                                   ": making the folder failed: Not a directory" + kFolderRemedy);
@@ -188,7 +189,7 @@ TEST_CASE("a kernel without io_uring is reported as such") {
 
 TEST_CASE("a folder that had to be made is reported with the file system that it is on") {
   FaultFixture f;
-  f.options.folder = f.folder.file("new/folder");
+  f.options.folder = f.folder / "new/folder";
   f.storage.free = 3 << 20;
   const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
   REQUIRE_THAT(lines.front(), Catch::Matches("I notice: nvme_path .*/new/folder did not exist: it "
@@ -229,7 +230,7 @@ TEST_CASE("a swap file still works after a failed request") {
     const auto second = file.write(data.data(), data.size(), 16 * 4096);
     file.wait(first);
     file.wait(second);
-  }) == "no failure");
+  }) == "no error");
 }
 
 TEST_CASE("a disk that fills up during a write is reported with bytes") {

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "../base/temporary_folder.h"
 #include "base/log.h"
 #include "fault_storage.h"
 #include "requirements.h"
 #include "storage/swap_file.h"
 #include "storage/swap_folder.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -57,7 +57,7 @@ TEST_CASE("a killed process leaves no swap file behind") {
   char byte = 0;
   REQUIRE(::read(ready[0], &byte, 1) == 1);
   REQUIRE(open_files_of(child, "ftrun-killed.swap") ==
-          std::vector<std::string>{folder.file("ftrun-killed.swap") + " (deleted)"});
+          std::vector<std::string>{folder / "ftrun-killed.swap" + " (deleted)"});
   REQUIRE(fs::is_empty(folder.path()));
   ::kill(child, SIGKILL);
   int status = 0;
@@ -124,8 +124,8 @@ TEST_CASE("a swap file's space is really reserved, and only this user can read i
 TEST_CASE(
     "a swap file left by a killed process is replaced, and a link at its path is not followed") {
   const TemporaryFolder folder;
-  std::ofstream(folder.file("precious")) << "text";
-  fs::create_symlink(folder.file("precious"), folder.file("ftrun-old.swap"));
+  std::ofstream(folder / "precious") << "text";
+  fs::create_symlink(folder / "precious", folder / "ftrun-old.swap");
   start_log({.level = LogLevel::kError});
   {
     SwapFile file({.folder = folder.path(), .name = "old", .bytes = 8192});
@@ -133,8 +133,8 @@ TEST_CASE(
     file.wait(file.write(data.data(), data.size(), 0));
   }
   start_log({});
-  REQUIRE(fs::file_size(folder.file("precious")) == 4);
-  REQUIRE_FALSE(fs::is_symlink(folder.file("ftrun-old.swap")));
+  REQUIRE(fs::file_size(folder / "precious") == 4);
+  REQUIRE_FALSE(fs::is_symlink(folder / "ftrun-old.swap"));
 }
 
 TEST_CASE("a swap file states its own memory use, which is small") {
@@ -155,23 +155,23 @@ TEST_CASE("nvme_path is checked without making any folder") {
   const TemporaryFolder folder;
   REQUIRE(problem_text("") == std::string("2: nvme_path is empty") + kRemedy);
   REQUIRE(problem_text(folder.path(), 4096) == "none");
-  REQUIRE(problem_text(folder.file("to/be/made")) == "none");
+  REQUIRE(problem_text(folder / "to/be/made") == "none");
   REQUIRE(fs::is_empty(folder.path()));
-  const std::string file = folder.file("file");
+  const std::string file = folder / "file";
   std::ofstream(file) << "x";
   REQUIRE(problem_text(file) ==
           "5: nvme_path " + file + ": " + file + " is not a folder" + kRemedy);
   REQUIRE(problem_text(file + "/below") ==
           "5: nvme_path " + file + "/below: " + file + " is not a folder" + kRemedy);
-  fs::create_symlink(folder.file("nowhere"), folder.file("link"));
-  REQUIRE(problem_text(folder.file("link")) ==
-          "5: nvme_path " + folder.file("link") + ": " + folder.file("link") +
+  fs::create_symlink(folder / "nowhere", folder / "link");
+  REQUIRE(problem_text(folder / "link") ==
+          "5: nvme_path " + folder / "link" + ": " + folder / "link" +
               " cannot be used: No such file or directory" + kRemedy);
 }
 
 TEST_CASE("a folder of another user is refused") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("closed");
+  const std::string path = folder / "closed";
   fs::create_directory(path);
   fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
   fs::permissions(folder.path(), fs::perms::all);

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "../base/temporary_folder.h"
 #include "base/log.h"
 #include "fault_storage.h"
 #include "requirements.h"
 #include "storage/swap_file.h"
+#include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
 

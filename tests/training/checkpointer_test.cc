@@ -28,10 +28,10 @@ using testing::await_that;
 using testing::FakeJournal;
 using testing::FakeModel;
 using testing::logged;
+using testing::MemoryFolder;
 using testing::on_sessions;
 using testing::request_of;
 using testing::single_rank_session;
-using testing::TempFolder;
 using testing::ToyState;
 using Lines = std::vector<std::string>;
 
@@ -188,7 +188,7 @@ bool begin_with(const Lines& lines, const Lines& beginnings) {
 TEST_CASE(
     "the state is saved at each step at which a checkpoint is due, and reported once it is in "
     "place") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(2));
   run.journal.on_print = [&](const std::string&) {
     CHECK(fs::exists(run.folder_of(run.progress.step) + "/checkpoint.json"));
@@ -212,12 +212,12 @@ TEST_CASE(
 }
 
 TEST_CASE("as many checkpoints are kept as the config says, and additionally the best one") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   for (int i = 0; i < 5; ++i) run.step();
   CHECK(run.steps() == StepNumbers{4, 5});
 
-  const TempFolder other;
+  const MemoryFolder other;
   SavingRun best(other.path(), with_best(saved_every(1)));
   for (const double loss : {3.0, 1.0, 2.0, 2.0, 2.0}) {
     ++best.progress.step;
@@ -229,7 +229,7 @@ TEST_CASE("as many checkpoints are kept as the config says, and additionally the
 }
 
 TEST_CASE("the best state is saved even if no checkpoint is due") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(0)));
   for (const double loss : {3.0, 4.0, 2.0}) {
     ++run.progress.step;
@@ -242,7 +242,7 @@ TEST_CASE("the best state is saved even if no checkpoint is due") {
 }
 
 TEST_CASE("a checkpoint records what a run needs to continue from it") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = saved_every(1);
   config.train.seed = 7;
   config.zero.stage = 2;
@@ -268,7 +268,7 @@ TEST_CASE("a checkpoint records what a run needs to continue from it") {
 }
 
 TEST_CASE("a save in the background holds the state as it was, and counts once it has ended") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), in_background(saved_every(2)));
   run.step();
   CHECK(run.model->calls == Lines{});
@@ -294,7 +294,7 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
 
 TEST_CASE(
     "a save that is due waits for the save in progress, and reports a pause longer than a copy") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
   CHECK_FALSE(run.step());
@@ -319,7 +319,7 @@ TEST_CASE(
 TEST_CASE(
     "with checkpoint.if_busy: skip, a checkpoint that is due while another is written is skipped, "
     "except the best") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = with_best(in_background());
   config.checkpoint.if_busy = IfBusy::kSkip;
   SavingRun run(folder.path(), config);
@@ -343,7 +343,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a save in the background has ended when all ranks report that theirs has") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = in_background();
   config.checkpoint.if_busy = IfBusy::kSkip;
   std::vector<Lines> printed(2);
@@ -372,7 +372,7 @@ TEST_CASE("a save in the background has ended when all ranks report that theirs 
 }
 
 TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previous one") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
   SavingRun run(folder.path(), config);
@@ -393,7 +393,7 @@ TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previo
 }
 
 TEST_CASE("a skipped checkpoint by the clock is due again after the same time as a saved one") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = in_background(saved_every(0));
   config.checkpoint.every_minutes = 2;
   config.checkpoint.if_busy = IfBusy::kSkip;
@@ -414,7 +414,7 @@ TEST_CASE("a skipped checkpoint by the clock is due again after the same time as
 }
 
 TEST_CASE("only rank 0's clock decides when a checkpoint is due") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
   std::vector<int64_t> due(2);
@@ -434,7 +434,7 @@ TEST_CASE("only rank 0's clock decides when a checkpoint is due") {
 }
 
 TEST_CASE("a failed background save ends neither training nor earlier checkpoints") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(in_background()));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
   ++run.progress.step;
@@ -458,7 +458,7 @@ TEST_CASE("a failed background save ends neither training nor earlier checkpoint
 }
 
 TEST_CASE("a best state whose save in the background failed is the best once it is saved") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(in_background()));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
   ++run.progress.step;
@@ -473,7 +473,7 @@ TEST_CASE("a best state whose save in the background failed is the best once it 
 }
 
 TEST_CASE("two failed background saves of better states in a row leave the best one saved") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(in_background(saved_every(100))));
   const auto evaluate_and_save = [&](double loss) {
     ++run.progress.step;
@@ -499,10 +499,10 @@ TEST_CASE("two failed background saves of better states in a row leave the best 
 }
 
 TEST_CASE("a save in the foreground that fails ends the run, and nothing is reported as saved") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
-  const std::string message = testing::error_of(ExitCode::kEnvironment, [&] { run.step(); });
+  const std::string message = testing::require_error(ExitCode::kEnvironment, [&] { run.step(); });
   CHECK(message.starts_with("checkpoint step-00000001 was not written: "));
   CHECK(run.journal.printed == Lines{});
   CHECK_FALSE(run.checkpointer->has_saved(1));
@@ -511,7 +511,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is repo
 }
 
 TEST_CASE("a state that is saved already is not written again, but recorded if it is the best") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   run.step();
   const int64_t calls = run.disk->calls();
@@ -529,7 +529,7 @@ TEST_CASE("a state that is saved already is not written again, but recorded if i
 }
 
 TEST_CASE("the last save follows a background save of another step") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
   run.step();
@@ -543,7 +543,7 @@ TEST_CASE("the last save follows a background save of another step") {
 }
 
 TEST_CASE("a run begins with the model's weights, and removes what a killed save left") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   run.disk->make_folder(run.root + "/step-00000009.tmp-0123abcd");
   CHECK_FALSE(run.load());
@@ -561,7 +561,7 @@ void save_a_run(const std::string& folder, const Config& config = saved_every(2)
 }
 
 TEST_CASE("a run that is resumed continues from the newest checkpoint, or the one asked for") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   save_a_run(folder.path());
   for (const int64_t step : {4, 2}) {
     SavingRun run(folder.path(), saved_every(2), true);
@@ -580,18 +580,18 @@ TEST_CASE("a run that is resumed continues from the newest checkpoint, or the on
 }
 
 TEST_CASE("a resume of another run is refused before anything is read") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   save_a_run(folder.path());
   SavingRun run(folder.path(), saved_every(2), true);
   run.request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
-  CHECK(testing::error_of(ExitCode::kUsage, [&] { run.load(); })
+  CHECK(testing::require_error(ExitCode::kUsage, [&] { run.load(); })
             .find("this is not the run that was started there; 1 thing differs:\n  "
                   "config.train.seed: was ") != std::string::npos);
   CHECK(run.model->calls == Lines{});
 }
 
 TEST_CASE("a resume on other base weights is refused before the state is read") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   {
     SavingRun run(folder.path(), saved_every(1), true);
     run.model->base = "frozen";
@@ -601,23 +601,23 @@ TEST_CASE("a resume on other base weights is refused before the state is read") 
   }
   SavingRun run(folder.path(), saved_every(1), true);
   run.model->base = "other";
-  CHECK(testing::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+  CHECK(testing::require_error(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(run.folder_of(1), ": another base"));
   CHECK(run.model->calls == Lines{});
 }
 
 TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   save_a_run(folder.path());
   fs::remove_all(folder / "run/checkpoints");
   SavingRun run(folder.path(), saved_every(2), true);
-  CHECK(testing::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
+  CHECK(testing::require_error(ExitCode::kBadInput, [&] { run.load(); }) ==
         cat(folder / "run/run.json", ": the run saved checkpoints, but ", run.root,
             " contains none"));
 }
 
 TEST_CASE("a resumed run that had saved nothing starts from the beginning") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(2), true);
   const std::string log = logged([&] { CHECK_FALSE(run.load()); });
   CHECK(run.model->calls == Lines{"first weights"});
@@ -625,7 +625,7 @@ TEST_CASE("a resumed run that had saved nothing starts from the beginning") {
 }
 
 TEST_CASE("the best checkpoint of a resumed run is one that exists") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   for (const double loss : {3.0, 2.0}) {
     ++run.progress.step;
@@ -643,7 +643,7 @@ TEST_CASE("the best checkpoint of a resumed run is one that exists") {
 }
 
 TEST_CASE("a run has no best checkpoint if all that it knows of are gone") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   for (const double loss : {3.0, 2.0}) {
     ++run.progress.step;
@@ -657,7 +657,7 @@ TEST_CASE("a run has no best checkpoint if all that it knows of are gone") {
 }
 
 TEST_CASE("a run resumed from before its first best removes the record of a later best") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const Config config = with_best(saved_every(1));
   SavingRun before(folder.path(), config);
   before.step();
@@ -674,7 +674,7 @@ TEST_CASE("a run resumed from before its first best removes the record of a late
 }
 
 TEST_CASE("a run resumed without a best of its own keeps the record of an earlier step") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   ++run.progress.step;
   run.evaluate(1);
@@ -690,7 +690,7 @@ TEST_CASE("a run resumed without a best of its own keeps the record of an earlie
 }
 
 TEST_CASE("the record of the best checkpoint is removed only if it names the given step") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   ++run.progress.step;
   run.evaluate(1);
@@ -703,7 +703,7 @@ TEST_CASE("the record of the best checkpoint is removed only if it names the giv
 
 TEST_CASE(
     "best weights that are not the last ones are loaded for the export, which names their step") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   StopAgreement stop([] { return 0; }, [](int signal) { return signal; });
   for (const double loss : {3.0, 0.5, 2.0}) {
@@ -730,7 +730,7 @@ TEST_CASE(
 
 TEST_CASE(
     "an export is reported, with weights that did not change, unless it was stopped or failed") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   int signal = 0;
   StopAgreement stop([&] { return signal; }, [](int own) { return own; });
@@ -747,13 +747,14 @@ TEST_CASE(
   signal = 0;
   run.model->exported.failure =
       std::make_exception_ptr(Error(ExitCode::kEnvironment, "the disk is full", "make room"));
-  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.checkpointer->export_model(stop); }) ==
-        "the disk is full");
+  CHECK(testing::require_error(ExitCode::kEnvironment, [&] {
+          run.checkpointer->export_model(stop);
+        }) == "the disk is full");
   CHECK(run.journal.printed.size() == 1);
 }
 
 TEST_CASE("a failing run waits for its background save, and names the checkpoint") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
   run.step();
@@ -767,7 +768,7 @@ TEST_CASE("a failing run waits for its background save, and names the checkpoint
 }
 
 TEST_CASE("a failing run gives up a background save whose disk does not answer") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = in_background();
   config.comm.timeout = 1;
   // The save continues after the checkpointer is destroyed, so its files must exist until this
@@ -788,7 +789,7 @@ TEST_CASE("a failing run gives up a background save whose disk does not answer")
 }
 
 TEST_CASE("a run that has lost a peer does not wait for its save, which needs the peer") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   // The save continues after the checkpointer is destroyed, so its files must exist until this
   // program ends.
   static auto* const run = new SavingRun(folder.path(), in_background());
@@ -803,7 +804,7 @@ TEST_CASE("a run that has lost a peer does not wait for its save, which needs th
 }
 
 TEST_CASE("ranks save and load together, each its own part") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const Config config = saved_every(2);
   const auto together = [&](const std::function<void(SavingRun&)>& body) {
     GatedDisk disk(folder.path());
@@ -832,7 +833,7 @@ TEST_CASE("ranks save and load together, each its own part") {
 }
 
 TEST_CASE("a failure of one rank's disk fails all ranks") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const Config config = saved_every(1);
   GatedDisk disk(folder.path());
   disk.fail_next("sync", "rank-00001", ENOSPC);

@@ -18,12 +18,12 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-using testing::error_of;
 using testing::logged;
+using testing::MemoryFolder;
 using testing::printed;
 using testing::read_text;
 using testing::request_of;
-using testing::TempFolder;
+using testing::require_error;
 using Lines = std::vector<std::string>;
 
 /// Returns the request of rank 0 of `world_size` ranks for a run in `folder`, which prints a line
@@ -87,7 +87,7 @@ void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
 }
 
 TEST_CASE("nothing but the lock is written to the run folder before the run starts") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   const RunPaths& paths = recorder.paths();
@@ -108,7 +108,7 @@ TEST_CASE("nothing but the lock is written to the run folder before the run star
 }
 
 TEST_CASE("a step is in its file before it is printed") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -131,7 +131,7 @@ TEST_CASE("a step is in its file before it is printed") {
 }
 
 TEST_CASE("steps are recorded and shown, and evaluations are also recorded in the manifest") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -151,7 +151,7 @@ TEST_CASE("steps are recorded and shown, and evaluations are also recorded in th
 }
 
 TEST_CASE("an evaluation without an accuracy has none in the manifest") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -164,7 +164,7 @@ TEST_CASE("an evaluation without an accuracy has none in the manifest") {
 }
 
 TEST_CASE("nothing is recorded in a folder that another run has taken over") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
@@ -173,7 +173,7 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
   Recorder other(again);
   other.start(make_manifest(again), 1, 5);
   printed([&] {
-    error_of(ExitCode::kEnvironment, [&] { recorder.record_step(recorded_step(1)); });
+    require_error(ExitCode::kEnvironment, [&] { recorder.record_step(recorded_step(1)); });
     recorder.fail(7, "lost");
   });
   CHECK(steps_of(other.paths()).empty());
@@ -181,7 +181,7 @@ TEST_CASE("nothing is recorded in a folder that another run has taken over") {
 }
 
 TEST_CASE("a resumed run keeps the steps before its first, and reports the earlier starts") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
   const TrainRequest request = resumed(request_in(folder / "run", 2));
   Recorder recorder(request);
@@ -202,7 +202,7 @@ TEST_CASE("a resumed run keeps the steps before its first, and reports the earli
 }
 
 TEST_CASE("a killed run is recorded as ended without a reason, and keeps its counters") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   {
     const TrainRequest request = request_in(folder / "run");
     Recorder recorder(request);
@@ -220,7 +220,7 @@ TEST_CASE("a killed run is recorded as ended without a reason, and keeps its cou
 }
 
 TEST_CASE("a resume with another config is refused, unless the field is allowed") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   record_run(request_in(folder / "run"), 2);
   TrainRequest request = resumed(request_in(folder / "run"));
   request.config_json = R"({"train": {"seed": 8, "steps": 5}})";
@@ -230,7 +230,7 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
         cat(recorder.paths().manifest(),
             ": this is not the run that was started there; 1 thing differs:\n  config.train.seed: "
             "was ");
-    CHECK(error_of(ExitCode::kUsage, [&] {
+    CHECK(require_error(ExitCode::kUsage, [&] {
             recorder.admit_run(make_manifest(request));
           }).starts_with(expected));
   }
@@ -240,7 +240,7 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
 }
 
 TEST_CASE("an allowed change at a resume is noted once, though both run and checkpoint show it") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest first = request_in(folder / "run");
   record_run(first, 2);
   TrainRequest request = resumed(request_in(folder / "run"));
@@ -266,7 +266,7 @@ TEST_CASE("an allowed change at a resume is noted once, though both run and chec
 }
 
 TEST_CASE("without run.json the checkpoint's own record shows whether it is the same run") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = resumed(request_in(folder / "run"));
   Recorder recorder(request);
   CHECK(logged([&] {
@@ -277,7 +277,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
   saved.config_hash = "c2c2";  // written by a version that recorded no config
-  CHECK(error_of(
+  CHECK(require_error(
             ExitCode::kUsage,
             [&] { recorder.admit_checkpoint("checkpoints/step-2", saved, make_manifest(request)); })
             .find("checkpoints/step-2/checkpoint.json: this is not the run that was started there; "
@@ -288,7 +288,7 @@ TEST_CASE("without run.json the checkpoint's own record shows whether it is the 
 }
 
 TEST_CASE("a run that has saved checkpoints is refused if none are left") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   record_run(request_in(folder / "run"), 2);
   const TrainRequest request = resumed(request_in(folder / "run"));
   {
@@ -296,7 +296,7 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
     recorder.refuse_if_checkpoints_are_gone();  // the run had saved none
     const std::string checkpoints = recorder.paths().checkpoints();
     testing::write_text(checkpoints + "/latest", "step-00000002");
-    CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
+    CHECK(require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
           cat(recorder.paths().manifest(), ": the run saved checkpoints, but ", checkpoints,
               " contains none"));
     fs::remove(checkpoints + "/latest");
@@ -304,11 +304,11 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
     recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
   }
   Recorder recorder(request);
-  error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
+  require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
 }
 
 TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const auto start_of = [&](const TrainRequest& request) {
     std::string start;
     printed([&] {
@@ -333,7 +333,7 @@ TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
 }
 
 TEST_CASE("the end of a run is in run.json, its report, and the table that is returned") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 2);
@@ -353,7 +353,7 @@ TEST_CASE("the end of a run is in run.json, its report, and the table that is re
 }
 
 TEST_CASE("a run that never trained a step has no table") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 2);
@@ -365,7 +365,7 @@ TEST_CASE(
     "a failed run of one rank records that rank as the cause, a run of several ranks records "
     "none") {
   for (const int world_size : {1, 2}) {
-    const TempFolder folder;
+    const MemoryFolder folder;
     const TrainRequest request = request_in(folder / "run", world_size);
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 2);
@@ -382,7 +382,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that fails before it starts leaves its folder as it was") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.fail(2, "no such model");
@@ -391,7 +391,7 @@ TEST_CASE("a run that fails before it starts leaves its folder as it was") {
 
 TEST_CASE(
     "samples.jsonl is kept if the run makes text samples, or an earlier start has made some") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   TrainRequest request = request_in(folder / "run");
   const TextSample sample{.prompt_tokens = 4, .prompt = "a", .answer = "b"};
   {
@@ -418,7 +418,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the files of csv_monitor have only trained steps") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   TrainRequest request = request_in(folder / "run");
   request.config.csv_monitor.enabled = true;
   request.config.csv_monitor.output_path = folder / "csv";
@@ -436,7 +436,7 @@ TEST_CASE("the files of csv_monitor have only trained steps") {
 }
 
 TEST_CASE("a printed line is on standard output, above the line of progress") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   CHECK(printed([&] { recorder.print("before the start"); }) == "before the start\n");

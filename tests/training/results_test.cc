@@ -60,9 +60,9 @@ std::vector<std::string> export_on_two(
 
 TEST_CASE(
     "a failure of the writer within a piece ends the export of all ranks at once, with its cause") {
-  const testing::ScratchFolder scratch;
-  write_model(scratch.path + "/model");
-  const Config config = run_in(scratch.path);
+  const testing::TemporaryFolder scratch;
+  write_model(scratch / "model");
+  const Config config = run_in(scratch.path());
   const auto fail = [](int rank, int piece) {
     if (rank == 0 && piece == 2) throw Error(ExitCode::kEnvironment, "Input/output error");
   };
@@ -76,9 +76,9 @@ TEST_CASE(
 }
 
 TEST_CASE("a failure of the writer between pieces is reported when the other ranks are done") {
-  const testing::ScratchFolder scratch;
-  write_model(scratch.path + "/model");
-  const Config config = run_in(scratch.path);
+  const testing::TemporaryFolder scratch;
+  write_model(scratch / "model");
+  const Config config = run_in(scratch.path());
   std::filesystem::create_directories(export_folder(config));
   write_file_atomic(posix_files(), export_folder(config) + "/of-somebody", "");
   std::array<bool, 2> failed{};

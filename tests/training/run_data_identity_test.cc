@@ -16,10 +16,11 @@ namespace ftrun {
 namespace {
 
 using testing::await_that;
-using testing::error_of;
+using testing::MemoryFolder;
 using testing::request_of;
+using testing::require_error;
 using testing::single_rank_session;
-using testing::TempFolder;
+using testing::TemporaryFolder;
 using testing::write_text;
 
 /// Returns the request of a run in `folder` that resumes if it finds a run there.
@@ -35,7 +36,8 @@ TrainRequest resuming_request(const std::string& folder) {
 
 /// IdentifiedRun is the start of a run of one rank that reads a small data set.
 struct IdentifiedRun {
-  explicit IdentifiedRun(const TempFolder& folder) : request(resuming_request(folder / "run")) {
+  explicit IdentifiedRun(const TemporaryFolder& folder)
+      : request(resuming_request(folder / "run")) {
     write_text(folder / "data.bin", std::string(256, '\1'));
     SequenceSetOptions options;
     options.sequence_length = 8;
@@ -82,7 +84,7 @@ struct IdentifiedRun {
 };
 
 TEST_CASE("a resumed run does not ascribe the earlier fingerprint to data that it has not read") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const std::string other = "0123456789abcdef";
   IdentifiedRun(folder).open(other);
   IdentifiedRun run(folder);
@@ -91,7 +93,7 @@ TEST_CASE("a resumed run does not ascribe the earlier fingerprint to data that i
   run.identity.start(run.data);
   CHECK(run.identity.training_fingerprint().empty());
   CHECK(run.recorded() == other);
-  CHECK(error_of(ExitCode::kUsage, [&] { run.await_fingerprint(); })
+  CHECK(require_error(ExitCode::kUsage, [&] { run.await_fingerprint(); })
             .find(cat("data.train.fingerprint: was ", other, ", is now ", run.computed())) !=
         std::string::npos);
   CHECK(run.identity.training_fingerprint().empty());
@@ -99,7 +101,7 @@ TEST_CASE("a resumed run does not ascribe the earlier fingerprint to data that i
 }
 
 TEST_CASE("a resumed run on the same data has their fingerprint once all are read") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const std::string same = IdentifiedRun(folder).computed();
   IdentifiedRun(folder).open(same);
   IdentifiedRun run(folder);

@@ -17,11 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 using testing::logged;
+using testing::MemoryFolder;
 using testing::on_sessions;
 using testing::printed;
 using testing::request_of;
 using testing::single_rank_session;
-using testing::TempFolder;
 using Lines = std::vector<std::string>;
 
 Config config_in(const std::string& folder) {
@@ -79,7 +79,7 @@ StepMetrics journaled_step(int64_t number) {
 }
 
 TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const Config config = config_in(folder / "run");
   std::vector<int> recorders(2), updates(2);
   const std::string text = printed([&] {
@@ -107,7 +107,7 @@ TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
 }
 
 TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   testing::write_text(folder / "run", "no folder");
   const Config config = config_in(folder / "run");
   const Lines failures = on_sessions(
@@ -120,7 +120,7 @@ TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
 TEST_CASE(
     "a collective update that fails on rank 0 fails on all ranks, any other update only on rank "
     "0") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const Config config = config_in(folder / "run");
   const auto fail = [](RunManifest&) {
     throw Error(ExitCode::kEnvironment, "the disk is full", "make room");
@@ -142,13 +142,13 @@ TEST_CASE(
 }
 
 TEST_CASE("logs are opened after run.json is written") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.journal.open_folder();
   const auto fail = []() -> RunManifest {
     throw Error(ExitCode::kEnvironment, "no machine", "look at it");
   };
-  CHECK(testing::error_of(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
+  CHECK(testing::require_error(ExitCode::kEnvironment, [&] { run.journal.open(fail, 0, 9); }) ==
         "no machine");
   CHECK(run.rank.logs.empty());
   run.journal.open([&] { return make_manifest(run.rank.request); }, 0, 9);
@@ -157,7 +157,7 @@ TEST_CASE("logs are opened after run.json is written") {
 }
 
 TEST_CASE("each rank has its own log, whose lines name the rank unless the supervisor does") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const auto logs_of = [&](const std::string& name, LaunchKind kind, int world_size) {
     Config config = config_in(folder / name);
     config.log_level = LogLevel::kWarning;
@@ -181,7 +181,7 @@ TEST_CASE("each rank has its own log, whose lines name the rank unless the super
 }
 
 TEST_CASE("the record begins with the step after those that are done") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const auto steps = [&] {
     std::vector<int64_t> found;
     for (const StepMetrics& metrics : read_metrics(folder / "run/metrics.jsonl"))
@@ -210,7 +210,7 @@ TEST_CASE("the record begins with the step after those that are done") {
 }
 
 TEST_CASE("the duration of the start is noted when the first step has its data") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.rank.open();
   const auto noted = [&] {
@@ -226,7 +226,7 @@ TEST_CASE("the duration of the start is noted when the first step has its data")
 
 TEST_CASE(
     "DeepSpeed's line is shown as often as the config says, with the number of skipped steps") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   Config config = config_in(folder / "run");
   SingleRankJournal run(config);
   run.rank.open();
@@ -249,7 +249,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that continues with fewer ranks says why") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   const Config config = [&] {
     Config two = config_in(folder / "run");
     two.parallel.data = 1;
@@ -265,14 +265,14 @@ TEST_CASE("a run that continues with fewer ranks says why") {
 }
 
 TEST_CASE("the activity of a rank is on its board") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.journal.show_phase("step 12");
   CHECK(run.session->board().state().phase.what == std::string("step 12"));
 }
 
 TEST_CASE("the end of a run is printed, a failure is only recorded") {
-  const TempFolder folder;
+  const MemoryFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.rank.open();
   CHECK(printed([&] {

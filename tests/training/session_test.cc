@@ -43,7 +43,7 @@ std::string shown_text(Session& session) {
 }
 
 /// Returns "code: message" of the error that `work` throws; "none" if it throws none.
-std::string error_of(const std::function<void()>& work) {
+std::string code_and_message_of(const std::function<void()>& work) {
   try {
     work();
   } catch (const Error& error) {
@@ -65,7 +65,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   OfRanks<std::string> errors(3), phases(3);
   OfRanks<int> done(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    errors[place(session)] = error_of([&] {
+    errors[place(session)] = code_and_message_of([&] {
       session.run_on_all_ranks("reading the data", [&] {
         if (session.rank() == 2) throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
         done[place(session)] = 1;
@@ -84,7 +84,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
 
 TEST_CASE("in a run of one rank, work fails with its own error") {
   const auto session = single_rank_session(request_of(0, 1, {}));
-  CHECK(error_of([&] {
+  CHECK(code_and_message_of([&] {
           session->run_on_all_ranks("reading the data", [] {
             throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
           });
@@ -115,7 +115,7 @@ TEST_CASE("broadcast_decision() asks only rank 0, and every rank gets the answer
 TEST_CASE("an error in rank 0's answer is an error on every rank") {
   OfRanks<std::string> errors(2);
   const Texts failures = on_sessions(2, {}, [&](Session& session) {
-    errors[place(session)] = error_of([&] {
+    errors[place(session)] = code_and_message_of([&] {
       session.broadcast_decision("resuming", []() -> bool {
         throw Error(ExitCode::kUsage, "another run's", "choose another folder");
       });
@@ -131,8 +131,8 @@ TEST_CASE("ranks with another text than rank 0's are named on every rank") {
   OfRanks<std::string> errors(4);
   const Texts failures = on_sessions(4, {}, [&](Session& session) {
     session.check_equal("the seed", "7");
-    errors[place(session)] =
-        error_of([&] { session.check_equal("the seed", session.rank() % 2 == 0 ? "7" : "8"); });
+    errors[place(session)] = code_and_message_of(
+        [&] { session.check_equal("the seed", session.rank() % 2 == 0 ? "7" : "8"); });
   });
   REQUIRE(failures == Texts(4, ""));
   const std::string expected =
@@ -151,7 +151,7 @@ TEST_CASE("nodes with other facts than rank 0's are named, with their difference
   const Texts failures = on_sessions(requests, [&](Session& session) {
     nodes[place(session)] = session.nodes();
     session.check_same("data", {{"rows", "4"}, {"model", "a"}});
-    errors[place(session)] = error_of([&] {
+    errors[place(session)] = code_and_message_of([&] {
       session.check_same("data", {{"rows", session.rank() == 1 ? "5" : "4"}, {"model", "a"}});
     });
   });

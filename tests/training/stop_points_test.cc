@@ -40,8 +40,8 @@ namespace {
 
 using testing::RankFixture;
 using testing::SavedState;
-using testing::ScratchFolder;
 using testing::state_saved_on;
+using testing::TemporaryFolder;
 using testing::TrainingMesh;
 
 constexpr int64_t kStopSeed = 20261124;
@@ -295,7 +295,7 @@ class StoppedRuns {
  public:
   StoppedRuns(const Layout& layout, int64_t steps)
       : layout_(layout),
-        config_(config_of(layout, scratch_.path, steps)),
+        config_(config_of(layout, scratch_.path(), steps)),
         sequences_(std::move(open_run_data(config_).train)) {}
 
   /// Runs new ranks from the beginning (`from` is 0) or from the checkpoint of a step.
@@ -306,7 +306,7 @@ class StoppedRuns {
     all.state =
         state_saved_on(config_, testing::model_of_many_blocks(), layout_.mesh,
                  [&](Rendezvous& rendezvous, RankFixture& fixture) {
-                   RankRun run(rendezvous, fixture, *sequences_, scratch_.path + "/checkpoints");
+                   RankRun run(rendezvous, fixture, *sequences_, scratch_ / "checkpoints");
                    if (from > 0) run.resume(from);
                    all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
                    const std::lock_guard lock(mutex);
@@ -316,7 +316,7 @@ class StoppedRuns {
   }
 
  private:
-  const ScratchFolder scratch_;
+  const TemporaryFolder scratch_;
   const Layout& layout_;
   const Config config_;
   const std::unique_ptr<SequenceSet> sequences_;

@@ -58,7 +58,7 @@ Calls only(const FakeRun& run, const Calls& words) {
 }
 
 /// Returns "code: message" of the error with which a run ends.
-std::string failure_of(FakeRun& run) {
+std::string run_error(FakeRun& run) {
   try {
     run.loop().run();
   } catch (const Error& error) {
@@ -381,7 +381,7 @@ TEST_CASE(
   FakeRun run(config, 6);
   for (const int64_t step : {2, 3})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
-  CHECK(failure_of(run) ==
+  CHECK(run_error(run) ==
         "7: step 3: loss or gradient was not finite for 2 steps in a row: first met by rank 1, "
         "forward layer 2");
   CHECK(run.calls.back() == "record 3");
@@ -389,7 +389,7 @@ TEST_CASE(
   FakeRun nothing(plain(), 2);
   for (const int64_t step : {1, 2})
     nothing.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
-  CHECK(failure_of(nothing) ==
+  CHECK(run_error(nothing) ==
         "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: "
         "nothing was trained");
 
@@ -399,7 +399,7 @@ TEST_CASE(
   FakeRun overflows(half, 2);
   for (const int64_t step : {1, 2})
     overflows.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
-  CHECK(failure_of(overflows) ==
+  CHECK(run_error(overflows) ==
         "7: loss or gradient was not finite in all 2 steps: nothing was trained");
 }
 
@@ -409,18 +409,18 @@ TEST_CASE("consecutive steps that are not finite are counted across a resume") {
   const auto be_infinite = [](StepRun& found) { found.result.gradient_norm = kInfinite; };
   FakeRun before(config, 3);
   for (const int64_t step : {2, 3}) before.at[step] = be_infinite;
-  CHECK(failure_of(before) == "none");
+  CHECK(run_error(before) == "none");
   FakeRun run(config, 9);
   restore(run, before);
   run.at[4] = be_infinite;
-  CHECK(failure_of(run) ==
+  CHECK(run_error(run) ==
         "7: step 4: loss or gradient was not finite for 3 steps in a row: first met by rank 1, "
         "forward layer 2");
 
   FakeRun finite(config, 6);
   restore(finite, before);
   for (const int64_t step : {5, 6}) finite.at[step] = be_infinite;
-  CHECK(failure_of(finite) == "none");
+  CHECK(run_error(finite) == "none");
   CheckpointMeta meta;
   finite.progress.add_to(meta);
   CHECK(meta.extra.at(kNonfiniteRecord) == "2");
@@ -435,7 +435,7 @@ TEST_CASE("a resumed run of which no step was finite has trained nothing") {
   run.progress.skipped.restore(1, std::nullopt);
   for (const int64_t step : {2, 3})
     run.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
-  CHECK(failure_of(run) ==
+  CHECK(run_error(run) ==
         "7: loss or gradient was not finite in all 3 steps: first met by rank 1, forward layer 2: "
         "nothing was trained");
 }
@@ -449,7 +449,7 @@ TEST_CASE(
   run.at[3] = [](StepRun&) {
     throw Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log");
   };
-  CHECK(failure_of(run) == "6: rank 1 is gone");
+  CHECK(run_error(run) == "6: rank 1 is gone");
   CHECK(run.progress.step == 2);
   CHECK(run.progress.tokens == 20);
   CHECK(run.calls.back() == "run 3");
@@ -489,7 +489,7 @@ TEST_CASE(
   run.stop_lead = StopLead(10, false);
   run.seconds_of_step = 30;
   run.updates_fail = true;
-  CHECK(failure_of(run) == "none");
+  CHECK(run_error(run) == "none");
   REQUIRE(run.warnings.size() == 1);
   CHECK(run.warnings[0].starts_with(
       "--stop-lead 10.0 s is too short: a stop may take 2 x 30.0 s (longest step) = 60.0 s"));

@@ -62,7 +62,7 @@ void blame(int rank, int culprit, const std::string& message) {
                          .culprit = culprit});
 }
 
-void fade(int ms) {
+void end_first_thread(int ms) {
   std::thread([ms] {
     ::usleep(static_cast<useconds_t>(ms) * 1000);
     ::kill(::getpid(), SIGKILL);
@@ -107,7 +107,8 @@ int main(int argc, char** argv) {
     if (verb == "before" && std::stoi(words[++i]) <= std::atoi(std::getenv("FTRUN_RESTART"))) break;
     if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
     if (verb == "killif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGKILL);
-    if (verb == "fadeif" && std::stoi(words[++i]) == rank) fade(std::stoi(words[i + 1]));
+    if (verb == "fadeif" && std::stoi(words[++i]) == rank)
+      end_first_thread(std::stoi(words[i + 1]));
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "blameif" && std::stoi(words[++i]) == rank)
       blame(rank, std::stoi(words[i + 1]), words[i + 2]);

@@ -123,7 +123,7 @@ TEST_CASE("nccl: the culprit of each injected hang is named, with what it does")
   std::vector<HangCase> hangs;
   for (int i = 0; i < 3 * kHangs; ++i)
     hangs.push_back(draw_hang(random, static_cast<Hang>(i % kHangs), CommBackend::kNccl));
-  const std::vector<std::string> wrong = wrongly_named(hangs, make_gpu);
+  const std::vector<std::string> wrong = find_naming_errors(hangs, make_gpu);
   CAPTURE(wrong);
   REQUIRE(wrong.empty());
 }

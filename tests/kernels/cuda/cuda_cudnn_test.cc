@@ -33,7 +33,7 @@ class WithCudnn {
 
 constexpr testing::DTypes kNarrow{DType::kBF16, DType::kBF16};
 
-double error_of(const testing::OperationCase& c) {
+double largest_error(const testing::OperationCase& c) {
   const std::vector<testing::Array> actual = testing::run_on_gpu(c, kNarrow),
                                     expected = testing::run_on_cpu(c, kNarrow);
   double worst = 0;
@@ -56,8 +56,8 @@ TEST_CASE(
     CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.sequence_length, attrs.window,
             rows);
     const testing::AttentionCases cases = testing::attention_of_documents(attrs, rows);
-    REQUIRE(error_of(cases.forward) < 1e-2);
-    REQUIRE(error_of(cases.backward) < 2e-2);
+    REQUIRE(largest_error(cases.forward) < 1e-2);
+    REQUIRE(largest_error(cases.backward) < 2e-2);
   }
 }
 
@@ -91,8 +91,8 @@ TEST_CASE(
     const testing::AttentionCases cases =
         testing::attention_of_documents(c.attrs, c.rows, c.lengths);
     CAPTURE(c.attrs.query_heads, c.attrs.sequence_length, c.attrs.window, c.rows, c.lengths);
-    CHECK(error_of(cases.forward) < 1e-2);
-    CHECK(error_of(cases.backward) < 2e-2);
+    CHECK(largest_error(cases.forward) < 1e-2);
+    CHECK(largest_error(cases.backward) < 2e-2);
   }
   // On other GPUs ftrun's own kernels compute documents.
   if (gpu->info().compute_major == 9)
@@ -104,8 +104,8 @@ TEST_CASE("cuda: starts that are not those of documents are left to our kernels"
   const AttentionAttrs attrs{2, 1, 8, 24, 0.3, 0};
   testing::AttentionCases cases = testing::attention_of_documents(attrs, 1, {12});
   for (testing::OperationCase* c : {&cases.forward, &cases.backward}) c->in.back().ints[18] = 5;
-  REQUIRE(error_of(cases.forward) < 1e-2);
-  REQUIRE(error_of(cases.backward) < 3e-2);
+  REQUIRE(largest_error(cases.forward) < 1e-2);
+  REQUIRE(largest_error(cases.backward) < 3e-2);
 }
 
 TEST_CASE("cuda: cuDNN's attention of large documents is near our kernels', and repeats its bits",

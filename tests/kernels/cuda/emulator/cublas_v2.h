@@ -74,7 +74,7 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
   if (!left.has_aligned_rows() || !right.has_aligned_rows() || !out.has_aligned_rows())
     ++emulator::runtime().unaligned_matmuls;
   if (m >= 64 && n >= 64 && k >= 64 && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0))
-    ++emulator::runtime().odd_matmuls;
+    ++emulator::runtime().matmuls_not_multiple_of_8;
   const std::vector<double> rows = lines_of(m, k, [&](int row, int i) { return left.at(row, i); });
   const std::vector<double> columns =
       lines_of(n, k, [&](int column, int i) { return right.at(i, column); });

@@ -65,9 +65,9 @@ struct Runtime {
   /// The number of matrix multiplications with rows that do not begin at multiples of 16 bytes,
   /// which are slow on tensor cores.
   int64_t unaligned_matmuls = 0;
-  /// The number of multiplications of at least 64 rows, columns and depth where one of the three is
-  /// not a multiple of 8: cuBLAS's fast kernels do not support them.
-  int64_t odd_matmuls = 0;
+  /// The number of matrix multiplications of at least 64 rows, columns and depth where one of the
+  /// three is not a multiple of 8: cuBLAS's fast kernels do not support them.
+  int64_t matmuls_not_multiple_of_8 = 0;
   /// The calling thread's current GPU.
   int device = 0;
   /// The number of times that an attribute of a kernel was set.

@@ -12,6 +12,7 @@
 #include "kernels/cuda/cudnn_attention.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -55,22 +56,13 @@ AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int6
   return {heads, kv_heads, head_size, sequence_length, 0.3, window};
 }
 
-double error_of(const testing::OperationCase& c) {
+double largest_error(const testing::OperationCase& c) {
   const std::vector<testing::Array> actual = testing::run_on_gpu(c, kNarrow),
                                     expected = testing::run_on_cpu(c, kNarrow);
   double worst = 0;
   for (size_t i = 0; i < actual.size(); ++i)
     worst = std::max(worst, testing::relative_error(actual[i], expected[i]));
   return worst;
-}
-
-std::string refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
@@ -114,15 +106,15 @@ TEST_CASE(
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
     WithCudnn gpu(false, CudnnUse::kWhereMeasured);
-    REQUIRE(error_of(cases.forward) < 1e-2);
+    REQUIRE(largest_error(cases.forward) < 1e-2);
     REQUIRE(gpu->library_use().in_use == "cudnn 9.19.0");
     REQUIRE(gpu->library_use().notice == "");
   }
   {
     WithCudnn gpu(false, CudnnUse::kWhereMeasured);
     cudnn().engines = {{{}, kNotSupported}};
-    REQUIRE(error_of(cases.forward) < 1e-2);
-    REQUIRE(error_of(cases.backward) < 2e-2);
+    REQUIRE(largest_error(cases.forward) < 1e-2);
+    REQUIRE(largest_error(cases.backward) < 2e-2);
     REQUIRE(cudnn().ran.empty());
     REQUIRE(gpu->library_use().in_use == "own");
     REQUIRE_THAT(gpu->library_use().notice,
@@ -130,8 +122,8 @@ TEST_CASE(
   }
   for (const auto& [head_size, computes] : {std::pair(64, "own"), {128, "cudnn 9.19.0"}}) {
     WithCudnn gpu(true, CudnnUse::kWhereMeasured);
-    REQUIRE(error_of(testing::attention_of_documents(attrs_of(1, 1, head_size, 9), 1).forward) <
-            1e-2);
+    REQUIRE(largest_error(
+                testing::attention_of_documents(attrs_of(1, 1, head_size, 9), 1).forward) < 1e-2);
     REQUIRE(gpu->library_use().in_use == computes);
   }
   const RestoredCudnn restored;
@@ -153,7 +145,7 @@ TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our ke
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
   const auto matmuls_run = [&](const std::vector<int64_t>& lengths) {
     cudnn().ran.clear();
-    REQUIRE(error_of(testing::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
+    REQUIRE(largest_error(testing::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
     return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
   };
   // A graph has two matrix multiplications. Rows of 24 tokens need one graph, with four slots for
@@ -257,7 +249,7 @@ TEST_CASE("cudnn: the first engine that repeats its bits and has a plan is used"
   WithCudnn gpu;
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   cudnn().engines = {{{0, kNondeterministic}}, {{0}, kNotSupported}, {{0, 1}}, {}};
-  REQUIRE(error_of(cases.backward) < 2e-2);
+  REQUIRE(largest_error(cases.backward) < 2e-2);
   REQUIRE(cudnn().engine == 2);
 }
 
@@ -266,7 +258,7 @@ TEST_CASE("cudnn: attention without an engine that repeats its bits is refused b
   const testing::AttentionCases cases = testing::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   const auto refused = [&](std::vector<emulator::Engine> engines) {
     cudnn().engines = std::move(engines);
-    return refusal([&] { testing::run_on_gpu(cases.backward, kNarrow); });
+    return testing::error_text_of([&] { testing::run_on_gpu(cases.backward, kNarrow); });
   };
   REQUIRE(
       refused({{{kNondeterministic}}}) ==
@@ -296,7 +288,7 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and freed
     cudnn().workspace_bytes = 1 << 20;
     testing::run_on_gpu(cases.backward, kNarrow);
     cudnn().workspace_bytes = 4096;
-    REQUIRE(error_of(cases.forward) < 1e-2);
+    REQUIRE(largest_error(cases.forward) < 1e-2);
     REQUIRE(cudnn().handles == 1);
   }
   REQUIRE(cudnn().handles == 0);
@@ -308,14 +300,14 @@ TEST_CASE("cudnn: a version that is too old and a run that fails are reported") 
     const RestoredCudnn restored;
     cudnn().version = 91002;
     REQUIRE(
-        refusal([] { open_cuda_kernels(0, {.cudnn = CudnnUse::kAlways}); }) ==
+        testing::error_text_of([] { open_cuda_kernels(0, {.cudnn = CudnnUse::kAlways}); }) ==
         "cuDNN cannot compute attention: it is version 9.10.2\n"
         "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention to own");
   }
   REQUIRE(open_cuda_kernels(0)->library_use().chosen == "own");
   WithCudnn gpu;
   cudnn().execution = kNotSupported;
-  REQUIRE_THAT(refusal([&] { testing::run_on_gpu(cases.forward, kNarrow); }),
+  REQUIRE_THAT(testing::error_text_of([&] { testing::run_on_gpu(cases.forward, kNarrow); }),
                Catch::StartsWith(
                    "attention failed: cuDNN reported NOT_SUPPORTED: the emulator was told to"));
 }

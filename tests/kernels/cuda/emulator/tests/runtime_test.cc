@@ -12,6 +12,7 @@
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/embedding/gpu_workspace.h"
 #include "ops/kinds.h"
+#include "thrown_error.h"
 
 #include <catch2/catch.hpp>
 
@@ -50,12 +51,7 @@ LayerGraph attention_of(const Shape& shape, OpKind kind) {
 }
 
 std::string refusal(const Shape& shape, OpKind kind) {
-  try {
-    open_cuda_kernels(0)->prepare(attention_of(shape, kind));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_text_of([&] { open_cuda_kernels(0)->prepare(attention_of(shape, kind)); });
 }
 
 TEST_CASE("cuda runtime: an event that is not done yet does not fail the next kernel") {
@@ -164,10 +160,10 @@ TEST_CASE(
        testing::Operand::gradient(std::vector<int64_t>{133, 64})}};
   const RestoredRuntime restored;
   for (const testing::DTypes dtypes : testing::kDTypes) {
-    emulator::runtime().unaligned_matmuls = emulator::runtime().odd_matmuls = 0;
+    emulator::runtime().unaligned_matmuls = emulator::runtime().matmuls_not_multiple_of_8 = 0;
     testing::run_on_gpu(c, dtypes);
     REQUIRE(emulator::runtime().unaligned_matmuls == 0);
-    REQUIRE(emulator::runtime().odd_matmuls == 0);
+    REQUIRE(emulator::runtime().matmuls_not_multiple_of_8 == 0);
   }
 }
 
