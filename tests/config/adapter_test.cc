@@ -174,7 +174,7 @@ TEST_CASE(
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
   const testing::TemporaryFolder foreign;
   foreign.write("adapter_config.json", R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
-  CHECK(errors(cat("adapter: ", foreign.path.string())) ==
+  CHECK(errors(cat("adapter: ", foreign.path())) ==
         "adapter.path: not a key of PEFT's adapter_config.json\nadapter.target_pattern: not a key "
         "of PEFT's adapter_config.json\n");
   CHECK(errors("adapter: /not/there").find("neither in the working directory nor in this") !=

@@ -140,7 +140,7 @@ TEST_CASE("each layer runs once forward and backward per micro-batch, in order a
 std::string history(const Program& program, const BufferRange& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {
-    const auto meets = [&](const std::vector<BufferRange>& ranges) {
+    const auto touches_gradient = [&](const std::vector<BufferRange>& ranges) {
       for (const BufferRange& range : ranges)
         if (overlaps(range, gradient)) return true;
       return false;
