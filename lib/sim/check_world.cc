@@ -206,7 +206,7 @@ void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
 /// receive on another link, and the range has a size and dtype that the link can carry.
 bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
-  const std::vector<BufferRange>& ranges = sends ? instr.reads : instr.writes;
+  const std::vector<BufferRange>& ranges = instr.whole_ranges();
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).format.dtype;

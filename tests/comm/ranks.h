@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "comm/open.h"
-#include "waiting.h"
+#include "thrown_error.h"
 
 /// Runs `body` on one thread per rank, over an in-process store. Returns the message of each rank's
 /// error, "" for none.
@@ -19,11 +19,8 @@ inline std::vector<std::string> run_ranks(int world_size,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
-      try {
-        body(*all[static_cast<size_t>(rank)]);
-      } catch (const std::exception& error) {
-        failures[static_cast<size_t>(rank)] = ftrun::testing::failure_message(error);
-      }
+      failures[static_cast<size_t>(rank)] =
+          ftrun::testing::error_text_of([&] { body(*all[static_cast<size_t>(rank)]); });
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -175,7 +175,7 @@ std::vector<std::string> run_met(int world_size, std::chrono::milliseconds heart
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank)
     threads.emplace_back([&, rank] {
-      try {
+      failures[static_cast<size_t>(rank)] = testing::error_text_of([&] {
         const auto rendezvous = Rendezvous::connect({.rank = rank,
                                                      .world_size = world_size,
                                                      .port = port,
@@ -185,9 +185,7 @@ std::vector<std::string> run_met(int world_size, std::chrono::milliseconds heart
                                                      .token = "a token of the test"});
         body(*rendezvous);
         rendezvous->shutdown();
-      } catch (const std::exception& error) {
-        failures[static_cast<size_t>(rank)] = testing::failure_message(error);
-      }
+      });
     });
   for (std::thread& thread : threads) thread.join();
   return failures;

@@ -123,7 +123,7 @@ TEST_CASE("gpu mesh: groups are closed once the captures of their collectives ar
                 "a group that captured graphs hold is not closed");
         fixture.train_executor.drop_captures();
         group.shutdown();
-        // Both ranks capture the step again, because its graph was dropped.
+        // The next step is captured again on both ranks, because its graphs were dropped.
         testing::train_steps(fixture, 1, outcome);
         fixture.train_executor.drop_captures();
         group.shutdown();

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "comm/rendezvous.h"
+#include "thrown_error.h"
 #include "training/session.h"
-#include "waiting.h"
 
 namespace ftrun::testing {
 
@@ -44,13 +44,11 @@ inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& req
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < requests.size(); ++rank)
     threads.emplace_back([&, rank] {
-      try {
+      failures[rank] = testing::error_text_of([&] {
         Session session(requests[rank], std::move(all[rank]));
         body(session);
         session.close();
-      } catch (const std::exception& error) {
-        failures[rank] = testing::failure_message(error);
-      }
+      });
     });
   for (std::thread& thread : threads) thread.join();
   return failures;
