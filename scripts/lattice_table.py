@@ -15,8 +15,8 @@ ERRORS = ("norm error", "own norm error")
 FRESH = ("fresh norm error", "own fresh norm error")
 # The key of a config for each axis that has one.
 KEYS = {"tensor": "`parallel.tensor`", "pipeline": "`parallel.pipeline`",
-        "dp_shard": "`parallel.data` / `data_replicate`",
-        "dp_replicate": "`parallel.data_replicate`", "ZeRO": "`zero_optimization.stage`",
+        "data": "`parallel.data` / `data_replicate`",
+        "data_replicate": "`parallel.data_replicate`", "ZeRO": "`zero_optimization.stage`",
         "schedule": "`parallel.schedule`", "recompute": "`recompute.policy`"}
 # TIMES and FRESH_BOUND equal kTimesOwnError and kFreshGradientNormBound in tests/engine/lattice.h.
 TIMES, FRESH_BOUND = 3, 1e-5

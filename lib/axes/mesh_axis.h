@@ -11,7 +11,7 @@ namespace ftrun {
 /// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbors along a fast axis
 /// have neighboring ranks, which launchers place on one machine.
 enum class MeshAxis : int {
-#define FTRUN_MESH_AXIS(kind, field, name, cuts) kind,
+#define FTRUN_MESH_AXIS(kind, name, cuts) kind,
 #include "axes/axes.inc"
 };
 
@@ -37,7 +37,7 @@ struct MeshAxisRow {
 inline constexpr auto kMeshAxisRows = [] {
   using enum AxisCuts;
   return std::array{
-#define FTRUN_MESH_AXIS(kind, field, name, cuts) MeshAxisRow{MeshAxis::kind, #name, cuts},
+#define FTRUN_MESH_AXIS(kind, name, cuts) MeshAxisRow{MeshAxis::kind, #name, cuts},
 #include "axes/axes.inc"
   };
 }();

@@ -16,9 +16,9 @@ MeshAxis axis_at(int i) {
 
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
-#define FTRUN_MESH_AXIS(kind, field, name, cuts) \
-  case MeshAxis::kind:                           \
-    return field;
+#define FTRUN_MESH_AXIS(kind, name, cuts) \
+  case MeshAxis::kind:                    \
+    return name;
 #include "axes/axes.inc"
   }
   return 0;
@@ -61,7 +61,7 @@ int RankMesh::place_along(int rank, MeshAxis axis) const {
 MeshPoint RankMesh::coordinate(int rank) const {
   require(rank >= 0 && rank < world_size_, "the rank lies inside the mesh");
   return {
-#define FTRUN_MESH_AXIS(kind, field, name, cuts) .field = place_along(rank, MeshAxis::kind),
+#define FTRUN_MESH_AXIS(kind, name, cuts) .name = place_along(rank, MeshAxis::kind),
 #include "axes/axes.inc"
   };
 }

@@ -12,7 +12,7 @@ namespace ftrun {
 
 /// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
 struct MeshPoint {
-#define FTRUN_MESH_AXIS(kind, field, name, cuts) int field = 0;
+#define FTRUN_MESH_AXIS(kind, name, cuts) int name = 0;
 #include "axes/axes.inc"
 
   int at(MeshAxis axis) const;
@@ -64,7 +64,7 @@ class RankMesh {
 
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
-  /// Returns the number of ranks that read different sequences: dp_replicate * dp_shard.
+  /// Returns the number of ranks that read different sequences: data_replicate x data.
   int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
   const MeshPoint& sizes() const { return sizes_; }
 

@@ -38,7 +38,7 @@ struct StateOptions {
   /// This rank's place along the axis data. The ranks along this axis read different sequences and
   /// share one copy of the state. sample_place() and state_place() return the place among all
   /// ranks that divide the samples, or the state.
-  GroupPlace dp_shard;
+  GroupPlace data;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
@@ -103,15 +103,14 @@ struct StateOptions {
 /// Returns this rank's place among the sample ranks (data_replicate x data), which read different
 /// sequences: batches, the loader and evaluations are divided among them.
 inline GroupPlace sample_place(const StateOptions& state) {
-  return {state.replicas * state.dp_shard.count,
-          state.replica * state.dp_shard.count + state.dp_shard.index};
+  return {state.replicas * state.data.count, state.replica * state.data.count + state.data.index};
 }
 
 /// Returns this rank's place among the state ranks: the ranks along kStateAxes (data x context).
 /// They share one copy of the state that belongs to one tensor-parallel rank of one pipeline stage.
 inline GroupPlace state_place(const StateOptions& state) {
-  return {state.dp_shard.count * state.context.count,
-          state.dp_shard.index * state.context.count + state.context.index};
+  return {state.data.count * state.context.count,
+          state.data.index * state.context.count + state.context.index};
 }
 
 /// Returns this rank's place among the ranks that a unit is sharded over. At present these are the

@@ -50,7 +50,7 @@ class TraitFinder {
 
   /// Returns the traits of the state rank with index `index`.
   RankTraits traits_of(int index) {
-    state_.dp_shard.index = index / state_.context.count;
+    state_.data.index = index / state_.context.count;
     state_.context.index = index % state_.context.count;
     RankTraits shard;
     for (const Unit* unit : units_) {

@@ -265,7 +265,7 @@ TextSample sample_text(const Config& config, TrainingSetup& setup,
                                 .temperature = wanted.temperature,
                                 .seed = static_cast<uint64_t>(config.train.seed),
                                 .stop_ids = setup.model_config().eos_ids,
-                                .chooser = state_mesh(state).rank_at({.pp = head_stage}),
+                                .chooser = state_mesh(state).rank_at({.pipeline = head_stage}),
                                 .has_logits = state.pipeline_stage == head_stage,
                                 .stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.communicators().host_world : nullptr;

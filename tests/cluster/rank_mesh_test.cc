@@ -12,39 +12,39 @@
 using namespace ftrun;
 
 TEST_CASE("the tensor axis is the fastest and the pipeline axis the slowest") {
-  const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2});
+  const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 2, .context = 1, .tensor = 2});
   REQUIRE(mesh.world_size() == 8);
-  REQUIRE(mesh.coordinate(1) == MeshPoint{.tp = 1});
-  REQUIRE(mesh.coordinate(2) == MeshPoint{.dp_shard = 1});
-  REQUIRE(mesh.coordinate(7) == MeshPoint{.pp = 1, .dp_shard = 1, .tp = 1});
+  REQUIRE(mesh.coordinate(1) == MeshPoint{.tensor = 1});
+  REQUIRE(mesh.coordinate(2) == MeshPoint{.data = 1});
+  REQUIRE(mesh.coordinate(7) == MeshPoint{.pipeline = 1, .data = 1, .tensor = 1});
 }
 
 TEST_CASE("a rank's coordinate maps back to the rank, over the whole mesh") {
-  const RankMesh mesh({.pp = 2, .dp_replicate = 3, .dp_shard = 2, .cp = 2, .tp = 4});
+  const RankMesh mesh({.pipeline = 2, .data_replicate = 3, .data = 2, .context = 2, .tensor = 4});
   for (int rank = 0; rank < mesh.world_size(); ++rank)
     REQUIRE(mesh.rank_at(mesh.coordinate(rank)) == rank);
 }
 
 TEST_CASE("a group holds the ranks that differ only along its axes") {
-  const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 1, .tp = 2});
+  const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 2, .context = 1, .tensor = 2});
   REQUIRE(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{4, 5});
   REQUIRE(mesh.group_of(5, {MeshAxis::kPipeline}).ranks == std::vector<int>{1, 5});
-  REQUIRE(mesh.group_of(5, {MeshAxis::kShard, MeshAxis::kTensor}).ranks ==
+  REQUIRE(mesh.group_of(5, {MeshAxis::kData, MeshAxis::kTensor}).ranks ==
           std::vector<int>{4, 5, 6, 7});
 }
 
 TEST_CASE("a group has the same name on every member, whatever the order of the axes") {
-  const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 2, .tp = 2});
-  REQUIRE(mesh.group_of(13, {MeshAxis::kShard, MeshAxis::kContext}).name() == "data+context@9");
-  for (const RankGroup& group : mesh.groups({MeshAxis::kShard, MeshAxis::kContext})) {
+  const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 2, .context = 2, .tensor = 2});
+  REQUIRE(mesh.group_of(13, {MeshAxis::kData, MeshAxis::kContext}).name() == "data+context@9");
+  for (const RankGroup& group : mesh.groups({MeshAxis::kData, MeshAxis::kContext})) {
     for (const int rank : group.ranks)
-      REQUIRE(mesh.group_of(rank, {MeshAxis::kContext, MeshAxis::kShard}).name() == group.name());
+      REQUIRE(mesh.group_of(rank, {MeshAxis::kContext, MeshAxis::kData}).name() == group.name());
   }
 }
 
 TEST_CASE("the groups along any axes divide the ranks without remainder or overlap") {
-  const RankMesh mesh({.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 1, .tp = 3});
-  const auto groups = mesh.groups({MeshAxis::kReplicate, MeshAxis::kShard});
+  const RankMesh mesh({.pipeline = 2, .data_replicate = 2, .data = 2, .context = 1, .tensor = 3});
+  const auto groups = mesh.groups({MeshAxis::kDataReplicate, MeshAxis::kData});
   std::set<int> seen;
   for (const RankGroup& group : groups) seen.insert(group.ranks.begin(), group.ranks.end());
   REQUIRE(groups.size() == 6);
@@ -54,8 +54,8 @@ TEST_CASE("the groups along any axes divide the ranks without remainder or overl
 }
 
 TEST_CASE("a group takes neighbors, or every k-th rank, of several axes as if they were one") {
-  const RankMesh mesh({.pp = 1, .dp_replicate = 2, .dp_shard = 3, .cp = 4, .tp = 2});
-  const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
+  const RankMesh mesh({.pipeline = 1, .data_replicate = 2, .data = 3, .context = 4, .tensor = 2});
+  const MeshAxes line{MeshAxis::kContext, MeshAxis::kData};
   const RankGroup neighbors = mesh.group_of(35, {mesh.neighbors(line, 6)});
   CHECK(neighbors.ranks == std::vector<int>{25, 27, 29, 31, 33, 35});
   CHECK(neighbors.name() == "(data+context)/6@25");
@@ -69,8 +69,8 @@ TEST_CASE("a group takes neighbors, or every k-th rank, of several axes as if th
 }
 
 TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet in one rank") {
-  const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 4, .tp = 2});
-  const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
+  const RankMesh mesh({.pipeline = 2, .data_replicate = 1, .data = 3, .context = 4, .tensor = 2});
+  const MeshAxes line{MeshAxis::kContext, MeshAxis::kData};
   for (const int experts : {1, 2, 3, 4, 6, 12}) {
     std::multiset<int> seen;
     for (int rank = 0; rank < mesh.world_size(); ++rank) {
@@ -92,27 +92,26 @@ TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet 
 }
 
 TEST_CASE("a group of several spans is their product") {
-  const RankMesh mesh({.pp = 1, .dp_replicate = 1, .dp_shard = 4, .cp = 1, .tp = 2});
+  const RankMesh mesh({.pipeline = 1, .data_replicate = 1, .data = 4, .context = 1, .tensor = 2});
   const RankGroup group = mesh.group_of(
       5,
-      {mesh.every_kth({MeshAxis::kShard, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
+      {mesh.every_kth({MeshAxis::kData, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
   CHECK(group.ranks == std::vector<int>{0, 1, 4, 5});
   CHECK(group.name() == "data%2+tensor@0");
   CHECK(group.spans ==
-        std::vector<GroupSpan>{{{MeshAxis::kShard}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
+        std::vector<GroupSpan>{{{MeshAxis::kData}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
 }
 
 TEST_CASE("a group knows the axes along which its ranks differ, whatever it is called") {
-  const RankMesh mesh({.pp = 3, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 1});
-  const MeshAxes state{MeshAxis::kShard, MeshAxis::kContext};
+  const RankMesh mesh({.pipeline = 3, .data_replicate = 2, .data = 2, .context = 2, .tensor = 1});
+  const MeshAxes state{MeshAxis::kData, MeshAxis::kContext};
   const RankGroup shards = mesh.group_of(5, state);
   CHECK(shards.axes() == state);
   CHECK(shards.runs_within(state));
-  CHECK_FALSE(shards.runs_within({MeshAxis::kShard}));
+  CHECK_FALSE(shards.runs_within({MeshAxis::kData}));
   CHECK(shards.runs_along(MeshAxis::kContext));
   // There is only one rank along the tensor axis.
-  CHECK(mesh.group_of(5, {MeshAxis::kShard, MeshAxis::kTensor}).axes() ==
-        MeshAxes{MeshAxis::kShard});
+  CHECK(mesh.group_of(5, {MeshAxis::kData, MeshAxis::kTensor}).axes() == MeshAxes{MeshAxis::kData});
   CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});
   CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
   CHECK(mesh.ends_of(5, MeshAxis::kPipeline).spans ==
@@ -125,15 +124,15 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
 }
 
 TEST_CASE("a rank describes itself by the axes that have more than one rank") {
-  REQUIRE(RankMesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 1, .tp = 1}).place_text(5) ==
-          "rank 5 (pipeline 1, data 2)");
-  REQUIRE(RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1}).place_text(0) ==
-          "rank 0");
+  REQUIRE(RankMesh({.pipeline = 2, .data_replicate = 1, .data = 3, .context = 1, .tensor = 1})
+              .place_text(5) == "rank 5 (pipeline 1, data 2)");
+  REQUIRE(RankMesh({.pipeline = 1, .data_replicate = 1, .data = 1, .context = 1, .tensor = 1})
+              .place_text(0) == "rank 0");
 }
 
 TEST_CASE("a mesh with an axis of size zero is refused by name") {
   REQUIRE_THROWS_WITH(
-      RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 0, .cp = 1, .tp = 1}),
+      RankMesh({.pipeline = 1, .data_replicate = 1, .data = 0, .context = 1, .tensor = 1}),
       "the mesh has 0 ranks along data\n  remedy: use a degree of at least 1 for "
       "each kind of parallelism");
 }

@@ -118,7 +118,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
       StateOptions mesh;
       mesh.tensor.count = degree;
       mesh.tensor_copies = degree / 2;
-      mesh.dp_shard.count = stage == 3 ? 2 : 1;
+      mesh.data.count = stage == 3 ? 2 : 1;
       std::mutex mutex;
       std::vector<std::vector<int32_t>> written;
       testing::run_on_mesh(mesh, [&](Rendezvous&, const RankCommunicators& communicators) {
@@ -134,7 +134,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });
-      REQUIRE(written.size() == static_cast<size_t>(degree * mesh.dp_shard.count));
+      REQUIRE(written.size() == static_cast<size_t>(degree * mesh.data.count));
       for (const std::vector<int32_t>& tokens : written) REQUIRE(tokens == expected);
     }
 }

@@ -60,8 +60,8 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
 
 const std::vector<std::string>& lattice_axes() {
   static const std::vector<std::string> axes{
-      "tensor", "pipeline",   "dp_shard", "dp_replicate",          "ZeRO", "schedule", "recompute",
-      "family", "embeddings", "state",    "micro-batches per rank"};
+      "tensor", "pipeline",   "data",  "data_replicate",        "ZeRO", "schedule", "recompute",
+      "family", "embeddings", "state", "micro-batches per rank"};
   return axes;
 }
 

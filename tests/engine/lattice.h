@@ -31,7 +31,7 @@ struct LatticeCell {
 };
 const std::vector<std::string>& lattice_axes();
 
-/// Lists the meshes of tensor {1,2,4} x pipeline {1,2,4} x dp_shard {1,2,3} x dp_replicate {1,2} of
+/// Lists the meshes of tensor {1,2,4} x pipeline {1,2,4} x data {1,2,3} x data_replicate {1,2} of
 /// 2 to 8 ranks.
 std::vector<TrainingMesh> lattice_meshes();
 

@@ -478,7 +478,7 @@ struct SplitRank {
     plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
     StateOptions& options = plan.options.state;
     options.zero_stage = static_cast<int>(l.stage);
-    options.dp_shard = {l.shards, shard};
+    options.data = {l.shards, shard};
     options.optimizer_states = {{.name = "exp_avg"}, {.name = "exp_avg_sq"}};
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
                              : l.device == OffloadDevice::kCpu ? Tier::kHost

@@ -382,10 +382,10 @@ void run_on_mesh(const StateOptions& options,
       on_threads(mesh.world_size(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
         const MeshPoint place = mesh.coordinate(rendezvous.rank());
         StateOptions mine = options;
-        mine.dp_shard.index = place.dp_shard;
-        mine.replica = place.dp_replicate;
-        mine.tensor.index = place.tp;
-        mine.pipeline_stage = place.pp;
+        mine.data.index = place.data;
+        mine.replica = place.data_replicate;
+        mine.tensor.index = place.tensor;
+        mine.pipeline_stage = place.pipeline;
         const GroupCollection groups = group_collection(mine);
         const OwnedCommunicators open(rendezvous, groups.list, groups.model,
                                       {.timeout = std::chrono::seconds(20)});
@@ -397,7 +397,7 @@ void run_on_mesh(int replicas, int shards,
                  const std::function<void(Rendezvous&, const RankCommunicators&)>& body,
                  int secondary_shards) {
   StateOptions options;
-  options.dp_shard.count = shards;
+  options.data.count = shards;
   options.replicas = replicas;
   options.secondary_shards = secondary_shards;
   run_on_mesh(options, body);

@@ -41,10 +41,10 @@ def main():
     rows, names = ROW.findall(table), FOLDER.findall(table)
     assert len(rows) >= 5 and len(names) >= 5, f"only {rows}, {names} found in axes.inc"
     pattern = pattern_of(rows)
-    line = "if (axis == MeshAxis::kTensor) {  // kShard\n"
+    line = "if (axis == MeshAxis::kTensor) {  // kData\n"
     fault = list(faults_of("lib/sim/x.cc", line, pattern))
     assert len(fault) == 1 and ":1: names MeshAxis::kTensor" in fault[0], fault
-    assert not list(faults_of("lib/axes/data/x.cc", "MeshAxis::kShard", pattern))
+    assert not list(faults_of("lib/axes/data/x.cc", "MeshAxis::kData", pattern))
     faults = list(folder_faults(names)) + [
         fault for path in sources_below(ROOT)
         for fault in faults_of(path.relative_to(ROOT).as_posix(), path.read_text(), pattern)]

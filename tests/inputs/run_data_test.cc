@@ -14,12 +14,12 @@ TEST_CASE("tensor and context ranks read the same sequences, data-parallel ranks
   StepPlan plan;
   StateOptions& state = plan.options.state;
   state.replicas = 2;
-  state.dp_shard.count = 3;
+  state.data.count = 3;
   state.context.count = 4;
   state.tensor.count = 2;
   int reader = 0;
   for (state.replica = 0; state.replica < 2; ++state.replica)
-    for (state.dp_shard.index = 0; state.dp_shard.index < 3; ++state.dp_shard.index, ++reader)
+    for (state.data.index = 0; state.data.index < 3; ++state.data.index, ++reader)
       for (state.context.index = 0; state.context.index < 4; ++state.context.index)
         for (state.tensor.index = 0; state.tensor.index < 2; ++state.tensor.index) {
           const LoaderOptions options = loader_options(config, plan, 0, 1);

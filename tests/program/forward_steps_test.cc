@@ -17,7 +17,7 @@ std::string labels(const Program& program) {
 TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it once") {
   const PartitionedModel built = build(small_config(1, true), Mode::kEvaluate);
   StepOptions options{.micro_batches = 2};
-  options.state.dp_shard.count = 2;
+  options.state.data.count = 2;
   const Program program = build_evaluation_step(built.model, built.partition, options).program;
   CHECK(labels(program) ==
         "begin\n"

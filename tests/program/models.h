@@ -59,7 +59,7 @@ struct PartitionedModel {
 
   /// Plans the step of rank `rank` of `ranks` ranks that share one copy of the state.
   StepProgram plan(StepOptions options, int ranks = 2, int rank = 0) const {
-    options.state.dp_shard = {ranks, rank};
+    options.state.data = {ranks, rank};
     return build_training_step(model, partition, options);
   }
   Program step(const StepOptions& options, int ranks = 2, int rank = 0) const {

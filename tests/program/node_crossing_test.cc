@@ -11,7 +11,7 @@ namespace ftrun {
 namespace {
 
 RankMesh mesh(int pp, int data, int tp) {
-  return RankMesh({.pp = pp, .dp_replicate = 1, .dp_shard = data, .cp = 1, .tp = tp});
+  return RankMesh({.pipeline = pp, .data_replicate = 1, .data = data, .context = 1, .tensor = tp});
 }
 
 int64_t thousand_bytes(int) {

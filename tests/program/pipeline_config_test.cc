@@ -55,7 +55,7 @@ TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
   const RankMesh mesh = rank_mesh(config);
   CHECK(mesh.world_size() == 24);
   CHECK(mesh.size(MeshAxis::kPipeline) == 4);
-  CHECK(mesh.coordinate(6).pp == 1);
+  CHECK(mesh.coordinate(6).pipeline == 1);
 }
 
 TEST_CASE("a model with fewer layers than chunks is refused with the arithmetic") {

@@ -113,7 +113,7 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
     REQUIRE_FALSE(has(step_case.step(0).program));
   }
   StepCase step_case = secondary_step_case(2, 2, true);  // tied: forward reads the matrix twice
-  step_case.options.state.dp_shard = {4, 1};
+  step_case.options.state.data = {4, 1};
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
     const ModelDescription model = build_model(step_case.config, {1, 4}, mode);
     const StepProgram step =
@@ -164,7 +164,7 @@ TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper stat
     options.state.zero_stage = 3;
     options.state.secondary_shards = neighbors;
     const Program program = built.step(options, 4);
-    options.state.dp_shard = {4, 0};
+    options.state.data = {4, 0};
     const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
@@ -190,7 +190,7 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   options.state.zero_stage = 3;
   options.state.secondary_shards = 2;
   const Program program = built.step(options, 4);
-  options.state.dp_shard = {4, 0};
+  options.state.data = {4, 0};
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"

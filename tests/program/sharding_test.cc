@@ -696,7 +696,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     // Each micro-batch has one gather for forward and one for backward.
     CHECK(all_of(program, InstrKind::kAllGather).size() == 2 * 3);
     CHECK(gathered_of(program).size() == 2 * 3);
-    options.state.dp_shard = {2, 0};
+    options.state.data = {2, 0};
     for (const TrafficDeviation& deviation :
          explain_traffic(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);

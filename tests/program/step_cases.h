@@ -28,11 +28,11 @@ struct Mesh {
   int data() const { return shards * replicas; }
   int ranks() const { return data() * tensor * stages; }
   RankMesh grid() const {
-    return RankMesh({.pp = stages,
-                     .dp_replicate = replicas,
-                     .dp_shard = shards / context,
-                     .cp = context,
-                     .tp = tensor});
+    return RankMesh({.pipeline = stages,
+                     .data_replicate = replicas,
+                     .data = shards / context,
+                     .context = context,
+                     .tensor = tensor});
   }
 };
 
@@ -57,7 +57,7 @@ struct StepCase {
   StepOptions options_of_rank(int rank) const {
     StepOptions mine = options;
     const int shard = rank / mesh.tensor % mesh.shards;
-    mine.state.dp_shard = {mesh.shards / mesh.context, shard / mesh.context};
+    mine.state.data = {mesh.shards / mesh.context, shard / mesh.context};
     mine.state.context = {mesh.context, shard % mesh.context};
     mine.state.replicas = mesh.replicas;
     mine.state.replica = rank / mesh.tensor / mesh.shards % mesh.replicas;

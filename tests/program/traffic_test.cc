@@ -164,7 +164,7 @@ TEST_CASE(
   built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
   StepOptions options;
   options.state.zero_stage = 3;
-  options.state.dp_shard = {2, 0};
+  options.state.data = {2, 0};
   const Program program = built.step(options, 2);
   const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
   INFO(traffic_text(program_traffic(program), theory));
@@ -188,7 +188,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
       options.state.zero_stage = stage;
-      options.state.dp_shard = {ranks, 0};
+      options.state.data = {ranks, 0};
       const Program program = built.step(options, ranks);
       const Traffic traffic = program_traffic(program);
       const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
@@ -235,7 +235,7 @@ TEST_CASE(
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
       options.state.zero_stage = stage;
-      options.state.dp_shard = {ranks, 0};
+      options.state.data = {ranks, 0};
       const Program program = built.step(options, ranks);
       const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
       INFO("stage " << stage << " on " << ranks);
@@ -256,7 +256,7 @@ TEST_CASE("parameters kept for their next use are not sent again") {
   const PartitionedModel built = build(small_config(2, false));
   StepOptions options;
   options.state.zero_stage = 3;
-  options.state.dp_shard = {4, 0};
+  options.state.data = {4, 0};
   const auto kept = [&](int64_t distance) {
     options.reuse_distance = distance;
     const Program program = built.step(options, 4);
@@ -272,7 +272,7 @@ TEST_CASE("the table of a small ZeRO-3 step") {
   const PartitionedModel built = build(small_config(1, true));
   StepOptions options{.micro_batches = 2};
   options.state.zero_stage = 3;
-  options.state.dp_shard = {2, 0};
+  options.state.data = {2, 0};
   const Program program = built.step(options);
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==

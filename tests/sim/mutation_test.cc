@@ -716,11 +716,11 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const BufferRange&
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.step_case.options.state;
-  state.dp_shard = m.program.place_in(group_along(m.program, "data"));
+  state.data = m.program.place_in(group_along(m.program, "data"));
   const Sharding cut = cut_states(m.step_case.built.partition, state);
   const int64_t elements = element_count(m.program, range);
-  const int64_t begin = elements == cut.whole(id) ? 0 : state.dp_shard.index * elements;
-  if (elements != cut.whole(id) && elements * state.dp_shard.count != cut.whole(id))
+  const int64_t begin = elements == cut.whole(id) ? 0 : state.data.index * elements;
+  if (elements != cut.whole(id) && elements * state.data.count != cut.whole(id))
     return std::nullopt;
   return UnitRange{begin, begin + elements};
 }
@@ -768,7 +768,7 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   StateOptions state = m.step_case.options.state;
   if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
-  state.dp_shard = m.program.place_in(group_along(m.program, "data"));
+  state.data = m.program.place_in(group_along(m.program, "data"));
   const Sharding cut = cut_states(m.step_case.built.partition, state);
   std::vector<int64_t> whole;
   for (const Unit& unit : m.step_case.built.partition.units) whole.push_back(cut.whole(unit.id));

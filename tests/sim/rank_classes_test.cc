@@ -133,9 +133,9 @@ TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes o
     const RankMesh mesh = state_mesh(step_case.options_of_rank(0).state);
     for (int rank = 0; rank < classes.ranks(); ++rank) {
       const MeshPoint place = mesh.coordinate(rank);
-      if (place.tp + 1 == step_case.mesh.tensor) continue;
+      if (place.tensor + 1 == step_case.mesh.tensor) continue;
       MeshPoint last = place;
-      last.tp = step_case.mesh.tensor - 1;
+      last.tensor = step_case.mesh.tensor - 1;
       CHECK(classes.class_of(rank) != classes.class_of(mesh.rank_at(last)));
     }
   }

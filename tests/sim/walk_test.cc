@@ -80,7 +80,7 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   Program program;
   program.buffers.push_back({.name = "wire", .bytes = 64, .persistent = Persistent::kParameters});
   for (const RankGroup& group :
-       {mesh.group_of(rank, {MeshAxis::kReplicate}), mesh.group_of(rank, kStateAxes)})
+       {mesh.group_of(rank, {MeshAxis::kDataReplicate}), mesh.group_of(rank, kStateAxes)})
     if (group.size() > 1) program.groups.push_back({group, {group.size(), group.index_of(rank)}});
   program.instrs.push_back(
       make_collective(InstrKind::kAllReduce, {.group = 0}, {0, offset, 8}, {0, offset, 8}));
@@ -93,7 +93,7 @@ std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
   const RankMesh mesh(sizes);
   std::vector<Program> programs;
   for (int rank = 0; rank < mesh.world_size(); ++rank)
-    programs.push_back(sums_part(mesh, rank, mesh.coordinate(rank).dp_replicate * moved));
+    programs.push_back(sums_part(mesh, rank, mesh.coordinate(rank).data_replicate * moved));
   std::vector<RankProgram> ranks;
   for (const Program& program : programs)
     ranks.push_back({static_cast<int>(ranks.size()), &program});
@@ -103,11 +103,14 @@ std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
 TEST_CASE(
     "replicas must sum at equal offsets, except for parts of a state that ranks share, along "
     "whatever axes") {
-  CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 0) == "");
-  CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 8) != "");
+  CHECK(walked_replicas({.pipeline = 1, .data_replicate = 2, .data = 1, .context = 1, .tensor = 1},
+                        0) == "");
+  CHECK(walked_replicas({.pipeline = 1, .data_replicate = 2, .data = 1, .context = 1, .tensor = 1},
+                        8) != "");
   for (const auto& [shards, context] : {std::pair(2, 1), std::pair(2, 2), std::pair(1, 2)})
-    CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = shards, .cp = context, .tp = 1},
-                          8) == "");
+    CHECK(walked_replicas(
+              {.pipeline = 1, .data_replicate = 2, .data = shards, .context = context, .tensor = 1},
+              8) == "");
 }
 
 TEST_CASE("a program may have any number of groups, each with a lane") {

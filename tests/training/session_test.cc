@@ -33,8 +33,8 @@ size_t place(const Session& session) {
 /// Returns the mesh of the session's data-parallel ranks, as this rank sees it.
 StateOptions data_mesh(const Session& session) {
   StateOptions state;
-  state.dp_shard.count = session.world_size();
-  state.dp_shard.index = session.rank();
+  state.data.count = session.world_size();
+  state.data.index = session.rank();
   return state;
 }
 

@@ -47,8 +47,8 @@ Program traced_program() {
 /// Returns a mesh of `session.world_size()` data-parallel ranks as one of them sees it.
 StateOptions data_ranks(const Session& session) {
   StateOptions state;
-  state.dp_shard.count = session.world_size();
-  state.dp_shard.index = session.rank();
+  state.data.count = session.world_size();
+  state.data.index = session.rank();
   return state;
 }
 

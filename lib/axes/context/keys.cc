@@ -17,7 +17,7 @@ constinit const AxisKeys keys::context{
     .check = nullptr,
     .suggest_degrees = nullptr};
 
-int64_t mesh_sizes::cp(const Config& config) {
+int64_t mesh_sizes::context(const Config& config) {
   return std::max<int64_t>(1, config.parallel.context);
 }
 

@@ -103,12 +103,12 @@ constinit const AxisKeys keys::data{.key = "parallel.data",
                                     .check = check_shard_groups,
                                     .suggest_degrees = nullptr};
 
-int64_t mesh_sizes::dp_replicate(const Config& config) {
+int64_t mesh_sizes::data_replicate(const Config& config) {
   return config.zero.stage > 0 ? config.parallel.data_replicate : 1;
 }
 
-int64_t mesh_sizes::dp_shard(const Config& config) {
-  return std::max<int64_t>(1, config.parallel.data) / dp_replicate(config);
+int64_t mesh_sizes::data(const Config& config) {
+  return std::max<int64_t>(1, config.parallel.data) / data_replicate(config);
 }
 
 }  // namespace ftrun

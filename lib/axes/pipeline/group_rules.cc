@@ -20,7 +20,7 @@ std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
 
 GroupRule link_group_rule(const RankMesh& mesh, int from, int to) {
   const auto of_rank = [&mesh, from, to](int rank) {
-    const int stage = mesh.coordinate(rank).pp;
+    const int stage = mesh.coordinate(rank).pipeline;
     if (stage != from && stage != to) return RankGroup{};
     return mesh.link(mesh.rank_moved_to(rank, MeshAxis::kPipeline, from),
                      mesh.rank_moved_to(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
@@ -38,7 +38,7 @@ std::vector<GroupRule> stage_group_rules(const RankMesh& mesh, const StateOption
   if (state.ties_ends)
     all.push_back({[](GroupCollection& groups) -> GroupId& { return groups.ends; },
                    [&](int rank) {
-                     const int stage = mesh.coordinate(rank).pp;
+                     const int stage = mesh.coordinate(rank).pipeline;
                      const bool end = stage == 0 || stage + 1 == mesh.size(MeshAxis::kPipeline);
                      return end ? mesh.ends_of(rank, MeshAxis::kPipeline) : RankGroup{};
                    }});

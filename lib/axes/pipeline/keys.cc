@@ -154,7 +154,7 @@ constinit const AxisKeys keys::pipeline{
     .check = nullptr,  // resolve_pipeline() does it, because it needs the batch
     .suggest_degrees = nullptr};
 
-int64_t mesh_sizes::pp(const Config& config) {
+int64_t mesh_sizes::pipeline(const Config& config) {
   return std::max<int64_t>(1, config.parallel.pipeline);
 }
 

@@ -47,7 +47,7 @@ constinit const AxisKeys keys::tensor{
     .check = nullptr,
     .suggest_degrees = tensor_degrees};
 
-int64_t mesh_sizes::tp(const Config& config) {
+int64_t mesh_sizes::tensor(const Config& config) {
   return std::max<int64_t>(1, config.parallel.tensor);
 }
 

@@ -19,7 +19,7 @@ int64_t tensor_bytes(const Program& program) {
 bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes) {
   const int count = mesh.size(MeshAxis::kTensor);
   const int next =
-      mesh.rank_moved_to(rank, MeshAxis::kTensor, (mesh.coordinate(rank).tp + 1) % count);
+      mesh.rank_moved_to(rank, MeshAxis::kTensor, (mesh.coordinate(rank).tensor + 1) % count);
   return nodes[static_cast<size_t>(rank)] != nodes[static_cast<size_t>(next)];
 }
 

@@ -15,7 +15,7 @@ TensorSplit tensor_split(const Config& config) {
 
 TensorSplit tensor_split(const Config& config, int rank) {
   TensorSplit split = tensor_split(config);
-  split.index = rank_mesh(config).coordinate(rank).tp;
+  split.index = rank_mesh(config).coordinate(rank).tensor;
   return split;
 }
 
