@@ -114,7 +114,7 @@ bool Derivation::is_available(ValueId id) const {
 void Derivation::recompute_op(Op op) {
   for (ValueId& in : op.in) in = backward_value(in);
   for (ValueId& out : op.out) {
-    const ValueId again = temp_like(out, value(out).name + ".again");
+    const ValueId again = temp_like(out, cat(value(out).name, kRecomputedSuffix));
     recomputed_[out] = again;
     // A cheap value that was recomputed only for another value is computed again at its next reader
     // instead of being kept.
@@ -275,6 +275,7 @@ void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept) {
 
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy) {
   derive_keeping(graph, choose_kept(graph, policy));
+  graph.recompute = policy.level;
 }
 
 }  // namespace ftrun

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/packed_format.h"
+#include "base/recompute_level.h"
 #include "graph/op.h"
 
 namespace ftrun {
@@ -108,6 +109,8 @@ struct LayerGraph {
   std::vector<Op> input_grad;
   std::vector<Op> weight_grad;
   std::vector<Op> backward;
+  /// The policy by which the backward lists recompute results of forward (graph/recompute.h).
+  RecomputeLevel recompute = RecomputeLevel::kNone;
 
   const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
   /// Returns the values of a role, in order of their ids.
@@ -115,6 +118,12 @@ struct LayerGraph {
   /// Returns the value at a port with this role, or -1.
   ValueId find(ValueRole role, Port port) const;
 };
+
+/// The end of the names of values that a backward list recomputes: "qkv.again".
+inline constexpr std::string_view kRecomputedSuffix = ".again";
+inline bool is_recomputed(const Value& value) {
+  return value.name.ends_with(kRecomputedSuffix);
+}
 
 /// Formats an operation: "linear x:[512,576] qkv.weight:[960,576] -> qkv:[512,960]".
 std::string op_text(const LayerGraph& graph, const Op& op);

@@ -82,6 +82,9 @@ struct Machine {
   double disk_read = 0, disk_write = 0;
   /// The minimum seconds that an operation takes.
   double min_op_seconds = 0;
+  /// Full recompute runs the whole forward list of a layer again, as another program does
+  /// (SoftwareStack); ftrun recomputes only what backward reads.
+  bool recomputes_whole_layers = false;
   /// The price of a device for an hour.
   Price price;
   /// The CPU that was measured, and when; "" where the machine was not measured.

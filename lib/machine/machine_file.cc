@@ -92,6 +92,15 @@ class MachineSection {
             "");
     return 1;
   }
+  /// Reads true or false; false where the key is absent.
+  bool flag(const std::string& key) {
+    const ConfigNode* const value = find(key);
+    if (value == nullptr) return false;
+    if (value->kind != ConfigNodeKind::kBool)
+      problem(value->at, cat(key_name(key), ": expected true or false, not ", value_text(*value)),
+              "");
+    return value->text == "true";
+  }
   std::string text(const std::string& key, const std::string& default_value = "") {
     const ConfigNode* const value = find(key);
     return value == nullptr ? default_value : value->text;
@@ -253,6 +262,7 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   stack.name = top.text("stack");
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
   for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
+  stack.recomputes_whole_layers = top.flag("recomputes_whole_layers");
   top.allow("sources");  // only people read it
   top.report_unknown_keys();
   return stack;

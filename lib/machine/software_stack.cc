@@ -63,6 +63,7 @@ Machine with_stack(const Machine& machine, const SoftwareStack& stack) {
   Machine changed = machine;
   changed.name = cat(machine.name, " with ", stack.name);
   for (Rates& rates : changed.rates) rates = with_stack(rates, stack);
+  changed.recomputes_whole_layers = stack.recomputes_whole_layers;
   changed.node_link.bandwidth *= stack.node;
   changed.cluster_link.bandwidth *= stack.cluster;
   return changed;

@@ -7,7 +7,7 @@
 namespace ftrun {
 
 /// SoftwareStack describes what share of a machine's peak rates another program's kernels and
-/// collectives reach, to plan a run of that program. Only these numbers are fitted to the program.
+/// collectives reach, to plan a run of that program. Only the shares are fitted to the program.
 struct SoftwareStack {
   std::string name;
   /// The shares of the peak that large matrix multiplications and attention reach.
@@ -20,6 +20,9 @@ struct SoftwareStack {
   /// most of it is hidden behind matrix multiplications of the same layer.
   double node = 1;
   double cluster = 1;
+  /// Full recompute runs the whole forward list of a layer again, with its last matrix
+  /// multiplication and collective, whose results backward does not read.
+  bool recomputes_whole_layers = false;
 
   bool operator==(const SoftwareStack&) const = default;
 };

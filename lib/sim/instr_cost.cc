@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/layer_graph.h"
+#include "graph/op_spec.h"
 #include "machine/op_time.h"
 #include "program/layer_instr.h"
 
@@ -61,8 +64,46 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
   if (added) {
     const LayerGraph& graph = model_.graphs[static_cast<size_t>(ops.graph)];
     known->second = list_seconds(machine_, rates_, graph, ops_of(graph, instr));
+    const bool begins_backward =
+        (instr.kind == InstrKind::kBackward || instr.kind == InstrKind::kInputGrad) &&
+        ops.first_op == 0;
+    if (machine_.recomputes_whole_layers && begins_backward &&
+        graph.recompute == RecomputeLevel::kFull)
+      known->second += seconds_not_recomputed(graph);
   }
   return known->second;
+}
+
+/// Returns the number of ranks on a node of the group along the axis of a layer's collective.
+int InstrCosts::ranks_on_node_along(const CollectiveAttrs& over) const {
+  for (size_t g = 0; g < program_.groups.size(); ++g)
+    if (program_.groups[g].members.runs_along(over.axis) &&
+        program_.groups[g].members.size() == over.ranks)
+      return ranks_on_node_[g];
+  return static_cast<int>(over.ranks);
+}
+
+double InstrCosts::seconds_of_op(const LayerGraph& graph, const Op& op) const {
+  const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;
+  if (!collective) return list_seconds(machine_, rates_, graph, std::span(&op, 1));
+  const auto& over = op.attrs.get<CollectiveAttrs>();
+  const int64_t bytes = std::max(graph.at(op.in[0]).bytes(), graph.at(op.out[0]).bytes());
+  return collective_seconds(machine_, curve_name(instr_kind(*collective)),
+                            static_cast<double>(bytes), static_cast<int>(over.ranks),
+                            ranks_on_node_along(over));
+}
+
+/// Returns the seconds of the forward operations of a layer, collectives included, that its
+/// backward list does not recompute: for each kind of operation, those of the forward list less
+/// those that run again.
+double InstrCosts::seconds_not_recomputed(const LayerGraph& graph) const {
+  std::map<OpKind, double> left;
+  for (const Op& op : graph.forward) left[op.kind] += seconds_of_op(graph, op);
+  for (const Op& op : graph.backward)
+    if (is_recomputed(graph.at(op.out[0]))) left[op.kind] -= seconds_of_op(graph, op);
+  double seconds = 0;
+  for (const auto& [kind, more] : left) seconds += std::max(more, 0.0);
+  return seconds;
 }
 
 /// Returns the seconds in which an instruction reads and writes its bytes. Main memory next to a

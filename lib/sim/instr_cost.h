@@ -5,6 +5,7 @@
 #include <tuple>
 #include <vector>
 
+#include "graph/collective_attrs.h"
 #include "machine/machine.h"
 #include "model/description.h"
 #include "program/program.h"
@@ -39,10 +40,13 @@ class InstrCosts {
 
  private:
   double seconds_of_list(const Instr& instr);
+  double seconds_of_op(const LayerGraph& graph, const Op& op) const;
+  double seconds_not_recomputed(const LayerGraph& graph) const;
   double seconds_of_bytes(const Instr& instr) const;
   bool touches(const Instr& instr, Tier tier) const;
   double seconds_of_copy(const Instr& instr) const;
   double seconds_of_collective(const Instr& instr) const;
+  int ranks_on_node_along(const CollectiveAttrs& over) const;
 
   const Machine& machine_;
   const Rates& rates_;

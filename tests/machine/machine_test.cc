@@ -258,6 +258,11 @@ TEST_CASE(
   const SoftwareStack stack =
       parse_stack("s.yaml", "stack: s\nproducts: 0.8\nattention: 0.5\nmemory: 0.4\nnode: 2\n");
   CHECK(stack == SoftwareStack{"s", 0.8, 0.5, 0.4, 2, 1});
+  CHECK_FALSE(stack.recomputes_whole_layers);
+  CHECK(with_stack(plain, parse_stack("s.yaml", "stack: s\nrecomputes_whole_layers: true\n"))
+            .recomputes_whole_layers);
+  CHECK_THROWS_WITH(parse_stack("s.yaml", "stack: s\nrecomputes_whole_layers: 2\n"),
+                    Catch::Contains("recomputes_whole_layers: expected true or false, not 2"));
   const Machine machine = with_stack(plain, stack);
   CHECK(machine.name == "h100-80gb with s");
   const Rates& rates = machine.rates.front();

@@ -152,6 +152,24 @@ TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of ran
   CHECK(apart > together + 8);
 }
 
+TEST_CASE("recompute of whole layers adds the collective that backward does not need") {
+  Machine machine = parse_machine("gpus.yaml", kGpus);
+  machine.node_link.latency = 10;  // every all-reduce of two ranks takes 20 s, all else far less
+  Config config = config_on(DeviceKind::kCuda, 2, 1);
+  config.parallel.sequence = false;
+  const double kept = predicted(config, machine, {}).seconds;
+  config.recompute.policy = RecomputeLevel::kFull;
+  // Each of two blocks has two all-reduces in forward. Backward reads the result of the first one
+  // only.
+  CHECK(predicted(config, machine, {}).seconds - kept == Approx(2 * 20).margin(1));
+  machine.recomputes_whole_layers = true;
+  CHECK(predicted(config, machine, {}).seconds - kept == Approx(4 * 20).margin(1));
+  config.recompute.policy = RecomputeLevel::kSelective;
+  const double selective = predicted(config, machine, {}).seconds;
+  machine.recomputes_whole_layers = false;
+  CHECK(predicted(config, machine, {}).seconds == selective);
+}
+
 TEST_CASE("the device, the number of GPUs and of threads are those of the machine") {
   const Machine gpus = parse_machine("gpus.yaml", kGpus);
   CHECK_THROWS_WITH(
