@@ -163,6 +163,7 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   Problems problems;
   ResolveState r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
+  resolve_device(r);
   resolve_train(r);
   resolve_adapter(r);
   resolve_quantization(r);
@@ -175,7 +176,6 @@ Resolution resolve_from(Config start, const ResolveContext& context) {
   resolve_optimizer(r);
   resolve_scheduler(r);
   resolve_zero(r);
-  resolve_device(r);
   resolve_remaining(r);
   check_contradictions(r);
   out.problems = problems.sorted();
@@ -193,9 +193,6 @@ std::set<std::string> list_objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
   context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);
-  // The context has the values that were chosen for "auto" before.
-  context.bf16_hardware = resolved.bf16.enabled;
-  context.fp16_hardware = resolved.fp16.enabled;
   const Resolution again = resolve_from(resolved, context);
   std::set<std::string> all;
   for (const Problem& problem : again.problems)

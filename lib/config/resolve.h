@@ -21,9 +21,6 @@ struct ResolveContext {
   /// The number of optimizer steps of the run if train.epochs determines it; known once the data is
   /// counted.
   std::optional<int64_t> total_steps;
-  /// Says whether the hardware has bf16, and fp16, which "auto" precision may choose.
-  bool bf16_hardware = false;
-  bool fp16_hardware = false;
   /// The number of GPUs that this process sees and this build can use. With device: auto, the run
   /// uses them if there is one for each of local_ranks.
   int gpus = 0;

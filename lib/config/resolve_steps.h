@@ -65,6 +65,8 @@ struct ResolveState {
 void resolve_mesh(ResolveState& r);
 
 // resolve.cc
+/// Chooses GPUs for device: auto, if there are GPUs that can run the config.
+void resolve_device(ResolveState& r);
 void resolve_train(ResolveState& r);
 /// Sets the type of a section without a type to the only type that exists, and compares the lengths
 /// of the lists that are one pattern.
@@ -105,8 +107,6 @@ void resolve_scheduler(ResolveState& r);
 void resolve_zero(ResolveState& r);
 
 // resolve.cc
-/// Chooses GPUs for device: auto, if there are GPUs that can run the config.
-void resolve_device(ResolveState& r);
 /// Reports each "auto" key that no step has decided, with the default that it has already. Changes
 /// no value.
 void resolve_remaining(ResolveState& r);

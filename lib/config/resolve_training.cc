@@ -56,19 +56,17 @@ void default_parameters(ResolveState& r) {
 
 void resolve_precision(ResolveState& r) {
   Config& c = r.config;
-  const bool bf16_auto = r.is_auto("bf16.enabled"), fp16_auto = r.is_auto("fp16.enabled");
-  if (bf16_auto)
-    r.decide("bf16.enabled", c.bf16.enabled, r.context.bf16_hardware && !c.fp16.enabled,
-             c.fp16.enabled            ? "fp16 is enabled"
-             : r.context.bf16_hardware ? "the hardware has bf16"
-                                       : "no bf16 hardware");
-  if (fp16_auto) {
-    const bool fp16 = bf16_auto && !c.bf16.enabled && r.context.fp16_hardware;
-    r.decide("fp16.enabled", c.fp16.enabled, fp16,
-             fp16             ? "the hardware has no bf16"
-             : c.bf16.enabled ? "bf16 is enabled"
-                              : "fp32 unless fp16 is requested");
-  }
+  // Only the device decides, not the processor: the same config trains the same numbers on each
+  // machine of a kind.
+  const bool on_gpus = c.device == DeviceKind::kCuda;
+  if (r.is_auto("bf16.enabled"))
+    r.decide("bf16.enabled", c.bf16.enabled, on_gpus && !c.fp16.enabled,
+             c.fp16.enabled ? "fp16 is enabled"
+             : on_gpus      ? "the run computes on GPUs"
+                            : "fp32 on CPUs unless bf16 is requested");
+  if (r.is_auto("fp16.enabled"))
+    r.decide("fp16.enabled", c.fp16.enabled, false,
+             c.bf16.enabled ? "bf16 is enabled" : "fp32 unless fp16 is requested");
 }
 
 void resolve_optimizer(ResolveState& r) {

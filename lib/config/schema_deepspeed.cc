@@ -150,7 +150,8 @@ void declare_precision(Schema& s) {
   auto bf16 = section(
       s, {.path = "bf16", .doc = "Training in bf16.", .vocabulary = kDs, .nullable = true},
       [](auto& c) -> auto& { return c.bf16; });
-  bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
+  bf16.key("enabled", &Bf16Config::enabled,
+           "Train in bf16 (master weights stay fp32). auto: on GPUs, unless fp16 is enabled.");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
            "Skip the update of a step whose loss or gradient is not finite.")
       .notice("always done; train.max_nonfinite_steps limits such steps in a row");

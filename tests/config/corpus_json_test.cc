@@ -32,9 +32,9 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Returns the context in which DeepSpeed resolved each file: a model of hidden size 4096 on bf16
-// hardware. DeepSpeed's rank count is that of ranks with different samples; with autotp_size, these
-// are groups of ranks.
+// Returns the context in which DeepSpeed resolved each file: a model of hidden size 4096 on GPUs
+// that have bf16. DeepSpeed's rank count is that of ranks with different samples; with autotp_size,
+// these are groups of ranks.
 ResolveContext oracle_context(const Json& entry) {
   ResolveContext context;
   const std::string world_size = entry.at("world_size").is_string()
@@ -45,7 +45,7 @@ ResolveContext oracle_context(const Json& entry) {
     context.world_size *=
         std::max<int64_t>(1, entry.at("resolved").value("autotp_size", int64_t{0}));
   context.hidden_size = 4096;
-  context.bf16_hardware = true;
+  context.gpus = 1;
   return context;
 }
 

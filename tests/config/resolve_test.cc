@@ -92,19 +92,19 @@ TEST_CASE("automatic batch sizes follow from what is written, else from Hugging 
                    "accumulation 2 / data-parallel 2)"));
 }
 
-TEST_CASE("automatic precision is one of the two, by the hardware") {
-  const std::string both = "{train_batch_size: 1, bf16: {enabled: auto}, fp16: {enabled: auto}}";
-  const auto precision = [&](const std::string& text, bool bf16, bool fp16) {
-    const Resolution r = resolved(text, {.bf16_hardware = bf16, .fp16_hardware = fp16});
+TEST_CASE("automatic precision is bf16 on GPUs unless fp16 is enabled, and fp32 on CPUs") {
+  const auto precision = [](const std::string& keys, int gpus) {
+    const Resolution r = resolved(cat("{train_batch_size: 1, ", keys, "}"), {.gpus = gpus});
     return cat(r.config.bf16.enabled ? "bf16" : "", r.config.fp16.enabled ? "fp16" : "");
   };
-  REQUIRE(precision(both, true, true) == "bf16");
-  REQUIRE(precision(both, false, true) == "fp16");
-  REQUIRE(precision(both, false, false).empty());
-  REQUIRE(precision("{train_batch_size: 1, fp16: {enabled: auto}}", false, true).empty());
-  REQUIRE(precision("{train_batch_size: 1, bf16: {enabled: auto}, fp16: {enabled: true}}", true,
-                    true) == "fp16");
-  REQUIRE(precision("{train_batch_size: 1, bfloat16: {enabled: auto}}", true, true) == "bf16");
+  const std::string both = "bf16: {enabled: auto}, fp16: {enabled: auto}";
+  CHECK(precision(both, 1) == "bf16");
+  CHECK(precision(both, 0).empty());
+  CHECK(precision(cat("device: cpu, ", both), 1).empty());
+  CHECK(precision(cat("device: cuda, ", both), 1) == "bf16");
+  CHECK(precision("fp16: {enabled: auto}", 1).empty());
+  CHECK(precision("bf16: {enabled: auto}, fp16: {enabled: true}", 1) == "fp16");
+  CHECK(precision("bfloat16: {enabled: auto}", 1) == "bf16");
 }
 
 TEST_CASE("automatic values of optimizer and scheduler come from the train section") {
