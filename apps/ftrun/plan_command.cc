@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "axes/tensor/node_crossing.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
@@ -272,6 +273,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single);
   require_rank(options.rank, loaded.ranks);
+  check_even_nodes(loaded.ranks, options.nodes);
   if (requested) {
     check_slow_ranks_exist(requested->slow, loaded.ranks);
     set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);

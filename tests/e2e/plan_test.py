@@ -75,8 +75,10 @@ with tempfile.TemporaryDirectory() as scratch:
             ftrun("check", "--quiet", "--config", split, "--nproc", 4, "--nodes", 4)
         ).stdout
         assert apart in checked, checked
-        uneven = must(ftrun("check", "--config", split, "--nproc", 4, "--nodes", 3), 2).stderr
-        assert "--nodes 3: 4 ranks cannot be spread evenly over them" in uneven, uneven
+        for command in (("check",), ("plan",), ("plan", "--program"), ("plan", "--schedule")):
+            uneven = must(ftrun(*command, "--config", split, "--nproc", 4, "--nodes", 3), 2)
+            assert "--nodes 3: 4 ranks cannot be spread evenly over them" in uneven.stderr
+            assert uneven.stdout == "", uneven.stdout
 
     @case
     def all_ranks_are_checked_and_the_plan_says_so():

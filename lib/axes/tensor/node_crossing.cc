@@ -57,11 +57,15 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
              "(sbatch --ntasks-per-node, srun --distribution=block), or lower parallel.tensor");
 }
 
+void check_even_nodes(int64_t ranks, int64_t nodes) {
+  if (ranks % nodes == 0) return;
+  throw Error(ExitCode::kUsage,
+              cat("--nodes ", nodes, ": ", ranks, " ranks cannot be spread evenly over them"),
+              "give a number of nodes that divides the ranks");
+}
+
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes) {
-  if (ranks % nodes != 0)
-    throw Error(ExitCode::kUsage,
-                cat("--nodes ", nodes, ": ", ranks, " ranks cannot be spread evenly over them"),
-                "give a number of nodes that divides the ranks");
+  check_even_nodes(ranks, nodes);
   std::vector<std::string> names;
   for (int64_t rank = 0; rank < ranks; ++rank)
     names.push_back(cat("node ", rank / (ranks / nodes)));

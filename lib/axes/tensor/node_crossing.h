@@ -36,9 +36,11 @@ TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string
 /// Returns the warning with its remedy, or "" if every tensor group is on one node.
 std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes);
 
+/// Throws Error(kUsage) for a number of nodes that does not divide the number of ranks.
+void check_even_nodes(int64_t ranks, int64_t nodes);
+
 /// Returns the name of the node of each of `ranks` ranks, which launchers place in order with the
-/// same number on each node: "node 0", ... Throws Error(kUsage) for a number of nodes that does not
-/// divide the ranks.
+/// same number on each node: "node 0", ... Throws Error(kUsage) as check_even_nodes() does.
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes);
 
 }  // namespace ftrun
