@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/supervisor.h"
 #include "commands.h"
+#include "config/elastic.h"
 #include "elastic_ranks.h"
 #include "engine.h"
 #include "report/outcome.h"
@@ -130,6 +131,8 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   SupervisedRun run(output_dir, resume);
   supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
   supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
+  if (min_remaining_ranks(loaded.config) > 0 && loaded.config.parallel.data > 1)
+    supervisor.restarts.failures_before_removal = kFailuresBeforeRemoval;
   supervisor.last_saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {

@@ -88,10 +88,20 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
 /// Returns the launch of a process that is a rank itself, for a job in which ranks_of_nodes() found
 /// one rank per process.
 LaunchEnvironment as_rank(LaunchEnvironment launch) {
-  launch.kind = LaunchKind::kTorchrun;
+  launch.kind = LaunchKind::kNodeRank;
   launch.rank = launch.node;
   launch.world_size = launch.nodes;
   return launch;
+}
+
+/// Refuses --restarts in a rank that ftrun has not started, and so cannot restart.
+void refuse_restarts_of_other_launcher(const LaunchEnvironment& launch, int restarts) {
+  if (restarts == 0 || !launch.is_rank() || launch.kind == LaunchKind::kSupervised) return;
+  throw Error(ExitCode::kUsage,
+              cat("--restarts ", restarts, ": ", launch_name(launch.kind),
+                  " starts the ranks, and ftrun restarts only ranks that it has started itself"),
+              "remove --restarts, and let the launcher start the ranks again: torchrun "
+              "--max-restarts, or a requeued job with --resume auto");
 }
 
 int train_command(const TrainOptions& options) {
@@ -102,7 +112,11 @@ int train_command(const TrainOptions& options) {
   ConfigSource source = options.source;
   source.resumes = resume_of_restart(resume, launch).wanted;
   LoadedConfig loaded = load_source(source, launch);
-  if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
+  const int restarts = options.restarts.value_or(0);
+  const bool needs_supervisor = launch.nodes == 1 && restarts > 0;
+  if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes && !needs_supervisor)
+    launch = as_rank(launch);
+  refuse_restarts_of_other_launcher(launch, restarts);
   const bool with_notices = prints_notices(launch);
   if (with_notices) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
@@ -124,7 +138,7 @@ int train_command(const TrainOptions& options) {
     log_warning(cat("the limit on CPU time (ulimit -t) kills each process after ", seconds,
                     " seconds; set checkpoint.every and continue with --resume auto"));
   // A single rank needs no supervisor, unless it may have to be restarted.
-  const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
+  const bool alone = loaded.ranks == 1 && restarts == 0;
   if (launch.is_rank() || alone) return run_rank(options, resume, std::move(loaded), launch);
   return supervise(options.arguments, options.source, loaded, launch, resume, options.restarts);
 }

@@ -275,6 +275,7 @@ std::string_view launch_name(LaunchKind kind) {
     case LaunchKind::kPmi:
       return "MPI (PMI)";
     case LaunchKind::kNode:
+    case LaunchKind::kNodeRank:
       return "node launcher";
   }
   return "?";
@@ -316,6 +317,7 @@ std::string variables_of(LaunchKind kind, const Variables& env) {
       names = {kPmi.rank, kPmi.size, kPmi.local_rank, kPmi.local_size};
       break;
     case LaunchKind::kNode:
+    case LaunchKind::kNodeRank:
       names = {"PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "RANK", "WORLD_SIZE"};
       break;
   }

@@ -17,6 +17,7 @@ enum class LaunchKind {
   kOpenMpi,     // mpirun of Open MPI
   kPmi,         // MPICH, Intel MPI, srun --mpi=pmi2
   kNode,        // one process for each node, which starts the ranks (Kubeflow, DLC and others)
+  kNodeRank,    // the same, but the process is the only rank of its node
 };
 /// Returns the launcher's name in messages: "torchrun", "SLURM", ...
 std::string_view launch_name(LaunchKind kind);

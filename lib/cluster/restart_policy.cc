@@ -18,7 +18,9 @@ RestartPolicy::RestartPolicy(const Options& options, PlanRestart plan)
 RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::string& saved) {
   RestartDecision decision;
   decision.times = count_failure(failure, saved);
-  if (plan_) {
+  if (!has_restart_left(saved, decision.times)) {
+    decision.restart.local_ranks = local_ranks_;
+  } else if (plan_) {
     std::optional<Restart> planned = plan_(failure, decision.times);
     if (!planned) return decision;
     decision.restart = *std::move(planned);
@@ -42,6 +44,15 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
   }
   decision.restarts_without_progress = restarts_without_progress_;
   return decision;
+}
+
+/// Returns whether a failure, the rank's `times`-th in a row, may be followed by a restart: one of
+/// the allowed restarts, or a start with other ranks.
+bool RestartPolicy::has_restart_left(const std::string& saved, int times) const {
+  const bool may_remove_ranks =
+      options_.failures_before_removal > 0 && times >= options_.failures_before_removal;
+  return may_remove_ranks || last_saved_ != saved ||
+         restarts_without_progress_ < options_.max_restarts_without_progress;
 }
 
 int RestartPolicy::count_failure(const FailureSummary& failure, const std::string& saved) {

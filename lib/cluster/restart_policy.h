@@ -55,6 +55,9 @@ class RestartPolicy {
     /// The pause before the first restart; each further restart waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
+    /// The number of consecutive failures of a rank from which the plan may continue with other
+    /// ranks; 0: it never does.
+    int failures_before_removal = 0;
   };
   /// PlanRestart decides how the next start continues; returns nothing if the run had not begun and
   /// this failure would occur again. `times` is RestartDecision::times.
@@ -67,10 +70,11 @@ class RestartPolicy {
   /// Counts a failure, and takes one of the allowed restarts if there is one. `saved` identifies
   /// the run's newest checkpoint, "" if there is none yet. If the plan changes the number of ranks,
   /// restarts and failures are counted from one again: those of a start with another number say
-  /// nothing about this one.
+  /// nothing about this one. The plan is not asked if no restart is left.
   RestartDecision decide(const FailureSummary& failure, const std::string& saved);
 
  private:
+  bool has_restart_left(const std::string& saved, int times) const;
   int count_failure(const FailureSummary& failure, const std::string& saved);
   std::chrono::milliseconds delay() const;
 

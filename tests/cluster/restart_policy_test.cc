@@ -57,7 +57,7 @@ TEST_CASE(
     "a rank's failures are consecutive as long as nothing new is saved and no other one fails") {
   int local_ranks = 0;
   std::vector<int> planned_times;
-  RestartPolicy policy({.max_restarts_without_progress = 3}, [&](const FailureSummary&, int times) {
+  RestartPolicy policy({.max_restarts_without_progress = 9}, [&](const FailureSummary&, int times) {
     planned_times.push_back(times);
     return Restart{.local_ranks = local_ranks};
   });
@@ -92,19 +92,29 @@ TEST_CASE(
 }
 
 TEST_CASE("with another number of ranks the count of restarts begins again") {
-  int local_ranks = 0;
+  int local_ranks = 0, plans = 0;
   RestartPolicy policy(
-      {.max_restarts_without_progress = 1, .first_delay = 1s},
-      [&](const FailureSummary&, int) { return Restart{.local_ranks = local_ranks}; });
-  CHECK(policy.decide(failed(137), "").delay == 1000ms);
+      {.max_restarts_without_progress = 1, .first_delay = 1s, .failures_before_removal = 2},
+      [&](const FailureSummary&, int) {
+        ++plans;
+        return Restart{.local_ranks = local_ranks};
+      });
+  const auto of_rank = [](int code) {
+    FailureSummary failure = failed(code);
+    failure.belongs_to_rank = true;
+    return failure;
+  };
+  CHECK(policy.decide(of_rank(137), "").delay == 1000ms);
   local_ranks = 2;
-  const RestartDecision with_others = policy.decide(failed(6), "");
+  const RestartDecision with_others = policy.decide(of_rank(6), "");
   CHECK(with_others.delay == 1000ms);
   CHECK(with_others.restart.local_ranks == 2);
-  const RestartDecision last = policy.decide(failed(6), "");
+  // No restart is left after the next failure, and the plan may not remove ranks yet.
+  const RestartDecision last = policy.decide(of_rank(5), "");
   CHECK_FALSE(last.delay);
   REQUIRE(last.repeated);
   CHECK(last.repeated->exit_code == 6);
+  CHECK(plans == 2);
 }
 
 TEST_CASE(

@@ -173,7 +173,8 @@ TEST_CASE(
     "failed") {
   std::vector<int> failure_counts;
   SupervisorOptions options;
-  options.restarts = {.max_restarts_without_progress = 1, .first_delay = 1ms};
+  options.restarts = {
+      .max_restarts_without_progress = 1, .first_delay = 1ms, .failures_before_removal = 2};
   options.on_restart = [&](const FailureSummary&, int times) {
     failure_counts.push_back(times);
     if (failure_counts.size() == 1) return Restart{};

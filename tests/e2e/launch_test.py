@@ -79,6 +79,17 @@ with tempfile.TemporaryDirectory() as scratch:
                                   "launcher\n"), refused.stderr
 
     @waiting_case
+    def restarts_under_a_launcher_are_refused():
+        refused = must(ftrun("--config", job.config("restarted", **FEW), "--restarts", 3, env={
+            "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500"}), 2)
+        assert refused.stderr.endswith(
+            "ftrun: --restarts 3: torchrun starts the ranks, and ftrun restarts only ranks that it "
+            "has started itself\n  remedy: remove --restarts, and let the launcher start the ranks "
+            "again: torchrun --max-restarts, or a requeued job with --resume auto\n"
+        ), refused.stderr
+
+    @waiting_case
     def a_port_in_use_is_reported():
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
