@@ -63,17 +63,22 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
 
 /// Returns a remedy if no layout fits.
 std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
-  if (result.fit_on_more_nodes)
+  if (result.fit_on_more_nodes) {
+    // Numbers of nodes are tried by doubling, so those between the last two are not.
+    const int64_t last_tried = result.sufficient_nodes / 2;
+    std::string fewer;
+    if (result.first_untried_nodes > 0)
+      fewer = cat("; fewer may be enough: raise --seconds, because the time ended before ",
+                  result.first_untried_nodes, " nodes were searched");
+    else if (last_tried > task.nodes)
+      fewer = cat("; ", last_tried, " are too few, and numbers between were not searched");
     return cat("use --nodes ", result.sufficient_nodes, " (",
                result.sufficient_nodes * task.machine.devices,
                " devices: ", layout_text(result.fit_on_more_nodes->layout), ", ",
-               rank_memory_text(result.fit_on_more_nodes->memory), " per rank)",
-               result.first_untried_nodes > 0
-                   ? cat("; fewer may be enough: raise --seconds, because the time ended before ",
-                         result.first_untried_nodes, " nodes were searched")
-                   : "",
+               rank_memory_text(result.fit_on_more_nodes->memory), " per rank)", fewer,
                "; or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
+  }
   const std::string more = result.first_untried_nodes > 0
                                ? cat("raise --seconds: the time ended before ",
                                      result.first_untried_nodes, " nodes were searched; or ")

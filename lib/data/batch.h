@@ -27,6 +27,9 @@ struct Batch {
   int64_t counted_tokens = 0;
 };
 
+/// The number of lists of a Batch that have an entry for each position.
+inline constexpr int64_t kBatchLists = 4;
+
 /// StepBatch holds all batches on which one rank trains in one optimizer step.
 struct StepBatch {
   int64_t step = 0;

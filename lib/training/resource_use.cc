@@ -4,9 +4,11 @@
 #include <sstream>
 #include <utility>
 
+#include "axes/tensor/tensor_config.h"
 #include "base/error.h"
 #include "base/machine_info.h"
 #include "base/shm_sizes.h"
+#include "data/batch.h"
 #include "training/results.h"
 
 namespace ftrun {
@@ -14,11 +16,13 @@ namespace ftrun {
 namespace {
 
 /// Returns an upper bound on the bytes of all batches: those of the step, a copy of them, those of
-/// the steps that the loader prepares, and those of an evaluation. A Batch has four numbers for
-/// each position.
+/// the steps that the loader prepares, and those of an evaluation. Positions include the padding of
+/// rows.
 int64_t batch_bytes(const Config& config) {
-  const int64_t rows = config.train_micro_batch_size_per_gpu * config.gradient_accumulation_steps;
-  return (config.data.prefetch + 3) * rows * config.data.sequence_length * 4 *
+  const int64_t sequences =
+      config.train_micro_batch_size_per_gpu * config.gradient_accumulation_steps;
+  const int64_t positions = config.data.sequence_length + row_padding(config);
+  return (config.data.prefetch + 3) * sequences * positions * kBatchLists *
          static_cast<int64_t>(sizeof(int32_t));
 }
 

@@ -301,7 +301,7 @@ void Trainer::finish() {
   session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
       state_services_->checkpointer.add_counters(manifest);
-      stop_lead_.add_save_time(state_services_->checkpointer.longest_save());
+      stop_lead_.add_save_time(loop_objects_->loop.longest_save());
       stop_lead_.write_counters(manifest.counters);
     });
   });

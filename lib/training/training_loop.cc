@@ -85,12 +85,16 @@ void TrainingLoop::check_replicas() {
   longest_check_ = std::max(longest_check_, parts_.clock() - start);
 }
 
+double TrainingLoop::longest_save() const {
+  const double save = parts_.saver.longest_save();
+  return save > 0 ? save + longest_check_ : 0;
+}
+
 /// Warns as soon as the scheduler's lead is too short, and writes the measurements to run.json now,
 /// because a run that is killed at its time limit cannot write them later.
 void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;
-  if (parts_.saver.longest_save() > 0)
-    lead.add_save_time(parts_.saver.longest_save() + longest_check_);
+  if (longest_save() > 0) lead.add_save_time(longest_save());
   if (lead.has_grown()) {
     lead.mark_written();
     try {

@@ -36,6 +36,10 @@ class TrainingLoop {
   /// run(). After a stop signal it saves without waiting.
   void save_last();
 
+  /// Returns the seconds of the longest save, including the comparison of replicas before it; 0 if
+  /// nothing was saved.
+  double longest_save() const;
+
   /// Returns whether the run is over: no step is left, or early stopping ends it.
   bool has_ended() const { return progress_.has_ended(plan_.total_steps); }
 
