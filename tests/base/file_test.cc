@@ -273,7 +273,7 @@ TEST_CASE("an atomic write that cannot clean up reports its original failure") {
   CHECK(error.message() == "sync failed");
 }
 
-TEST_CASE("a lasting folder is synced into its parent, and so is each parent that was created") {
+TEST_CASE("a new folder is synced into its parent, and so is each parent that had to be created") {
   const TemporaryFolder folder;
   RecordingFiles files;
   make_lasting_folder(files, folder / "a/b/c");

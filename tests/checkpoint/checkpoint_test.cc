@@ -252,7 +252,7 @@ TEST_CASE("elements that no file holds are refused") {
               ": tensor \"a\" (param): element 2 is in no file");
 }
 
-TEST_CASE("files that were swapped, cut, renamed or added are named") {
+TEST_CASE("files of a checkpoint that were swapped, truncated, renamed or added are named") {
   const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";

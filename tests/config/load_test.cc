@@ -41,7 +41,7 @@ TEST_CASE("a config is read alike from JSON and YAML, by extension or content") 
   REQUIRE(a == config_of("# hello\n" + yaml, {}, "config"));
 }
 
-TEST_CASE("later files and then overrides win, key by key") {
+TEST_CASE("later files override earlier ones and --set overrides all files, key by key") {
   const std::string first = write_temporary_file("first.json", R"({"train_batch_size": 8,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}})");
   const std::string second =
@@ -273,7 +273,7 @@ TEST_CASE("a similar key of the same section is suggested before the same key of
                 "\"train.learning_rate\"?)"});
 }
 
-TEST_CASE("a plain value in place of a section is refused with the section's form") {
+TEST_CASE("a plain value where a section is expected is refused with an example of the section") {
   REQUIRE(problems_of("c.yaml",
                       "bf16: true\nfp16: false\nmodel: m\n"
                       "zero_optimization: {stage: 1, offload_optimizer: cpu}\n") ==

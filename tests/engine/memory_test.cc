@@ -234,7 +234,8 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
     for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.at(program, {id, i, 1})[0] == std::byte{0});
 }
 
-TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a defect") {
+TEST_CASE(
+    "a buffer with different sizes in two programs, or without memory, is reported as a defect") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   memory.allocate(with_buffers(

@@ -157,7 +157,7 @@ TEST_CASE("a shape without dimensions has one element, one with an empty dimensi
   CHECK(element_count({3, 4, 5}) == 60);
 }
 
-TEST_CASE("ports have names for messages") {
+TEST_CASE("each port has a name that messages show") {
   CHECK(port_name(Port::kNone) == "none");
   CHECK(port_name(Port::kTokens) == "tokens");
   CHECK(port_name(Port::kPositions) == "positions");

@@ -212,7 +212,7 @@ TEST_CASE("no kernel of a random graph finds an operand overwritten") {
   }
 }
 
-TEST_CASE("the memory of these tests notices overlapping values") {
+TEST_CASE("the memory that these tests simulate notices values that overlap") {
   const LayerGraph g = block({});
   ScratchPlan plan = plan_scratch(g, g.backward);
   int noticed = 0;

@@ -113,7 +113,8 @@ std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches)
 }
 
 TEST_CASE(
-    "the work to place thousands of requests depends on how many are alive at once, not on all",
+    "the work to place thousands of requests grows with those alive at one time, not with all of "
+    "them",
     "[long]") {
   const StorageLayout once = pack_storage(step_requests(80, 1), 64);
   for (const int64_t micro_batches : {4, 64, 256}) {
@@ -176,7 +177,8 @@ int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<i
 }
 
 TEST_CASE(
-    "requests moved to gaps of another arena overlap nothing there, and make their own smaller") {
+    "requests moved to gaps of another arena overlap nothing there, and make their own arena "
+    "smaller") {
   std::mt19937_64 random(25);
   int filled = 0, reached_enough = 0;
   for (int round = 0; round < 500; ++round) {

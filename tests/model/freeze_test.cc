@@ -217,7 +217,7 @@ TEST_CASE("freezing one matrix removes only its own gradient, in the layers that
   CHECK(frozen.layers[1].graph != frozen.layers[2].graph);
 }
 
-TEST_CASE("half a matrix cannot be frozen") {
+TEST_CASE("freezing only some of the tensors that form one matrix is refused") {
   CHECK_THROWS_WITH(freeze(model_of("qwen2.v4"),
                            [](const TensorInfo& tensor) {
                              return tensor.name.find("k_proj.weight") == std::string::npos;

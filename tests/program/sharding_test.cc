@@ -228,7 +228,9 @@ TEST_CASE("ranks that share rows divide the state like ranks that read different
     }
 }
 
-TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
+TEST_CASE(
+    "in each copy of the model one rank writes each slot of the gradient norm, and every element "
+    "counts once") {
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const auto& [step_case, steps] = built_step_case(round);
     INFO(step_case.text());

@@ -60,7 +60,7 @@ TEST_CASE("the live line is never longer than its longest bar") {
       "step 12/60 [######------------------------] 20%  loss 1.7500  1024 tokens/s  4m 05s left");
 }
 
-TEST_CASE("a narrow terminal drops the parts that matter least") {
+TEST_CASE("the live line on a narrow terminal omits its least important parts") {
   ProgressState state = example_state();
   state.metrics.evaluations = {{.set = "validation", .loss = 2}};
   const auto at = [&](int width) { return live_progress_text(state, {.width = width}); };
@@ -146,7 +146,7 @@ TEST_CASE("a pipe gets every Nth step, and the first, the last and all remarkabl
   REQUIRE(plain_steps(0, 24, {all[0], all[1]}) == std::vector<int64_t>{3, 4});
 }
 
-TEST_CASE("time left forgets the first step, which warms up") {
+TEST_CASE("the time left is estimated without the first step, which is slower than others") {
   std::ostringstream out;
   ProgressLine progress(out, {.every = 1}, 4);
   const double seconds[] = {100, 1, 3, 2};
