@@ -108,7 +108,7 @@ TEST_CASE("a range that exceeds the box is a bug of the caller") {
   REQUIRE_THROWS_AS(cut_box(whole_box({2, 3}), 3, 2), Error);
 }
 
-TEST_CASE("runs are a box's elements in order, and no two of them are adjacent") {
+TEST_CASE("the runs of a box have its elements in order, and no two runs are adjacent") {
   for (const Numbers& shape : shapes())
     for (const Box& box : boxes_in(shape)) {
       Numbers found;

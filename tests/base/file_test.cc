@@ -128,7 +128,7 @@ TEST_CASE("a file above the limit is refused before it is read") {
         folder / "four" + ": is 4 B, larger than the limit of 3 B");
 }
 
-TEST_CASE("pages of a file that exists only in memory are kept") {
+TEST_CASE("pages of a file on a file system in memory are not dropped") {
   const TemporaryFolder memory("/dev/shm");
   put_file(memory / "f", std::string(1 << 20, 'x'));
   CHECK_FALSE(drop_cached(memory / "f"));

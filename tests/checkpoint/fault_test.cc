@@ -328,7 +328,7 @@ TEST_CASE("the power cut of these tests destroys a checkpoint whose save does no
   });
 }
 
-TEST_CASE("a failed save says what failed, on which rank, and what to do") {
+TEST_CASE("the error of a failed save says what failed, on which rank, and what to do") {
   Scene scene;
   FaultFileSystem files(scene.run.path());
   save_step(files, scene.root, 1, 1);

@@ -566,7 +566,7 @@ TEST_CASE("files whose names are not UTF-8 are copied, and the export stays repl
               R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
 }
 
-TEST_CASE("an export in progress is not a leftover") {
+TEST_CASE("an export in progress is not removed as a leftover") {
   const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const auto beside = [&] { return posix_files().list(folder.path()).size(); };

@@ -333,7 +333,7 @@ TEST_CASE("whole floats, numbers in quotes and words for true are read, the latt
   REQUIRE(config_of("{\"steps_per_print\": Infinity}", {}, "c.json").steps_per_print == 0);
 }
 
-TEST_CASE("numbers that do not fit are refused") {
+TEST_CASE("numbers that their key cannot represent are refused") {
   REQUIRE(
       problems_of("c.json", R"({"zero_optimization": {"reduce_bucket_size": 1e20},
  "fp16": {"loss_scale": true}, "gradient_clipping": NaN})") ==

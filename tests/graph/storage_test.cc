@@ -138,7 +138,7 @@ TEST_CASE("if no order reaches the bound, few orders are tried for very many req
   CHECK(pack_storage(requests, 64).examined < 120'000'000);
 }
 
-TEST_CASE("requests without bytes or without lifetime get no offset") {
+TEST_CASE("storage requests without bytes or without lifetime get no offset") {
   const StorageRequest requests[] = {{0, 0, 5}, {64, 3, 2}, {}, {64, 1, 1}};
   const StorageLayout layout = pack_storage(requests, 64);
   CHECK(layout.offset == std::vector<int64_t>{-1, -1, -1, 0});
@@ -147,15 +147,15 @@ TEST_CASE("requests without bytes or without lifetime get no offset") {
 }
 
 TEST_CASE(
-    "requests one after another need the size of the largest, requests at the same time that of "
-    "all") {
+    "requests that follow one another need the largest one's size, concurrent ones the sum of "
+    "their sizes") {
   const StorageRequest apart[] = {{100, 0, 1}, {300, 2, 3}, {200, 4, 9}};
   CHECK(pack_storage(apart, 64).bytes == 320);
   const StorageRequest together[] = {{100, 0, 2}, {300, 1, 3}, {200, 2, 9}};
   CHECK(pack_storage(together, 64).bytes == 704);  // 100 on 128, 300 on 320, 200 on 256
 }
 
-TEST_CASE("times include both ends: requests that meet at one time are apart in memory") {
+TEST_CASE("lifetimes include both ends: requests that share one moment do not overlap in memory") {
   const StorageRequest meet[] = {{64, 0, 3}, {64, 3, 5}};
   CHECK(pack_storage(meet, 64).bytes == 128);
 }

@@ -63,7 +63,7 @@ size_t weight_gradients(const LayerGraph& graph) {
 constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4",
                                          "qwen3.v4"};
 
-TEST_CASE("if nothing is frozen the lists of operations stay as they are") {
+TEST_CASE("if nothing is frozen the lists of operations do not change") {
   for (const char* name : kFrozenModels) {
     const ModelDescription model = model_of(name);
     CHECK(text_of(freeze(model, [](const TensorInfo&) { return true; })) == text_of(model));

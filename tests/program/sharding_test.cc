@@ -543,7 +543,7 @@ int64_t device_peak(const Program& program, Category category) {
   return memory_plan({&program}).at(Tier::kDevice).bytes_of(category);
 }
 
-TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at a time") {
+TEST_CASE("unsharded gradients of ZeRO-2 live until their reduction, two buckets at a time") {
   const auto buckets = [](int64_t layers, int64_t bucket) {
     StepOptions options{.micro_batches = 2, .bucket_elements = bucket};
     options.state.zero_stage = 2;
