@@ -236,10 +236,10 @@ all_steps() {
   step kernels pass bin/test_cuda
   step training-runs pass bin/test_engine_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
-  for check in repeat recorded cpu cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
+  for check in repeat captured cpu cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
   step timings-cudnn figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench --attention cudnn --only attention
-  step steps-smollm2 figure whole_steps smollm2 --baseline --setting "ZeRO 0" --setting "own attention" --setting recorded --setting cuDNN --setting "cuDNN, recorded" \
+  step steps-smollm2 figure whole_steps smollm2 --baseline --setting "ZeRO 0" --setting "own attention" --setting captured --setting cuDNN --setting "cuDNN, captured" \
     --setting LoRA --setting "LoRA on NF4"
   step steps-8b figure whole_steps 8b-two-layers --micro-batch 1 --sequence 4096 --baseline --setting "ZeRO 0" --setting "own attention" --setting cuDNN --setting LoRA \
     --setting "LoRA, cuDNN" --setting "LoRA on NF4"

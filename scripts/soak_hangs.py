@@ -36,7 +36,7 @@ def run_in_one_process(cases, seed):
                                env={**os.environ, "FTRUN_HANG_CASES": str(cases),
                                     "FTRUN_HANG_SEED": str(seed)})
     lines = [line.strip() for line in completed.stdout.splitlines() if ":=" in line]
-    print(f"in one process: {'; '.join(lines[:2])}", flush=True)
+    print(f"hangs inside communicators: {'; '.join(lines[:2])}", flush=True)
     if completed.returncode != 0:
         print(completed.stdout[-3000:])
     return completed.returncode == 0

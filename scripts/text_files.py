@@ -36,18 +36,18 @@ def refuse_pointers(paths):
             refuse_pointer(path, head_of(path, len(LFS_HEAD)))
 
 
-def marked_encoding(head):
+def bom_encoding(head):
     """Returns (name, Python's name) of the encoding whose byte order mark begins a text; None if it
     has no mark."""
     return next(((name, codec) for mark, name, codec in MARKS if head.startswith(mark)), None)
 
 
-def wide_encoding(head):
+def utf16_or_32_encoding(head):
     """Returns (name, Python's name) of the encoding of a text in UTF-16 or UTF-32, detected by its
     mark or by its content; None for any other text."""
-    marked = marked_encoding(head)
-    if marked:
-        return marked if marked[0] != "UTF-8" else None
+    by_mark = bom_encoding(head)
+    if by_mark:
+        return by_mark if by_mark[0] != "UTF-8" else None
     nuls = head.count(0)
     if not nuls or (nuls < len(head) // 5 and is_utf8(head)):
         return None  # text in an 8-bit encoding contains no NUL
@@ -71,30 +71,31 @@ def count_ascii(head, codec):
 def unicode_family(encoding):
     """Returns UTF-8, UTF-16, UTF-32, or Python's name of any other encoding."""
     name = codecs.lookup(encoding).name
-    return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)),
+    return next((family for family in ("utf-8", "utf-16", "utf-32") if name.startswith(family)),
                 name).upper()
 
 
 def check_encoding(path, head, encoding):
     """Refuses a text whose first bytes show that its encoding is not the expected one."""
-    detected, expected = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
+    detected = utf16_or_32_encoding(head) or bom_encoding(head)
+    expected = codecs.lookup(encoding).name
     if detected is None:
-        is_wide = unicode_family(encoding) in ("UTF-16", "UTF-32")
-        if is_wide and head and b"\0" not in head and is_utf8(head):
+        has_wide_units = unicode_family(encoding) in ("UTF-16", "UTF-32")
+        if has_wide_units and head and b"\0" not in head and is_utf8(head):
             raise UserError(f"{path}: is UTF-8 or ASCII, not {unicode_family(encoding)}; leave out "
                             f"--encoding {encoding}")
         return
     name, codec = detected
-    marked = marked_encoding(head) is not None
+    has_mark = bom_encoding(head) is not None
     # Python assumes the byte order of the machine if there is no byte order mark
-    by_machine = expected == name.lower() and not marked and codec.endswith("-be")
+    by_machine = expected == name.lower() and not has_mark and codec.endswith("-be")
     is_expected = expected in (name.lower(), f"{name.lower()}-sig", codec)
     if unicode_family(encoding) == name and is_expected and not by_machine:
         return
     order = {"-le": "little-endian, ", "-be": "big-endian, "}.get(codec[-3:], "")
     remedy = (f"leave out --encoding {encoding}" if name == "UTF-8"
-              else f"give --encoding {name.lower() if marked else codec}")
-    evidence = "by its byte order mark" if marked else "without a byte order mark"
+              else f"give --encoding {name.lower() if has_mark else codec}")
+    evidence = "by its byte order mark" if has_mark else "without a byte order mark"
     raise UserError(f"{path}: is {name} ({order}{evidence}), expected {encoding}; {remedy}")
 
 
@@ -117,10 +118,11 @@ def read_text(path):
     with open(path, "rb") as file:
         raw = file.read()
     refuse_pointer(path, raw)
-    wide = wide_encoding(raw[:HEAD_BYTES])
-    if wide:
-        raise UserError(f"{path}: is {wide[0]}, expected UTF-8; convert it to UTF-8, for example: "
-                        f"iconv -f {wide[1].upper()} -t UTF-8 OLD > NEW")
+    detected = utf16_or_32_encoding(raw[:HEAD_BYTES])
+    if detected:
+        name, codec = detected
+        raise UserError(f"{path}: is {name}, expected UTF-8; convert it to UTF-8, for example: "
+                        f"iconv -f {codec.upper()} -t UTF-8 OLD > NEW")
     try:
         return decode_text(raw, "utf-8")
     except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from training_data.conversations import Text, read_object
 from training_data.fields import canonical
 from script_errors import BadDocument, UserError
-from text_files import head_of, marked_encoding, refuse_pointer, wide_encoding
+from text_files import bom_encoding, head_of, refuse_pointer, utf16_or_32_encoding
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 
@@ -137,7 +137,7 @@ class Encoder:
         notes = Notes()
         for key in read.unread:
             notes.count(("unread", key), location)
-        self.count_forged(read, location, notes)
+        self.count_spelled_special_tokens(read, location, notes)
         if isinstance(read, Text):
             return Encoded([self.encode_text(read.text, None, location)], read.shape, notes)
         notes.count("empty answers", location, read.count_empty_answers())
@@ -149,7 +149,7 @@ class Encoder:
         return Encoded([self.encode_rendered(sample, location, notes) for sample in samples],
                        read.shape, notes)
 
-    def count_forged(self, read, location, notes):
+    def count_spelled_special_tokens(self, read, location, notes):
         """Counts special tokens that are spelled out in a text. The tokenizer converts them to the
         special tokens, even if a user wrote them."""
         if isinstance(read, Text):
@@ -162,7 +162,7 @@ class Encoder:
         for role, text in texts:
             match = self.special_texts.search(text)
             if match:
-                notes.count(("forged", role), f"{location}: {match.group()}")
+                notes.count(("spelled special token", role), f"{location}: {match.group()}")
 
     @property
     def begin_text(self):
@@ -260,8 +260,8 @@ def refuse_unreadable(path):
     text."""
     head = head_of(path)
     refuse_pointer(path, head)
-    if marked_encoding(head) or wide_encoding(head):
-        name = (wide_encoding(head) or marked_encoding(head))[0]
+    if bom_encoding(head) or utf16_or_32_encoding(head):
+        name = (utf16_or_32_encoding(head) or bom_encoding(head))[0]
         raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; convert it to UTF-8"
                                        if name != "UTF-8" else
                                        "begins with the byte order mark of UTF-8, which "

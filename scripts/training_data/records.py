@@ -14,7 +14,7 @@ import zlib
 
 from script_errors import BadDocument, MissingPackage, UserError
 from text_files import (HEAD_BYTES, check_encoding, decode_text, read_text, refuse_pointers,
-                        unicode_family, wide_encoding)
+                        unicode_family, utf16_or_32_encoding)
 
 TEXT_EXTENSIONS = (".txt", ".text", ".md")
 LINE_EXTENSIONS = (".jsonl", ".ndjson")
@@ -191,8 +191,8 @@ def kind_of(path, as_text=False):
     for kind, begin in (("parquet", b"PAR1"), ("arrow", b"ARROW1")):
         if head.startswith(begin):
             return kind
-    wide = wide_encoding(head)
-    text = head.decode(wide[1] if wide else "utf-8",
+    detected = utf16_or_32_encoding(head)
+    text = head.decode(detected[1] if detected else "utf-8",
                        errors="replace").removeprefix("\ufeff").lstrip()
     if text[:1] in ("{", "["):
         return "json"

@@ -83,12 +83,12 @@ class Tally:
         if counts["end inside"]:
             lines.append(f"{counts['end inside']} answers have an end token within their text (the "
                          f"first: {examples['end inside']}); what follows it is not trained on")
-        for (_, role), number in self.notes.of_kind("forged"):
+        for (_, role), number in self.notes.of_kind("spelled special token"):
             texts = {"text": "texts",
                      "tools": "lists of tools"}.get(role, f"messages of the role {role}")
             lines.append(f"{number} {texts} contain the text of special tokens, which the "
                          "tokenizer converts to these tokens (the first: "
-                         f"{examples['forged', role]})")
+                         f"{examples['spelled special token', role]})")
         if counts["bare tools"]:
             lines.append(f'{counts["bare tools"]} chats list tools that are not {{"type": '
                          f'"function", "function": ...}}, the form that servers use (the '

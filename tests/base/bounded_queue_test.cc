@@ -14,13 +14,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST_CASE("items come out in the order they went in") {
+TEST_CASE("a queue returns items in the order in which they were pushed") {
   BoundedQueue<int> queue(3);
   for (int i = 0; i < 3; ++i) REQUIRE(queue.push(i));
   for (int i = 0; i < 3; ++i) CHECK(queue.pop() == i);
 }
 
-TEST_CASE("items that can only be moved pass through") {
+TEST_CASE("a queue takes and returns items that can only be moved") {
   BoundedQueue<std::unique_ptr<int>> queue(1);
   REQUIRE(queue.push(std::make_unique<int>(7)));
   CHECK(**queue.pop() == 7);

@@ -74,7 +74,9 @@ TEST_CASE("a box counts its elements, and a scalar has one") {
       REQUIRE(box.numel() == static_cast<int64_t>(elements_of(shape, box).size()));
 }
 
-TEST_CASE("boxes cut from a range have its elements in order, each as one run of its box") {
+TEST_CASE(
+    "a range of a box's elements becomes boxes that have them in order, each contiguous within the "
+    "box") {
   for (const Numbers& shape : shapes())
     for (const Box& box : boxes_in(shape)) {
       const Numbers all = elements_of(shape, box);
@@ -92,7 +94,7 @@ TEST_CASE("boxes cut from a range have its elements in order, each as one run of
     }
 }
 
-TEST_CASE("whole rows are one box, and a range in a row is one") {
+TEST_CASE("a range of complete rows becomes one box, and so does a range within one row") {
   REQUIRE(cut_box({{2, 4}, {5, 6}}, 6, 18) == std::vector<Box>{{{3, 4}, {2, 6}}});
   REQUIRE(cut_box({{2, 4}, {5, 6}}, 7, 11) == std::vector<Box>{{{3, 5}, {1, 4}}});
   REQUIRE(cut_box({{2, 4}, {5, 6}}, 7, 20) ==
@@ -106,7 +108,7 @@ TEST_CASE("a range that exceeds the box is a bug of the caller") {
   REQUIRE_THROWS_AS(cut_box(whole_box({2, 3}), 3, 2), Error);
 }
 
-TEST_CASE("runs are a box's elements in order, and no two of them are adjacent") {
+TEST_CASE("the runs of a box have its elements in order, and no two runs are adjacent") {
   for (const Numbers& shape : shapes())
     for (const Box& box : boxes_in(shape)) {
       Numbers found;

@@ -21,7 +21,7 @@ TEST_CASE("XXH3 gives the published values") {
   CHECK(xxh3_text("abc") == "78af5f94892f3950");
 }
 
-TEST_CASE("XXH3 of much data is the same with any CPU's instructions") {
+TEST_CASE("XXH3 of large data is the same with the instructions of every CPU") {
   std::vector<unsigned char> data(100'003);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<unsigned char>(i * 167 + (i >> 9));
   // The scalar code of xxHash 0.8.1 computed this value.
@@ -29,7 +29,7 @@ TEST_CASE("XXH3 of much data is the same with any CPU's instructions") {
   CHECK(hex64(xxh3(data.data(), 1024)) == "98a2d56477567ef5");
 }
 
-TEST_CASE("XXH3 in pieces of any size is XXH3 of the whole") {
+TEST_CASE("XXH3 of data that arrives in pieces of any size equals XXH3 of all of it at once") {
   std::mt19937_64 random(3);
   for (const size_t size : {0, 1, 17, 240, 241, 1024, 100'000}) {
     std::vector<unsigned char> data(size);

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("collectives have names of their own") {
+TEST_CASE("each kind of collective has a name that no other kind has") {
   std::set<std::string_view> names;
   for (int kind = 0; kind < kCollectiveKinds; ++kind)
     names.insert(collective_name(static_cast<CollectiveKind>(kind)));

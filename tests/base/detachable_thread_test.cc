@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("a thread that ends in time is joined, once") {
+TEST_CASE("a thread that ends within the time limit is joined once") {
   bool has_run = false;
   DetachableThread thread([&] { has_run = true; }, std::chrono::minutes(2));
   CHECK(thread.end());
@@ -20,7 +20,7 @@ TEST_CASE("a thread that ends in time is joined, once") {
   thread.join();
 }
 
-TEST_CASE("a thread that does not end in time is left behind with what it owns") {
+TEST_CASE("a thread that does not end within the time limit is detached and keeps what it owns") {
   const auto released = std::make_shared<std::promise<void>>();
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   {

@@ -128,7 +128,7 @@ TEST_CASE("a file above the limit is refused before it is read") {
         folder / "four" + ": is 4 B, larger than the limit of 3 B");
 }
 
-TEST_CASE("pages of a file that exists only in memory are kept") {
+TEST_CASE("pages of a file on a file system in memory are not dropped") {
   const TemporaryFolder memory("/dev/shm");
   put_file(memory / "f", std::string(1 << 20, 'x'));
   CHECK_FALSE(drop_cached(memory / "f"));
@@ -273,7 +273,7 @@ TEST_CASE("an atomic write that cannot clean up reports its original failure") {
   CHECK(error.message() == "sync failed");
 }
 
-TEST_CASE("a lasting folder is synced into its parent, and so is each parent that was created") {
+TEST_CASE("a new folder is synced into its parent, and so is each parent that had to be created") {
   const TemporaryFolder folder;
   RecordingFiles files;
   make_lasting_folder(files, folder / "a/b/c");

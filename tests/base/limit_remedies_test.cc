@@ -114,7 +114,7 @@ TEST_CASE("threads that the system would not start are refused before a library 
 }
 #endif
 
-TEST_CASE("a probe of how many threads can start ends all of them") {
+TEST_CASE("the probe for how many threads can start ends all threads that it started") {
   CHECK_NOTHROW(check_threads(4, "computing"));
 }
 

@@ -155,7 +155,7 @@ TEST_CASE("a log is for its owner only and does not follow a link") {
   }
 }
 
-TEST_CASE("a log with a file writes to both places") {
+TEST_CASE("a log with a file writes to stderr and to the file") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.log";
   CHECK(stderr_of([&] {
@@ -165,7 +165,7 @@ TEST_CASE("a log with a file writes to both places") {
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
 }
 
-TEST_CASE("a warning shown elsewhere on the screen is in the log's file like any other") {
+TEST_CASE("a warning that other code shows on the screen is also in the log's file") {
   const TemporaryFolder folder;
   const std::string path = folder / "run.log";
   CHECK(stderr_of([&] {

@@ -152,7 +152,7 @@ TEST_CASE(
   CHECK(posix_files().list(root.path()).size() == 5);
 }
 
-TEST_CASE("a folder is held until its holder releases it") {
+TEST_CASE("a locked folder stays locked until its owner releases it") {
   const TemporaryFolder root;
   make_folder(root / "a", "");
   CHECK_FALSE(is_locked(root / "a"));

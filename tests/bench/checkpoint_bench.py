@@ -124,8 +124,8 @@ def disk_seconds(folder, size):
 
 def costs_within(lines, every, seconds, paused):
     """Returns what each checkpoint but the first cost the training: its pause, and the extra time
-    of the steps during its writing over those before and after them. Both come from one training,
-    since the machine's speed may change by more than that between training runs."""
+    of the steps during its writing over those before and after them. Both are measured within one
+    run, since the machine's speed may change by more than that between runs."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     concurrent_steps = math.ceil(seconds / statistics.median(times.values()))
     costs = []
@@ -177,14 +177,15 @@ def compare_with_machine(args):
         plain_steps = [line["step_seconds"] for line in plain
                        if "loss" in line and line["step"] > 1]
         print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in "
-              f"{len(lines)} steps of {step:.2f} s\n  paused {paused:.3f} s a checkpoint, "
-              f"{paused / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n  written and "
-              f"read back in {seconds:.2f} s during training; the disk alone needs {written:.2f} + "
-              f"{read:.2f} s: {(written + read) / seconds:.2f} of its rate\n  a checkpoint costs "
-              f"training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of "
-              f"a run {once:.2f} s more\n  within the one training: {spread_of_costs(costs)}\n  "
-              "(steps of the training without checkpoints differ by "
-              f"{statistics.stdev(plain_steps):.2f} s)",
+              f"{len(lines)} steps of {step:.2f} s\n  pause of training per checkpoint: "
+              f"{paused:.3f} s, {paused / copied:.2f} x the time of a memory copy of the same size "
+              f"({copied:.3f} s)\n  written and read back in {seconds:.2f} s during training; the "
+              f"disk alone needs {written:.2f} + {read:.2f} s: {(written + read) / seconds:.2f} of "
+              f"its rate\n  cost to training, from runs with and without checkpoints: {lost:.2f} s "
+              f"per checkpoint, {lost / 30:.1%} of the time with one every 30 s; the first of a "
+              f"run {once:.2f} s more\n  cost to training, within one run: "
+              f"{spread_of_costs(costs)}\n  standard deviation of step times without checkpoints: "
+              f"{statistics.stdev(plain_steps):.2f} s",
               flush=True)
 
 
@@ -257,28 +258,28 @@ def engine(shapes):
         "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30, "checkpoint": WRITER})[0]
-def state(one):
-    states = one.optimizer.state
-    return bits(tensor for p in one.module.all
+def state(trained):
+    states = trained.optimizer.state
+    return bits(tensor for p in trained.module.all
                 for tensor in (p.detach(), states[p]["exp_avg"], states[p]["exp_avg_sq"]))
 def save(folder, shapes):
-    one = engine(shapes)
-    one.backward(one())
-    one.step()
+    trained = engine(shapes)
+    trained.backward(trained())
+    trained.step()
     for attempt in range(2):
         start = time.perf_counter()
-        one.save_checkpoint(f"{folder}-{attempt}")
+        trained.save_checkpoint(f"{folder}-{attempt}")
         paused = time.perf_counter() - start
-        if one.checkpoint_engine.is_decoupled():
-            one._commit_decoupled_checkpoint()  # what its next step() begins with
+        if trained.checkpoint_engine.is_decoupled():
+            trained._commit_decoupled_checkpoint()  # what its next step() begins with
         sync(f"{folder}-{attempt}")
         durable = time.perf_counter() - start
-    return {"paused": paused, "durable": durable, "state": state(one)}
+    return {"paused": paused, "durable": durable, "state": state(trained)}
 def load(folder, shapes):
-    one = engine(shapes)
+    trained = engine(shapes)
     start = time.perf_counter()
-    one.load_checkpoint(f"{folder}-1")
-    return {"load": time.perf_counter() - start, "state": state(one)}
+    trained.load_checkpoint(f"{folder}-1")
+    return {"load": time.perf_counter() - start, "state": state(trained)}
 if __name__ == "__main__":
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False,
                                init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -356,7 +357,7 @@ def run_baseline(args, program):
 
 
 def compare_with_baseline(args):
-    called, program = BASELINES[args.baseline]
+    baseline, program = BASELINES[args.baseline]
     from safetensors import safe_open
     shapes = []
     for path in sorted(args.model.glob("*.safetensors")):
@@ -365,21 +366,21 @@ def compare_with_baseline(args):
     (args.scratch / "shapes.json").write_text(json.dumps(shapes))
     ratios = []
     for pair in range(args.pairs):
-        runs = {"ftrun": lambda: run_ftrun(args), called: lambda: run_baseline(args, program)}
+        runs = {"ftrun": lambda: run_ftrun(args), baseline: lambda: run_baseline(args, program)}
         order = list(runs)[::-1 if pair % 2 else 1]
         results = {name: runs[name]() for name in order}
         seconds = {name: result["durable"] + result["load"] for name, result in results.items()}
-        ratios.append(seconds[called] / seconds["ftrun"])
+        ratios.append(seconds[baseline] / seconds["ftrun"])
         with_verification = seconds["ftrun"] + results["ftrun"]["verified"]
         print(f"pair {pair + 1}: {ratios[-1]:.2f} x as fast (including ftrun's verification after "
-              f"writing: {seconds[called] / with_verification:.2f} x)", flush=True)
+              f"writing: {seconds[baseline] / with_verification:.2f} x)", flush=True)
         for name, result in results.items():
             verified = (f", verified from the disk in {result['verified']:.2f} s"
                         if "verified" in result else "")
             print(f"  {name}: {result['bytes'] / 2**30:.2f} GiB, paused {result['paused']:.2f} s, "
                   f"on the disk after {result['durable']:.2f} s{verified}, loaded in "
                   f"{result['load']:.2f} s", flush=True)
-    print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {called} "
+    print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {baseline} "
           f"({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs)")
 
 

@@ -2,7 +2,7 @@
 """Measures whole training runs on one GPU: tokens/s, memory and the share of hidden copies by ZeRO
 stage, offload, adapter and kernels.
 
-  tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
+  tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/release/bin/ftrun]
                            [--steps 12] [--setting NAME]... [--hidden] [--baseline]
 
 Trains the model at --model in bf16 on one rank. Each setting is a run of its own:
@@ -49,10 +49,10 @@ SETTINGS = {
     "ZeRO 3, all on the host": ["zero_optimization.stage=3",
                                 f"zero_optimization.offload_optimizer={HOST}",
                                 f"zero_optimization.offload_param={HOST}"],
-    "recorded": ["kernels.step_graph=true"],
+    "captured": ["kernels.step_graph=true"],
     "own attention": ["kernels.attention=own"],
     "cuDNN": ["kernels.attention=cudnn"],
-    "cuDNN, recorded": ["kernels.attention=cudnn", "kernels.step_graph=true"],
+    "cuDNN, captured": ["kernels.attention=cudnn", "kernels.step_graph=true"],
     "LoRA": [LORA],
     "LoRA, cuDNN": [LORA, "kernels.attention=cudnn"],
     "LoRA on NF4": [LORA, "quantization.type=nf4"],
@@ -146,7 +146,7 @@ def baseline(args, compiled):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/ftrun")
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--steps", type=int, default=12)

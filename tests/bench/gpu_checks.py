@@ -6,7 +6,7 @@ status is 0 if all hold, 1 if not, and 77 without a GPU.
 
   repeat       two runs have the same losses, bit for bit, at ZeRO 0 and at ZeRO 3 with all state
                on the host
-  recorded     kernels.step_graph gives the losses of unrecorded steps, bit for bit
+  captured     kernels.step_graph does not change a loss, bit for bit
   cpu          the first ten losses are within 5e-3 of those on the CPU
   cudnn        losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
   documents    the same holds for rows of several documents, also for documents of few tokens and
@@ -135,14 +135,14 @@ def cpu(runs):
     require_close(on_cpu, on_device, f"{runs.args.device} compared with the CPU")
 
 
-def recorded(runs):
-    """Checks that recorded steps have the losses of steps that are not recorded."""
-    plain, recorded_steps = (runs.losses("recorded", runs.args.device, runs.shape, 6, 512,
+def captured(runs):
+    """Checks that captured steps have the losses of steps that are not captured."""
+    plain, captured_steps = (runs.losses("captured", runs.args.device, runs.shape, 6, 512,
                                          kernels={"step_graph": flag})
                              for flag in (False, True))
-    print(f"recorded: {recorded_steps[0]} ... {recorded_steps[-1]}")
-    if plain != recorded_steps:
-        raise CheckFailed(f"recorded steps: losses differ: {plain} and {recorded_steps}")
+    print(f"captured: {captured_steps[0]} ... {captured_steps[-1]}")
+    if plain != captured_steps:
+        raise CheckFailed(f"captured steps: losses differ: {plain} and {captured_steps}")
 
 
 def compare_with_own_kernels(runs, name, what, **changes):
@@ -265,7 +265,7 @@ def has_gpu():
 
 def main():
     checks = {check.__name__: check
-              for check in (repeat, recorded, cpu, cudnn, documents, adapters, precisions,
+              for check in (repeat, captured, cpu, cudnn, documents, adapters, precisions,
                             optimizers, multipliers, resume, long,
                             messages)}
     parser = argparse.ArgumentParser(description=__doc__,

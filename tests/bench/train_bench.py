@@ -269,8 +269,8 @@ def run_all(runs, i):
 
 
 def run_text(name, run):
-    return (f"{name} {run['tokens_per_s']:.1f} tok/s {run['memory']:.0f} MiB first step "
-            f"{run['first_step_s']:.1f} s (foreign {run['foreign']:.2f})")
+    return (f"{name} {run['tokens_per_s']:.1f} tokens/s, {run['memory']:.0f} MiB, first step done "
+            f"after {run['first_step_s']:.1f} s (other load {run['foreign']:.2f} core)")
 
 
 def compare(args, name):
@@ -385,8 +385,8 @@ def disk(args):
     repeat(args, "disk", once, lambda i, pair: print(f"disk, pair {i}: updates "
                                                      f"{pair['update']:.2f} s, transfers "
                                                      f"{pair['transfer']:.2f} s, ratio "
-                                                     f"{pair['ratio']:.2f}, foreign "
-                                                     f"{pair['foreign']:.2f}", flush=True))
+                                                     f"{pair['ratio']:.2f}, other load "
+                                                     f"{pair['foreign']:.2f} core", flush=True))
 
 
 def measure_settings(args):
@@ -395,8 +395,8 @@ def measure_settings(args):
                                                        dict(ranks=2, mb=1, settings=settings)))
             for name, settings in SETTINGS.items()}
     repeat(args, "settings", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
-        f"round {i}: foreign {found['foreign']:.2f}; "
-        + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s"
+        f"round {i}: other load {found['foreign']:.2f} core; "
+        + ", ".join(f"{name} {run['tokens_per_s']:.0f} tokens/s"
                    for name, run in found["runs"].items()), flush=True))
 
 
@@ -477,10 +477,10 @@ def bound(args):
         return {"runs": runs,
                 "ratio": runs["ftrun"]["tokens_per_s"] / runs["matmuls"]["tokens_per_s"]}
     repeat(args, "bound", once, lambda i, pair: print(
-        f"bound, pair {i}: ftrun {pair['runs']['ftrun']['tokens_per_s']:.1f} tok/s, "
-        f"multiplications alone {pair['runs']['matmuls']['tokens_per_s']:.1f} (best at so many: "
-        f"{pair['runs']['matmuls']['best']}), ratio {pair['ratio']:.3f}, foreign "
-        f"{pair['foreign']:.2f}", flush=True))
+        f"bound, pair {i}: ftrun {pair['runs']['ftrun']['tokens_per_s']:.1f} tokens/s, its matrix "
+        f"multiplications alone {pair['runs']['matmuls']['tokens_per_s']:.1f} (number of shapes "
+        f"at which each library is the fastest: {pair['runs']['matmuls']['best']}), ratio "
+        f"{pair['ratio']:.3f}, other load {pair['foreign']:.2f} core", flush=True))
 
 
 def exact_text(runs):

@@ -97,7 +97,8 @@ struct NumberedSlice {
 }  // namespace
 
 TEST_CASE(
-    "slices that ranks save by rows, columns or flat ranges can be loaded with any other cut") {
+    "slices that ranks save by rows, columns or flat ranges can be loaded divided in any other "
+    "way") {
   for (const Layout& writer : kLayouts) {
     const MemoryFolder run;
     const auto errors = run_ranks(writer.ranks, [&](const CheckpointGroup& group) {
@@ -118,7 +119,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a part of columns is a separate tensor in the file") {
+TEST_CASE("a slice with some of a matrix's columns is a separate tensor in the file") {
   const MemoryFolder run;
   std::vector<NumberedSlice> halves{{{3, 4}, {{0, 0}, {3, 2}}}, {{3, 4}, {{0, 2}, {3, 2}}}};
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
@@ -132,7 +133,9 @@ TEST_CASE("a part of columns is a separate tensor in the file") {
   REQUIRE(std::equal(half.bytes.begin(), half.bytes.end(), bytes.begin(), bytes.end()));
 }
 
-TEST_CASE("any box is filled from any boxes, and the first element that is missing is named") {
+TEST_CASE(
+    "a box is filled from boxes that are divided differently, and the first missing element is "
+    "named") {
   Random random(7);
   int incomplete = 0;
   for (int round = 0; round < sweep_rounds(20'000); ++round) {

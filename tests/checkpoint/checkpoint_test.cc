@@ -252,7 +252,7 @@ TEST_CASE("elements that no file holds are refused") {
               ": tensor \"a\" (param): element 2 is in no file");
 }
 
-TEST_CASE("files that were swapped, cut, renamed or added are named") {
+TEST_CASE("files of a checkpoint that were swapped, truncated, renamed or added are named") {
   const MemoryFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";
@@ -525,7 +525,8 @@ std::pair<bool, std::string> read_back(const std::string& root, bool verify) {
   return {from_disk, Checkpoint(root + "/step-00000001").manifest().files[0].read_back};
 }
 
-TEST_CASE("a save says that its files were read back from memory, or not at all") {
+TEST_CASE(
+    "a manifest records that a save's files were read back from memory, or were not read back") {
   const TemporaryFolder memory("/dev/shm"), unread("/dev/shm");
   REQUIRE(read_back(memory.path(), true) == std::pair(false, std::string("memory")));
   REQUIRE(read_back(unread.path(), false) == std::pair(false, std::string()));

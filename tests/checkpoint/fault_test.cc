@@ -314,7 +314,7 @@ TEST_CASE("bytes that change on the way to the disk are noticed before the check
   }
 }
 
-TEST_CASE("these tests would notice a save that does not sync") {
+TEST_CASE("the power cut of these tests destroys a checkpoint whose save does not sync") {
   logged([] {
     Scene scene;
     FaultFileSystem files(scene.run.path());
@@ -328,7 +328,7 @@ TEST_CASE("these tests would notice a save that does not sync") {
   });
 }
 
-TEST_CASE("a failed save says what failed, on which rank, and what to do") {
+TEST_CASE("the error of a failed save says what failed, on which rank, and what to do") {
   Scene scene;
   FaultFileSystem files(scene.run.path());
   save_step(files, scene.root, 1, 1);

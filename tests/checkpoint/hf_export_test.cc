@@ -145,7 +145,7 @@ TEST_CASE("an export above the limit is sharded in model order, with an index") 
           "    \"model.norm.weight\": \"model-00002-of-00002.safetensors\"\n  }\n}\n");
 }
 
-TEST_CASE("the pieces that helpers must gather are in the order of the export") {
+TEST_CASE("the planned pieces of an export are in the order in which the export requests them") {
   const MemoryFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.shard_bytes = 112;
@@ -428,7 +428,8 @@ TEST_CASE("a modified export is not replaced, and the modification is named") {
           start + "a was added, b was added, c was added, d was added, e was added and 4 more");
 }
 
-TEST_CASE("a folder in an export is guarded like the export itself") {
+TEST_CASE(
+    "an export is not replaced if a file in one of its subfolders was added, changed or removed") {
   const Base base;
   const MemoryFolder folder;
   const ExportOptions options = base.export_to(folder / "out");
@@ -455,7 +456,7 @@ TEST_CASE("a folder in an export is guarded like the export itself") {
           start + "additional_chat_templates/tools.jinja was removed");
 }
 
-TEST_CASE("an export never touches what is read for it") {
+TEST_CASE("an export never changes the files that it reads") {
   const MemoryFolder folder;
   ExportOptions options = options_for(folder / "base");
   export_model(posix_files(), options, kTensors, read_values);  // this program wrote the base
@@ -565,7 +566,7 @@ TEST_CASE("files whose names are not UTF-8 are copied, and the export stays repl
               R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
 }
 
-TEST_CASE("an export in progress is not a leftover") {
+TEST_CASE("an export in progress is not removed as a leftover") {
   const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const auto beside = [&] { return posix_files().list(folder.path()).size(); };
@@ -584,7 +585,9 @@ TEST_CASE("an export in progress is not a leftover") {
   REQUIRE(beside() == 1);
 }
 
-TEST_CASE("a check of sizes only does not read an earlier export") {
+TEST_CASE(
+    "a check of an earlier export by sizes does not notice changed contents, a check by contents "
+    "does") {
   const MemoryFolder folder;
   const ExportOptions options = options_for(folder / "out");
   export_model(posix_files(), options, kTensors, read_values);
@@ -627,7 +630,8 @@ void first_export(FaultFileSystem& files, const Base& base, const TemporaryFolde
 
 }  // namespace
 
-TEST_CASE("a failure at any call of an export leaves the old folder or the new one, whole") {
+TEST_CASE(
+    "a failure at any call of an export leaves either the old folder or the new one, complete") {
   const Base base;
   for (const bool can_exchange : {true, false}) {
     int64_t refused = 0;
@@ -664,7 +668,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
 }
 
 TEST_CASE(
-    "after a kill or a power cut at any call of an export the old folder or the new one is whole",
+    "after a kill or a power cut at any call of an export the old or the new folder is complete",
     "[long]") {
   const Base base;
   for (const bool can_exchange : {true, false}) {

@@ -39,7 +39,7 @@ class Interop(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def test_python_reads_what_ftrun_writes_and_would_write_the_same_bytes(self):
+    def test_python_reads_safetensors_of_ftrun_and_writes_the_same_bytes(self):
         run_case(".interop-write", self.folder)
         tensors = load_file(self.path("cpp.safetensors"))
         shapes = {name: (tensor.dtype, list(tensor.shape)) for name, tensor in tensors.items()}
@@ -69,7 +69,7 @@ class Interop(unittest.TestCase):
         expected = 3 + numpy.float32(1e-3) * numpy.arange(52, dtype=numpy.float32)
         self.assertEqual(embed.flatten().tolist(), expected.astype(numpy.float32).tolist())
 
-    def test_the_reader_of_the_documentation_puts_parts_of_four_ranks_together(self):
+    def test_the_reader_shown_in_the_docs_joins_the_parts_of_four_ranks(self):
         run_case(".interop-write", self.folder)
         page = (pathlib.Path(__file__).parents[2] / "docs" / "checkpoint.md").read_text(
             encoding="utf-8")

@@ -97,8 +97,9 @@ int64_t extra_bytes_when_reading(const std::string& folder, const Box& box) {
 }  // namespace
 
 // [long]: under sanitizers, their own memory would be counted too.
-TEST_CASE("loading needs memory for the state and little more, however the checkpoint was cut",
-          "[long]") {
+TEST_CASE(
+    "loading needs little more memory than the state, however the checkpoint divides its tensors",
+    "[long]") {
   const MemoryFolder temp;
   const std::vector<Box> wanted{whole_box({kLoadedRows, kLoadedColumns}),
                                 {{kLoadedRows / 3, 0}, {kLoadedRows / 3, kLoadedColumns}},

@@ -260,7 +260,8 @@ TEST_CASE(
   CHECK(model.weights_fingerprint() == before);
 }
 
-TEST_CASE("the fingerprint changes with config, names and shapes and nothing else") {
+TEST_CASE(
+    "a model folder's fingerprint changes with config, names and shapes and with nothing else") {
   const MemoryFolder folder;
   make_sharded(folder);
   const std::string first = ModelFolder(folder.path()).fingerprint();

@@ -38,7 +38,7 @@ TEST_CASE("a report is one line that a pipe takes in one piece, however long the
   REQUIRE(parse_failure_line(line).has_value());
 }
 
-TEST_CASE("a report that is too long keeps how it begins and its remedy") {
+TEST_CASE("a failure report that is too long keeps its beginning and its remedy") {
   const auto read_back = [](const std::string& message) {
     const std::string line = failure_line({.activity = "step 3", .message = message});
     REQUIRE(line.size() <= 4000);
@@ -217,8 +217,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "of ranks that waited for others, the one that waited for nobody is the cause; in a ring the "
-    "first to tell") {
+    "of ranks that waited for others, the one that waited for nobody is the cause; in a ring of "
+    "waits it is the first that reported") {
   const auto summary = [](std::vector<FailureReport> reports) {
     std::vector<RankEnd> ends;
     for (FailureReport& report : reports) {

@@ -290,7 +290,8 @@ TEST_CASE("a rank of several says which variables define it, and how many others
           "7 others at n1:29500; unset them if no launcher has set them for this run");
 }
 
-TEST_CASE("a single rank waits for nobody, and says that the variables allow no more") {
+TEST_CASE(
+    "the first line of a single rank suggests to unset a launcher's variables that are left over") {
   REQUIRE(launch_text(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})) ==
           "rank 0 of 1, by the variables of torchrun (RANK=0, WORLD_SIZE=1, LOCAL_RANK=0); unset "
           "them if no launcher has set them for this run");

@@ -27,7 +27,7 @@ TEST_CASE(
   CHECK(process_state(other, own_identity()) == ProcessState::kGone);
 }
 
-TEST_CASE("a process without free descriptors declares no other process gone") {
+TEST_CASE("a process without free file descriptors does not report another process as gone") {
   const PeerIdentity parent = own_identity();
   CHECK(testing::exit_code_in_child([&] {
           const PeerIdentity self = own_identity();

@@ -383,7 +383,8 @@ TEST_CASE("ranks that a passed-on signal ends give 128 + n and no error message"
   REQUIRE(content(folder / "out").empty());
 }
 
-TEST_CASE("a lost terminal stops nothing if its signal is inherited ignored") {
+TEST_CASE(
+    "the loss of the terminal stops nothing if SIGHUP was ignored when the supervisor started") {
   const TemporaryFolder folder;
   const pid_t supervisor =
       spawn_supervisor(2, {"touch", folder / "pid", "sleep", "60000"}, folder / "out", {SIGHUP});
@@ -425,7 +426,7 @@ TEST_CASE("a terminal that is lost while the ranks stop does not force an exit")
   REQUIRE_FALSE(alive(pids[0]));
 }
 
-TEST_CASE("ranks are waited for if SIGCHLD is inherited ignored") {
+TEST_CASE("ranks are waited for also if SIGCHLD was ignored when the supervisor started") {
   const TemporaryFolder folder;
   const std::string out = folder / "out";
   const pid_t supervisor = spawn_supervisor(2, {"only", "1", "exit", "4"}, out, {SIGCHLD});

@@ -561,7 +561,7 @@ TEST_CASE("broadcast gives every rank the root's data, from any root") {
   }
 }
 
-TEST_CASE("two ranks may both send first and receive afterwards") {
+TEST_CASE("two ranks that both send first and receive afterwards do not block each other") {
   for (const CommBackend backend : kBackends) {
     for (const bool shared : {false, true}) {
       const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {

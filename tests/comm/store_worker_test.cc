@@ -43,7 +43,8 @@ TEST_CASE("after a pause of the server the late operation is waited for, and the
   REQUIRE(worker.run(count, 60s) == 2);
 }
 
-TEST_CASE("a worker is stuck from an operation that was given up on to its end") {
+TEST_CASE(
+    "a store worker counts as stuck after an operation has timed out, until that operation ends") {
   StoreWorker worker;
   std::promise<void> server_goes_on;
   REQUIRE_FALSE(worker.is_stuck(0ms));

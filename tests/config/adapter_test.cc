@@ -114,7 +114,7 @@ TEST_CASE("the two lists of a pattern have the same length") {
   CHECK(first("adapter: {type: none, rank_pattern: [a]}\n").empty());
 }
 
-TEST_CASE("settings of other kinds of adapters are refused by name, unless they are off") {
+TEST_CASE("settings of other kinds of adapters are refused by name, unless they are switched off") {
   for (const char* key :
        {"lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
         "eva_config: {rho: 2.0}", "alora_invocation_tokens: [1]"}) {
@@ -133,7 +133,7 @@ TEST_CASE("settings of other kinds of adapters are refused by name, unless they 
   CHECK(errors("adapter: {peft_version: '1'}").find("unknown key") != std::string::npos);
 }
 
-TEST_CASE("a share that drops everything is refused") {
+TEST_CASE("lora_dropout of 1, which would drop everything, is refused") {
   CHECK(read("adapter: {lora_dropout: 0.999}").lora_dropout == 0.999);
   CHECK(errors("adapter: {lora_dropout: 1}").find("adapter.lora_dropout") == 0);
   CHECK(errors("adapter: {lora_dropout: 1.0}").find("a number from 0 to below 1") !=

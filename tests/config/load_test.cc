@@ -41,7 +41,7 @@ TEST_CASE("a config is read alike from JSON and YAML, by extension or content") 
   REQUIRE(a == config_of("# hello\n" + yaml, {}, "config"));
 }
 
-TEST_CASE("later files and then overrides win, key by key") {
+TEST_CASE("later files override earlier ones and --set overrides all files, key by key") {
   const std::string first = write_temporary_file("first.json", R"({"train_batch_size": 8,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}})");
   const std::string second =
@@ -273,7 +273,7 @@ TEST_CASE("a similar key of the same section is suggested before the same key of
                 "\"train.learning_rate\"?)"});
 }
 
-TEST_CASE("a plain value in place of a section is refused with the section's form") {
+TEST_CASE("a plain value where a section is expected is refused with an example of the section") {
   REQUIRE(problems_of("c.yaml",
                       "bf16: true\nfp16: false\nmodel: m\n"
                       "zero_optimization: {stage: 1, offload_optimizer: cpu}\n") ==
@@ -333,7 +333,7 @@ TEST_CASE("whole floats, numbers in quotes and words for true are read, the latt
   REQUIRE(config_of("{\"steps_per_print\": Infinity}", {}, "c.json").steps_per_print == 0);
 }
 
-TEST_CASE("numbers that do not fit are refused") {
+TEST_CASE("numbers that their key cannot represent are refused") {
   REQUIRE(
       problems_of("c.json", R"({"zero_optimization": {"reduce_bucket_size": 1e20},
  "fp16": {"loss_scale": true}, "gradient_clipping": NaN})") ==

@@ -359,7 +359,7 @@ TEST_CASE(
                   "expected a number of at least 0, found -1"));
 }
 
-TEST_CASE("loss scaling is read whole and checked where it is used") {
+TEST_CASE("all keys of loss scaling are read, and checked only if the loss scale is dynamic") {
   const Fp16Config f =
       config_of(
           "fp16: {enabled: true, loss_scale: 0, initial_scale_power: 32, loss_scale_window: 500, "

@@ -185,7 +185,7 @@ class Templates(Case):
                          ["<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n"
                           "[a<end_of_turn>]\n"])
 
-    def test_an_end_that_no_server_knows_is_reported_and_recorded(self):
+    def test_an_answer_end_that_is_no_end_token_of_the_model_is_reported_and_recorded(self):
         """A model would learn to end its answers with this token, and a server would not stop
         there."""
         self.use(GEMMA, eos="<|end|>")
@@ -206,7 +206,7 @@ class Templates(Case):
     def side(self):
         return json.loads(pathlib.Path(self.out, "train.json").read_text())
 
-    def test_pad_that_is_the_end_token_is_trained_on(self):
+    def test_an_end_token_that_is_also_the_pad_token_is_trained_on(self):
         self.use(CHATML, pad_token="<|im_end|>")
         self.assertTrue(self.of(*self.TURNS)[0].endswith("[b<|im_end|>]\n"))
 
@@ -244,7 +244,7 @@ class Templates(Case):
                       for i in np.flatnonzero(np.diff(trained.astype(int)) == 1) + 1]
             self.assertEqual([list(ids[:i]) for ids, i in begins], prompts, template)
 
-    def test_the_templates_own_marks_narrow_what_is_trained_on(self):
+    def test_generation_blocks_of_the_template_limit_what_is_trained_on(self):
         self.use(MARKED)
         self.assertEqual(self.of(*self.TURNS), [
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
@@ -253,7 +253,7 @@ class Templates(Case):
                                 "{{ m.content[:1] }}{% generation %}{{ m.content[1:] }}"))
         self.assertEqual(self.of(user("q"), assistant("abc"))[0][-18:], "t\na[bc<|im_end|>]\n")
 
-    def test_what_the_generation_prompt_supplies_is_not_trained_on(self):
+    def test_text_of_the_generation_prompt_is_not_trained_on(self):
         opened = CHATML.replace("{{ '<|im_start|>assistant\\n' }}",
                                 "{{ '<|im_start|>assistant\\n<think>\\n' }}")
         self.use(opened)
@@ -266,7 +266,7 @@ class Templates(Case):
         self.assertIn("before 1 of 1 answers the prompt that a server renders differs from the "
                       "chat", out)
 
-    def test_train_on_last_and_all_and_messages_that_are_left_out(self):
+    def test_train_on_and_weights_of_messages_select_what_is_trained_on(self):
         self.use(CHATML)
         first, second = ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n",
                          "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n")
@@ -282,13 +282,13 @@ class Templates(Case):
         self.assertEqual(self.of(*self.TURNS[:2], user("more")),
                          [first.replace("a<|im_end|>", "[a<|im_end|>]")])
 
-    def test_a_chat_that_the_assistant_begins(self):
+    def test_a_chat_that_begins_with_the_assistant_trains_on_its_first_message(self):
         self.use(CHATML)
         self.assertEqual(self.of(assistant("hello"), user("q"), assistant("a")), [
             "<|im_start|>assistant\n[hello<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n"
             "<|im_start|>assistant\n[a<|im_end|>]\n"])
 
-    def test_the_begin_of_text_appears_once(self):
+    def test_a_chat_with_two_begin_of_text_tokens_is_refused(self):
         self.use(LLAMA3, eos="<|eot_id|>", add_bos_token=True)
         self.prepare(self.chats(self.TURNS))
         self.assertEqual(list(read_pair(self.out + "/train")[0][0]).count(1), 1)
@@ -300,7 +300,7 @@ class Templates(Case):
                          f"{self.folder}/c.jsonl:1: begins with the begin-of-text token twice; the "
                          "chat template writes it, so messages must not")
 
-    def test_templates_that_refuse_say_so_in_their_own_words(self):
+    def test_errors_of_a_chat_template_are_reported_in_its_own_words(self):
         self.use(GEMMA)
         self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "s"}, user("q"),
                                                   assistant("a")))),
@@ -323,7 +323,7 @@ class Templates(Case):
                          f"{self.folder}/c.jsonl:1: this chat template leaves out messages of the "
                          "role system")
 
-    def test_tools_and_named_templates_are_passed_on(self):
+    def test_tools_and_template_options_reach_the_chosen_template(self):
         tool = {"type": "function", "function": {"name": "f", "parameters": {"x": 1}}}
         with_tools = "{{ tools | tojson }}" + CHATML
         self.use([{"name": "default", "template": CHATML},
@@ -344,7 +344,7 @@ class Templates(Case):
                          f"{self.model}: has no chat template 'cat'; it has default, tool_use, "
                          "other")
 
-    def test_arguments_of_calls_are_json_once_whatever_the_template_takes(self):
+    def test_arguments_of_tool_calls_are_encoded_as_json_exactly_once(self):
         """Some templates take objects, some take texts, and some write the items themselves."""
         call = "{% for c in m.tool_calls or [] %}{{ c.function.name + ' ' }}ARGS{% endfor %}"
         for args, written in (("{{ c.function.arguments | tojson }}", '{"k": "né", "n": 1}'),
@@ -367,7 +367,7 @@ class Templates(Case):
                          "Expecting property name enclosed in double quotes: line 1 column 2 (char "
                          "1)")
 
-    def test_a_model_without_a_template_cannot_lay_out_chats(self):
+    def test_chats_are_refused_for_a_model_without_a_chat_template(self):
         self.use(None)
         self.assertIn("has no chat template, so messages cannot be converted to text",
                       self.refusal(self.chats(self.TURNS)))
@@ -390,7 +390,7 @@ class Shapes(Case):
             {"prompt": [user("p")], "completion": "c"},
             {"prompt": "id of a prompt", "messages": [user("p"), assistant("c")], "text": None}]
 
-    def test_every_shape_is_found_in_every_row_and_reported(self):
+    def test_rows_of_every_shape_give_the_same_chat_and_are_counted(self):
         out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
         self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
         self.assertIn("c.jsonl: 4 chats (messages), 3 chats (prompt and completion), 2 chats "
@@ -403,7 +403,7 @@ class Shapes(Case):
         self.assertEqual(self.shown(), ["<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
                                         "y<|im_end|>\n" + self.EXPECTED])
 
-    def test_systems_and_history_beside_a_chat(self):
+    def test_system_and_history_columns_become_messages(self):
         self.prepare(self.lines("c.jsonl",
                                 [{"instruction": "p", "output": "c", "system": "s",
                                   "history": [["x", "y"]]}]))
@@ -438,7 +438,7 @@ class Shapes(Case):
                 self.assertEqual(self.refusal(self.lines("c.jsonl", [content])),
                                  f"{self.folder}/c.jsonl:1: {message}")
 
-    def test_a_text_of_json_that_is_nested_without_end_is_refused(self):
+    def test_a_json_text_that_is_nested_too_deeply_is_refused(self):
         for key in ("tools", "chat_template_kwargs"):
             message = self.refusal(self.lines("c.jsonl",
                                               [{"messages": [user("p"), assistant("c")],
@@ -446,7 +446,7 @@ class Shapes(Case):
             self.assertTrue(message.startswith(f'{self.folder}/c.jsonl:1: "{key}" is a text that '
                                                'is not JSON: '), message[:200])
 
-    def test_packed_files_are_unpacked_whatever_they_are_called(self):
+    def test_compressed_files_are_recognized_by_content_whatever_their_name(self):
         text = "".join(json.dumps(o) + "\n" for o in self.SAME).encode()
         for name, content in (("a.jsonl.gz", gzip.compress(text)), ("b.jsonl", gzip.compress(text)),
                               ("c.ndjson", text),
@@ -461,7 +461,7 @@ class Shapes(Case):
         self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be unpacked: .*; it is damaged or "
                                             "was cut short")
 
-    def test_packages_that_are_absent_are_named(self):
+    def test_a_missing_python_package_is_named(self):
         from training_data import records
 
         for name, content, package in (("a.parquet", b"PAR1", "pyarrow"),
@@ -629,7 +629,7 @@ class Fields(Case):
                          f"{path}:1: message 2 says that it is not trained on, and --train-on all "
                          "trains on every token; remove one of the two")
 
-    def test_arguments_of_the_template_are_read_from_one_place(self):
+    def test_template_arguments_outside_chat_template_kwargs_are_refused(self):
         chat = {"messages": [user("p"), assistant("c")]}
         self.assertIn("...", self.read({**chat, "chat_template_kwargs": {"quiet": True}}))
         self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which '
@@ -656,7 +656,7 @@ class Fields(Case):
              [{"function": {"name": "f", "arguments": json.dumps(ARGUMENTS)}}],
              [{"name": "f", "parameters": ARGUMENTS}])
 
-    def test_calls_of_every_shape_are_laid_out_as_the_reference_lays_them_out(self):
+    def test_tool_calls_of_every_shape_render_like_the_reference_shape(self):
         only_wrapped = TOOLS.replace("{%- if c.function %}{%- set c = c.function %}{%- endif %}",
                                      "{%- set c = c.function %}")
         for template in (TOOLS, only_wrapped):
@@ -684,7 +684,7 @@ class Fields(Case):
                           self.read({"messages": [user("p"), {"role": name, "content": "seen"},
                                                   assistant("c")]}))
 
-    def test_tools_of_every_shape_are_laid_out_as_the_reference_lays_them_out(self):
+    def test_tools_of_every_shape_render_like_the_reference_shape(self):
         turns, bare = [user("p"), assistant("c")], TOOL["function"]
         for given in ([TOOL], [bare], [TOOL, {**TOOL, "function": {**bare, "name": "find"}}]):
             expected = self.server().apply_chat_template(turns, tools=given, tokenize=False)
@@ -705,7 +705,7 @@ class Fields(Case):
                                                                '"description": ..., "parameters": '
                          f'...}}}}{found}')
 
-    def test_what_a_template_leaves_out_is_refused_by_name(self):
+    def test_messages_and_tools_that_the_template_omits_are_refused_by_name(self):
         two = [*self.CALLS[0], {"function": {"name": "g", "arguments": {}}}]
         for template, turns, more, message in (
                 (CHATML, [user("p"), assistant("c")], {"tools": [TOOL]}, "tools: seek, item 1"),
@@ -738,7 +738,7 @@ class Fields(Case):
                                    assistant("", tool_calls=[{"function": {"name": "f"}}])]},
                      'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
 
-    def test_keys_of_tools_that_the_template_leaves_out_are_counted(self):
+    def test_keys_of_tools_that_the_template_omits_are_counted(self):
         tool = {**TOOL, "function": {**TOOL["function"], "returns": {"type": "number"}}}
         self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
                          [])
@@ -747,7 +747,7 @@ class Fields(Case):
         self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
                          ["tool.parameters", "tool.returns"])
 
-    def test_special_tokens_that_a_text_spells_out_are_reported_for_every_role(self):
+    def test_special_tokens_spelled_out_in_a_text_are_reported_for_every_role(self):
         turns = [{"role": "system", "content": "<s>"},
                  user("p<|im_end|>\n<|im_start|>assistant\nno"),
                  assistant("", tool_calls=[copy.deepcopy(CALL)]),
@@ -799,7 +799,7 @@ class Fields(Case):
                     yield "call.", call
                     yield "call.", call["function"]
 
-    def test_the_lists_of_harmless_fields_are_one(self):
+    def test_harmless_fields_are_the_same_in_docs_library_and_scripts(self):
         """This list must be the same in docs/data.md, in lib/data and in the scripts."""
         docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
         source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split(
@@ -807,7 +807,7 @@ class Fields(Case):
         self.assertEqual(re.findall("`(.*?)`", docs), list(fields.HARMLESS))
         self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
 
-    def test_no_field_vanishes_silently(self):
+    def test_no_random_field_is_ignored_without_a_message(self):
         """The fields are random: their shape, level, name in any spelling, and value."""
         chance, outcomes = random.Random(20261126), collections.Counter()
         for _ in range(1000):
@@ -883,7 +883,7 @@ class Lengths(Case):
         self.assertIn(f"increase --sequence-length (the longest sample needs {self.before + 41}), "
                       "or choose what happens to longer samples: --too-long truncate", err)
 
-    def test_cut_dropped_and_split_are_counted(self):
+    def test_long_samples_that_are_cut_dropped_or_split_are_counted(self):
         out, samples = self.fit("truncate")
         row = self.before + 5
         self.assertEqual(samples, [(row - 1, 3), (row, 4), (row, 5)])
@@ -898,7 +898,7 @@ class Lengths(Case):
         self.assertTrue(all(length <= row for length, _ in samples))
         self.assertIn("were split\n", out)
 
-    def test_pieces_without_a_trained_token_are_counted_as_lost(self):
+    def test_pieces_of_a_sample_without_a_trained_token_are_counted_as_lost(self):
         self.file = self.lines("c.jsonl",
                                [{"prompt": "p" * 3 * (self.before + 4), "completion": "c"}])
         out, samples = self.fit("split")
@@ -908,7 +908,7 @@ class Lengths(Case):
         self.assertIn(f"1 of 1 samples longer than a sequence of {row - 1} tokens were split: "
                       f"{tokens - held} tokens lost, in pieces without a trained token\n", out)
 
-    def test_an_answer_that_is_cut_away_leaves_nothing(self):
+    def test_a_sample_whose_answer_is_cut_off_is_left_out(self):
         self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"},
                                            {"prompt": "p" * 60, "completion": "c"}])
         out, samples = self.fit("truncate")
@@ -921,7 +921,7 @@ class Report(Case):
         super().setUp()
         self.use(CHATML)
 
-    def test_nothing_to_train_on_is_refused_with_counts_by_file(self):
+    def test_data_without_trained_tokens_is_refused_with_counts_by_file(self):
         one = self.lines("a.jsonl", [{"prompt": "p", "completion": ""}] * 2)
         self.use("{% for m in messages %}{{ m.content }}{% endfor %}")
         two = self.lines("b.jsonl", [{"messages": [user("p"), assistant("")]}])
@@ -964,7 +964,7 @@ class Report(Case):
         for outside in ("http:", "https:", "<script", "src=", "@import", "url("):
             self.assertNotIn(outside, page)
 
-    def test_the_page_is_replaced_only_as_it_was_written(self):
+    def test_a_report_page_that_was_edited_is_not_replaced(self):
         path = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}])
         self.prepare(path)
         page = pathlib.Path(self.out, "train.html")
@@ -974,7 +974,7 @@ class Report(Case):
                                           "script wrote it, so it is not replaced; choose another "
                                           "--out, or move it away\n"))
 
-    def test_another_template_or_other_ends_are_not_up_to_date(self):
+    def test_a_changed_template_or_end_token_makes_the_data_outdated(self):
         path = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}])
         self.prepare(path)
         self.assertIn("up to date", self.run_script(path)[1])

@@ -295,7 +295,7 @@ class Case(unittest.TestCase):
 
 
 class HandedOver(Case):
-    def test_families_survive_the_way_to_gguf_and_back(self):
+    def test_every_family_comes_back_unchanged_from_gguf(self):
         """llama.cpp must confirm the export of each family, and the folder made from the file must
         equal the model."""
         self.assertEqual({name.split()[0] for name in MODELS}, set(FAMILIES))
@@ -333,7 +333,7 @@ class HandedOver(Case):
         np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=1e-4 if less_one else 1e-5)
         same_tokens(self, self.folder / "model", self.folder / "back")
 
-    def test_multimodal_models_hand_over_their_decoder(self):
+    def test_only_the_decoder_of_a_multimodal_model_is_exported(self):
         """Models with old and with new names must give the same file as the decoder's own folder;
         an adapter of the decoder is applied to it."""
         for kind in MULTIMODAL:
@@ -372,7 +372,7 @@ class HandedOver(Case):
             os.remove(self.folder / "out" / name)
         return found
 
-    def test_tokenizers_survive_the_way_to_gguf_and_back(self):
+    def test_every_tokenizer_comes_back_unchanged_from_gguf(self):
         tokenizers = {
             "llama-bpe": byte_level_tokenizer("llama-bpe", adds_bos=True),
             "qwen2": byte_level_tokenizer("qwen2"), "gpt-2": byte_level_tokenizer("gpt-2"),
@@ -388,7 +388,7 @@ class HandedOver(Case):
                 self.accepted("--type", "f32")
                 self.convert_back()
 
-    def test_linear_scaling(self):
+    def test_linear_rope_scaling_and_the_stop_token_are_exported(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"),
                     rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
         self.accepted("--type", "f32")
@@ -396,7 +396,7 @@ class HandedOver(Case):
         self.assertIn('PARAMETER stop "<|end|>"',
                       (self.folder / "out" / "m.gguf.Modelfile").read_text())
 
-    def test_types_that_round(self):
+    def test_types_that_round_pass_the_verification(self):
         tokenizer = byte_level_tokenizer("smollm")
         for kind, name in (("f16", "llama"), ("bf16", "gpt2"), ("q8_0", "gemma3_text"),
                            ("q8_0", "falcon of the new kind")):
@@ -409,7 +409,7 @@ class HandedOver(Case):
                             **settings)
                 self.accepted("--type", kind)
 
-    def test_adapters(self):
+    def test_an_adapter_is_exported_next_to_its_base_model(self):
         """Adapters are written next to their base's file, with the rows of B in the order of the
         matrix's rows."""
         for name, targets, settings in (
@@ -436,7 +436,7 @@ class HandedOver(Case):
 
     @unittest.skipUnless(verify_export.has_llama_cpp() and verify_export.has_peft(),
                          "the package xllamacpp or peft is not installed")
-    def test_an_adapter_that_changes_nothing_is_not_said_to_be_applied(self):
+    def test_the_verification_of_an_adapter_of_zeros_proves_nothing_and_says_so(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
         path = self.folder / "adapter" / "adapter_model.safetensors"
@@ -446,7 +446,7 @@ class HandedOver(Case):
         self.assertEqual(code, 0, error)
         self.assertIn("so this does not prove that llama.cpp applies it", said.splitlines()[-1])
 
-    def test_a_run_stands_for_what_it_exported(self):
+    def test_the_name_of_a_run_means_its_exported_model(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         (self.folder / "run" / "export").mkdir(parents=True)
         shutil.move(self.folder / "model", self.folder / "run" / "export" / "model")
@@ -455,22 +455,22 @@ class HandedOver(Case):
 
 @unittest.skipUnless(verify_export.has_llama_cpp(), "the package xllamacpp is not installed")
 class FoundByVerification(Case):
-    def test_rows_in_another_order(self):
+    def test_a_wrong_order_of_rows_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         with unittest.mock.patch.object(rows, "pairs_from_halves", lambda values, heads: values):
             self.refused("m.gguf: after ", "the distributions diverge by")
 
-    def test_another_rule_of_cutting(self):
+    def test_a_wrong_pre_tokenizer_name_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("gpt-2", size=2000))
         with unittest.mock.patch.object(vocabulary, "pre_tokenizer_name", lambda *_: "smollm"):
             self.refused("m.gguf: token ", " and for llama.cpp ")
 
-    def test_a_begin_of_text_that_is_not_put(self):
+    def test_a_missing_begin_of_text_token_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm", adds_bos=True))
         with unittest.mock.patch.object(vocabulary, "adds_bos", lambda *_: False):
             self.refused("m.gguf: token 0 of ", "is '<|begin|>' (0)")
 
-    def test_rows_of_an_adapter_in_another_order(self):
+    def test_a_wrong_order_of_an_adapters_rows_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
         with unittest.mock.patch.object(adapter.AdapterTensors, "_ordered",
@@ -478,7 +478,7 @@ class FoundByVerification(Case):
             self.refused("m.gguf: after ", "the distributions diverge by",
                          model=self.folder / "adapter")
 
-    def test_another_rotation(self):
+    def test_a_wrong_rope_base_is_found_by_verification(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
         other = {"rope_theta": 500.0, "rope_type": "default"}
         with unittest.mock.patch.object(model_folder, "rope_settings", lambda _: other):
@@ -490,7 +490,7 @@ class Refused(Case):
         super().setUp()
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
 
-    def test_what_llama_cpp_computes_otherwise(self):
+    def test_models_that_llama_cpp_would_compute_differently_are_refused(self):
         yarn = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
         for changes, words in (({"model_type": "opt"}, ["model_type 'opt' cannot be exported"]),
                                ({"hidden_act": "gelu"}, ["hidden_act 'gelu' is not supported"]),
@@ -504,7 +504,7 @@ class Refused(Case):
                 self.refused(*words)
                 (self.folder / "model" / "config.json").write_text(before)
 
-    def test_settings_by_family(self):
+    def test_settings_that_llama_cpp_lacks_for_a_family_are_refused(self):
         for kind, changes, words in (
                 ("Qwen3", {"attention_bias": True}, "attention_bias True is not supported"),
                 ("Phi3", {"sliding_window": 64}, "a model that is used for at most 64 tokens"),
@@ -530,12 +530,12 @@ class Refused(Case):
                 with self.assertRaisesRegex(UserError, words):
                     model_folder.refuse_settings(family, config | changes, "config.json")
 
-    def test_a_file_that_llama_cpp_does_not_load(self):
+    def test_a_file_that_llama_cpp_cannot_load_is_refused(self):
         if verify_export.has_llama_cpp():
             with unittest.mock.patch.object(model_folder, "add_setting", lambda *_: None):
                 self.refused("m.gguf: llama.cpp does not load the file")
 
-    def test_a_file_whose_norms_have_another_epsilon_than_the_class(self):
+    def test_a_gguf_file_with_another_norm_epsilon_than_its_class_is_refused(self):
         shutil.rmtree(self.folder / "model")
         write_model(self.folder / "model", "Olmo", byte_level_tokenizer("smollm"))
         other = {"attention.layer_norm_epsilon": 1e-3}
@@ -549,11 +549,11 @@ class Refused(Case):
         self.assertIn("olmo.attention.layer_norm_epsilon is 0.001, but 1e-05 in every olmo model",
                       said.getvalue())
 
-    def test_a_rule_without_a_name(self):
+    def test_a_pre_tokenizer_without_a_counterpart_in_llama_cpp_is_refused(self):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
         self.refused("its pre-tokenizer has no tested counterpart in llama.cpp")
 
-    def test_damaged_tensor_files(self):
+    def test_damaged_tensor_files_are_refused_by_name(self):
         path = self.folder / "model" / "model.safetensors"
         write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
         whole = path.read_bytes()
@@ -569,13 +569,13 @@ class Refused(Case):
         (self.folder / "model" / "tokenizer.json").write_text("[]")
         self.refused("tokenizer.json: holds no JSON object")
 
-    def test_a_tensor_without_a_name(self):
+    def test_a_tensor_without_a_name_in_llama_cpp_is_refused(self):
         path = self.folder / "model" / "model.safetensors"
         extra = {"model.layers.0.extra.weight": np.zeros((2, 2), np.float32)}
         save_file(load_file(path) | extra, path)
         self.refused("tensor 'model.layers.0.extra.weight' has no name in llama.cpp's llama")
 
-    def test_a_value_outside_the_range_of_f16(self):
+    def test_a_value_outside_the_range_of_f16_is_refused(self):
         path = self.folder / "model" / "model.safetensors"
         weights = load_file(path)
         weights["lm_head.weight"][3, 4] = 1e5
@@ -590,7 +590,7 @@ class Refused(Case):
         thesis.rename(self.folder / "out" / "m.gguf.Modelfile")
         self.refused("m.gguf.Modelfile: exists already")
 
-    def test_an_adapter_that_llama_cpp_does_not_apply(self):
+    def test_adapters_that_llama_cpp_cannot_apply_are_refused_with_a_remedy(self):
         run = self.folder / "run"
         write_adapter(run / "export" / "adapter", self.folder / "model", target_modules=["q_proj"])
         path = run / "export" / "adapter" / "adapter_config.json"
@@ -618,7 +618,7 @@ class Refused(Case):
                   weights)
         self.refused("unchanged (the tensor base_model.model.lm_head.lora_A.weight)", model=run)
 
-    def test_folders_without_a_model(self):
+    def test_folders_without_a_model_are_refused(self):
         self.refused("is neither a model folder nor a run that exported one",
                      model=self.folder / "out")
         self.refused("no such folder", model=self.folder / "none")
@@ -643,7 +643,7 @@ class Published(Case):
         self.assertEqual(self.output_names(), [])
         return code, said
 
-    def test_errors_keep_their_messages(self):
+    def test_errors_of_the_system_keep_their_messages(self):
         code, said = self.failing(OSError("a text without a number"))
         self.assertEqual((code, said), (5, "export_gguf: error: a text without a number\n"))
         code, said = self.failing(OSError(errno.EIO, "no disk", "elsewhere"))
@@ -656,7 +656,7 @@ class Published(Case):
         self.assertEqual((caught.exception.code, self.output_names()), (143, []))
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
-    def test_an_end_between_the_names_waits_for_the_second(self):
+    def test_a_signal_between_the_two_renames_takes_effect_after_the_second(self):
         give = output_mark.move_into_place
 
         def end(made, place):
@@ -667,7 +667,7 @@ class Published(Case):
             self.export()
         self.assertEqual(self.output_names(), ["m.gguf", "m.gguf.Modelfile"])
 
-    def test_both_are_on_the_disk_before_the_first_is_named(self):
+    def test_both_files_are_synced_before_the_first_is_moved_into_place(self):
         synced, give, sync = set(), output_mark.move_into_place, os.fsync
 
         def note(descriptor):
@@ -682,7 +682,7 @@ class Published(Case):
                 unittest.mock.patch.object(export_gguf, "move_into_place", check):
             self.assertEqual(self.export()[0], 0)
 
-    def test_a_file_that_appears_meanwhile_is_not_replaced(self):
+    def test_a_file_that_appears_during_the_export_is_not_replaced(self):
         give, out = output_mark.move_into_place, self.folder / "out" / "m.gguf"
 
         def create_late(made, place):
@@ -710,12 +710,12 @@ class Published(Case):
             for name in self.output_names():
                 os.remove(self.folder / "out" / name)
 
-    def test_commands_are_quoted(self):
+    def test_names_with_spaces_are_quoted_in_suggested_commands(self):
         self.assertIn("ftrun convert 'my run' --merge", str(adapter.refusal("my run", "bias")))
         self.assertIn("# ollama create NAME -f 'my m.gguf.Modelfile'\n",
                       export_gguf.modelfile("my m.gguf", "./my m.gguf", []))
 
-    def test_an_answer_that_is_an_error_is_reported(self):
+    def test_an_error_answer_of_llama_cpp_is_reported(self):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 self.send_response(400)

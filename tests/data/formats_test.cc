@@ -92,7 +92,7 @@ TEST_CASE("every integer type of a Megatron pair is read", "[formats]") {
   check(8, bytes_of<uint16_t>({7, 65535}), 2, {7, 65535});
 }
 
-TEST_CASE("a false Megatron index is refused with file and offset", "[formats]") {
+TEST_CASE("an inconsistent Megatron index is refused with file and offset", "[formats]") {
   TemporaryFolder folder;
   const std::string idx = folder / "x.idx", bin = folder / "x.bin";
   const MegatronIndex good({3, 2});
@@ -248,7 +248,7 @@ TEST_CASE("llm.c files of both magics are read", "[formats]") {
   REQUIRE(data.name() == folder / "a.bin" + " and 1 more");
 }
 
-TEST_CASE("false llm.c headers are refused", "[formats]") {
+TEST_CASE("inconsistent llm.c headers are refused", "[formats]") {
   TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   const std::string again = "\n  remedy: write it again with llm.c's scripts, or copy it again";
@@ -363,7 +363,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
               "  remedy: correct the type, or copy the file again if it was cut short");
 }
 
-TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
+TEST_CASE("a flat file is divided into documents after each end id", "[formats]") {
   TemporaryFolder folder;
   const std::string path = folder.write("train.bin", raw_u16({1, 2, 0, 3, 0, 4, 5}));
   const TokenDataset data({path}, {.end_of_document = 0, .find_documents = true});
@@ -460,7 +460,8 @@ TEST_CASE("missing files, folders and files of other kinds are refused with a re
               ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
 }
 
-TEST_CASE("a file cut short while in use is noticed before its pages are touched", "[formats]") {
+TEST_CASE("a file that is truncated while in use is noticed before its pages are read",
+          "[formats]") {
   TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(4096));
   const TokenDataset data({path}, {});

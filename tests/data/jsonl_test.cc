@@ -296,7 +296,7 @@ TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
   REQUIRE(location.offset == 47);
 }
 
-TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]") {
+TEST_CASE("an invalid line of a JSONL file is named with a suitable remedy", "[jsonl]") {
   TemporaryFolder folder;
   const auto refused = [&](const std::string& text) {
     const std::string path = folder.write("d.jsonl", text);

@@ -147,7 +147,8 @@ TEST_CASE("next() throws an error of the loader's thread at its own step, and at
                 "  remedy: prepare the data with this model's own tokenizer");
 }
 
-TEST_CASE("a file cut while the loader runs causes an error message, not a signal", "[loader]") {
+TEST_CASE("a file that is truncated while the loader runs causes an error message, not a signal",
+          "[loader]") {
   TemporaryFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(60000));
   const SequenceSet sequences({path}, {.sequence_length = 16});

@@ -119,14 +119,14 @@ class MakeModel(unittest.TestCase):
                                     *arguments])
         return code, out.getvalue(), err.getvalue()
 
-    def test_weights_come_back_bit_for_bit(self):
+    def test_weights_equal_those_of_the_file_bit_for_bit(self):
         self.assertEqual(self.run_script()[0], 0)
         made = load_file(self.out / "model.safetensors")
         self.assertEqual(set(made), set(self.tensors))
         for name, values in self.tensors.items():
             self.assertTrue(np.array_equal(made[name], values), name)
 
-    def test_types_of_files(self):
+    def test_files_of_every_type_are_converted_to_the_values_of_their_codes(self):
         """Quantized tensors are converted to the values of their codes, with rows in the order of
         the folder."""
         for kind, most in (("F16", 2e-3), ("BF16", 2e-2), ("Q8_0", 3e-2), ("Q4_1", 0.4)):
@@ -166,7 +166,7 @@ class MakeModel(unittest.TestCase):
                     "llama-quantize --allow-requantize")
         self.assertFalse(self.out.exists())
 
-    def test_settings_that_change_no_number_are_passed_over(self):
+    def test_gguf_settings_without_effect_are_ignored(self):
         path = str(self.folder / "more.gguf")
         more = {"vocab_size": len(vocabulary()[0]), "attention.causal": True, "expert_count": 0,
                 "attention.clamp_kqv": 0.0, "attention.sliding_window": 64,
@@ -211,7 +211,7 @@ class MakeModel(unittest.TestCase):
                                                        tokenize=False),
                          "abc")
 
-    def test_added_heads_change_neither_what_is_computed_nor_what_is_learned(self):
+    def test_added_heads_change_neither_results_nor_training(self):
         """The added heads are zeros and must stay zeros in training."""
         import torch
         from transformers import AutoModelForCausalLM
@@ -241,7 +241,7 @@ class MakeModel(unittest.TestCase):
         self.assertEqual((attention.q_proj.weight.shape, attention.o_proj.weight.shape),
                          ((64, 32), (32, 64)))
 
-    def test_heads_are_not_taken_away(self):
+    def test_fewer_kv_heads_than_the_model_has_are_refused(self):
         self.assertEqual(self.run_script("--kv-heads", "1"),
                          (4, "", f"make_model: error: --kv-heads 1: {self.gguf} has 2, and heads "
                                  "cannot be removed\n"))
@@ -267,7 +267,7 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
 
-    def test_another_model_of_that_name_and_size_is_another(self):
+    def test_another_file_of_the_same_name_and_size_is_converted_again(self):
         self.run_script()
         size = os.path.getsize(self.gguf)
         other = weights(seed=1)
@@ -277,7 +277,7 @@ class MakeModel(unittest.TestCase):
         made = load_file(self.out / "model.safetensors")
         self.assertTrue(np.array_equal(made["model.norm.weight"], other["model.norm.weight"]))
 
-    def test_a_file_in_parts_of_packages_is_the_file(self):
+    def test_a_file_divided_among_several_packages_is_joined(self):
         """Gemma's package has its file in four other packages; here these contain the file of the
         tests."""
         whole = pathlib.Path(self.gguf).read_bytes()
@@ -310,7 +310,7 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(code, 4, said)
         self.assertIn("since it was written, tokenizer.json was removed", error)
 
-    def test_arguments_that_contradict_each_other(self):
+    def test_contradictory_or_invalid_arguments_are_refused(self):
         for words, arguments in (
                 ("other.gguf and --gguf ", ["other.gguf", "--gguf", self.gguf]),
                 ("--kv-heads 0: expected 1 or more", [self.gguf, "--kv-heads", "0"])):
@@ -328,7 +328,7 @@ class MakeModel(unittest.TestCase):
         self.assertEqual({p: p.read_bytes() for p in self.out.iterdir() if p.is_file()}, before)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
 
-    def test_a_folder_of_somebody_else_is_not_replaced(self):
+    def test_a_folder_that_the_script_did_not_write_is_not_replaced(self):
         self.out.mkdir()
         (self.out / "config.json").write_text("{}")
         self.assert_refused("it holds no ftrun-output.json, so ftrun did not write it")
@@ -344,7 +344,7 @@ class MakeModel(unittest.TestCase):
         self.assert_refused("since it was written, model.safetensors was changed, tokenizer.json "
                             "was removed")
 
-    def test_what_is_done_to_the_folder_meanwhile_is_seen(self):
+    def test_changes_of_the_folder_during_the_conversion_prevent_its_replacement(self):
         self.run_script()
         with self.assertRaises(make_model.UserError) as caught, output_mark.new_folder(
                 str(self.out)) as made:
@@ -354,7 +354,7 @@ class MakeModel(unittest.TestCase):
         self.assertEqual((self.out / "README.md").read_text(), "what I found")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
 
-    def test_a_folder_that_is_being_written_is_no_leftover(self):
+    def test_a_folder_that_is_being_written_is_not_removed_as_a_leftover(self):
         with output_mark.new_folder(str(self.out)) as made:
             output_mark.recover(str(self.out))
             self.assertTrue(os.path.isdir(made))
@@ -363,7 +363,7 @@ class MakeModel(unittest.TestCase):
         output_mark.recover(str(self.out))
         self.assertFalse(os.path.exists(made))
 
-    def test_after_a_kill_at_any_moment_a_whole_folder_is_there(self):
+    def test_a_kill_at_any_moment_leaves_a_complete_folder(self):
         """A file system that can swap two names and one that cannot are tested."""
         for swaps in (True, False):
             at, finished, found = 0, False, set()
@@ -381,7 +381,7 @@ class MakeModel(unittest.TestCase):
                 at += 1
             self.assertEqual((dtype, found), ("bfloat16", {"bfloat16", "float32"}))
 
-    def test_a_file_system_that_cannot_sync_folders_or_swap_names_will_do(self):
+    def test_file_systems_that_cannot_sync_folders_or_swap_names_are_accepted(self):
         """Network and FUSE file systems are like this; but a disk whose sync fails is an error."""
         sync = os.fsync
         for number in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO):
@@ -395,7 +395,7 @@ class MakeModel(unittest.TestCase):
                 codes = [self.run_script("--dtype", dtype)[0] for dtype in ("fp32", "bf16")]
             self.assertEqual(codes, [5, 5] if number == errno.EIO else [0, 0], os.strerror(number))
 
-    def test_a_replaced_folder_that_cannot_be_removed_is_a_warning_and_never_comes_back(self):
+    def test_a_replaced_folder_that_cannot_be_removed_causes_a_warning_and_is_never_restored(self):
         """Network file systems keep a folder while another process reads a file in it."""
         for swaps in (True, False):
             shutil.rmtree(self.out, ignore_errors=True)
@@ -415,7 +415,7 @@ class MakeModel(unittest.TestCase):
             output_mark.recover(str(self.out))
             self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["small.gguf"])
 
-    def test_a_new_folder_that_cannot_take_its_name_leaves_the_old_one(self):
+    def test_a_failed_rename_of_the_new_folder_keeps_the_old_one(self):
         self.run_script("--dtype", "fp32")
         rename = os.rename
 
@@ -439,7 +439,7 @@ class MakeModel(unittest.TestCase):
 
         return survives_kill_at(at, prepare, lambda: self.run_script(*arguments)[0])
 
-    def test_other_files_are_refused(self):
+    def test_missing_and_unsupported_files_are_refused_by_name(self):
         missing = str(self.folder / "none.gguf")
         self.assertEqual(self.run_script("--gguf", missing),
                          (4, "", f"make_model: error: {missing}: no such file\n"))

@@ -110,7 +110,7 @@ TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {
   }
 }
 
-TEST_CASE("every layout of ranks sees the same sequences of a mix", "[mix]") {
+TEST_CASE("every layout of ranks reads the same sequences of a mix", "[mix]") {
   TemporaryFolder folder;
   const SequenceSet sequences(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},

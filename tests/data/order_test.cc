@@ -134,7 +134,7 @@ TEST_CASE("an epoch may use a part of its permutation, a different one each time
   REQUIRE(left_out.size() == 10);
 }
 
-TEST_CASE("a mix of one data set is that data set", "[order]") {
+TEST_CASE("a mix of one data set has the order of that data set alone", "[order]") {
   const SequenceOrder plain(37, true, 11, 32);
   for (const MixedOrder& mix : {MixedOrder(plain), MixedOrder({{37, 37}}, true, 11, 32)}) {
     REQUIRE(mix.epoch_sequences() == 32);

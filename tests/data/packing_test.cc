@@ -128,7 +128,7 @@ TEST_CASE("sequences are the same, whatever the order of requests", "[packing]")
   }
 }
 
-TEST_CASE("pieces without a trained label are skipped and counted", "[packing]") {
+TEST_CASE("pieces of documents without a trained label are skipped and counted", "[packing]") {
   TemporaryFolder folder;
   // Documents 0-3 (only the first token is trained, which is never a label), 4-6 (trained) and 7-9
   // (not trained).
@@ -144,7 +144,7 @@ TEST_CASE("pieces without a trained label are skipped and counted", "[packing]")
   REQUIRE(SequenceTable(data, SequencePacking::kConcat, 4).count_labels(1, pieces, scratch) == 2);
 }
 
-TEST_CASE("a piece never continues into the next file", "[packing]") {
+TEST_CASE("a piece of a document never continues into the next file", "[packing]") {
   TemporaryFolder folder;
   folder.write("a.bin", counting_u16(3));
   folder.write("a.idx", MegatronIndex({3}).bytes());

@@ -169,7 +169,7 @@ class PrepareData(unittest.TestCase):
         self.assertFalse(os.path.exists(self.out + "/train.mask"),
                          "the mask of the run before stayed")
 
-    def test_the_layout_is_what_transformers_makes(self):
+    def test_chats_render_like_apply_chat_template_of_transformers(self):
         from transformers import AutoTokenizer
 
         with open(self.model + "/tokenizer_config.json") as file:
@@ -248,7 +248,7 @@ class PrepareData(unittest.TestCase):
         self.prepare(path, *options)
         return [(int(ids[0]), bool(trained[0])) for ids, trained in read_pair(self.out + "/train")]
 
-    def test_plain_texts_begin_as_the_tokenizer_begins_them(self):
+    def test_plain_texts_begin_with_bos_if_the_tokenizer_adds_it(self):
         path = self.write("a.txt", "hello")
         h = self.tokenizer.encode("h").ids[0]
         self.begin_texts(False)
@@ -267,7 +267,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.firsts(self.write("b.txt", "<|im_start|>hello")), [(1, True)])
         self.assertEqual(read_pair(self.out + "/train")[0][0].size, 7)
 
-    def test_a_prompt_begins_with_it_untrained_and_a_chat_has_the_templates_tokens_alone(self):
+    def test_bos_of_a_prompt_is_not_trained_on_and_chats_get_no_other_bos_than_the_templates(self):
         self.begin_texts(True)
         pair = self.write("c.jsonl", '{"prompt": "ab", "completion": "c"}')
         self.assertEqual(self.firsts(pair, "--plain"), [(1, False)])
@@ -276,7 +276,7 @@ class PrepareData(unittest.TestCase):
         chat = "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
         self.assertEqual(list(ids), self.tokenizer.encode(chat, add_special_tokens=False).ids)
 
-    def test_bos_that_no_file_names_is_refused(self):
+    def test_bos_always_is_refused_if_no_file_names_a_bos_token(self):
         self.assertEqual(self.refusal(self.write("a.txt", "x"), "--bos", "always"),
                          (4, f"prepare_data: error: {self.model}: names no bos token "
                              "(tokenizer_config.json: bos_token); use --bos never to start texts "
@@ -317,7 +317,7 @@ class PrepareData(unittest.TestCase):
         os.utime(many[-1], ns=(1, 1))
         self.assertIn("300 samples", self.prepare(*many))
 
-    def test_a_record_that_lists_every_input_is_up_to_date_too(self):
+    def test_records_of_older_versions_that_list_every_input_count_as_up_to_date(self):
         path = self.write("a.txt", "hello")
         self.prepare(path)
         side_path = pathlib.Path(self.out + "/train.json")
@@ -343,7 +343,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual((code, err), (4, f"prepare_data: error: {message}\n"))
         self.assertEqual(self.everything(), before)
 
-    def test_files_of_others_are_not_replaced(self):
+    def test_files_that_the_script_did_not_write_are_not_replaced(self):
         text, foreign = self.write("a.txt",
                                    "hello"), "was not written by this script, so it is not replaced"
         remedy = "choose another --out, or move it away"
@@ -445,7 +445,7 @@ class PrepareData(unittest.TestCase):
             at += 1
         self.assertGreater(at, 10)
 
-    def test_two_runs_into_one_folder_do_not_mix(self):
+    def test_a_second_run_into_the_same_folder_is_refused(self):
         text = self.write("a.txt", "hello")
         os.makedirs(self.out)
         script = ("import sys; sys.path.insert(0, sys.argv[1]); import prepare_data\n"
@@ -472,7 +472,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.out)), [".ftrun-01234567.tmp", "train.bin",
                                                         "train.html", "train.idx", "train.json"])
 
-    def test_a_leftover_is_removed_with_its_lock_closed(self):
+    def test_the_lock_of_a_leftover_is_closed_before_the_leftover_is_removed(self):
         """A network file system keeps an open file, and the folder that contains it."""
         os.makedirs(self.out + "/.ftrun-01234567.tmp")
         lock = pathlib.Path(self.out, ".ftrun-01234567.tmp", "lock")
@@ -489,7 +489,7 @@ class PrepareData(unittest.TestCase):
             token_files.remove_stale(self.out, str(lock.parent))
         self.assertEqual((held, os.listdir(self.out)), ([], []))
 
-    def test_a_tokenizer_of_links_is_read(self):
+    def test_a_tokenizer_whose_files_are_links_is_read(self):
         """Hub caches store a model's files as links."""
         snapshot = self.folder + "/hub/models--me--tiny/snapshots/0123"
         os.makedirs(snapshot)
@@ -527,7 +527,7 @@ class PrepareData(unittest.TestCase):
             self.assertEqual(self.refusal(name), (4, f"prepare_data: error: {link}: is a link to "
                                                      "gone.txt, and there is no such file\n"), name)
 
-    def test_what_cannot_be_used_is_refused_by_name(self):
+    def test_unusable_inputs_are_refused_by_name(self):
         folder = self.folder
         cases = [
             ((folder + "/none.txt",), 4, f"{folder}/none.txt: no such file"),
@@ -563,7 +563,7 @@ class PrepareData(unittest.TestCase):
                 self.assertEqual(self.refusal(*arguments),
                                  (code, f"prepare_data: error: {message}\n"))
 
-    def test_a_json_file_is_an_array_of_objects_or_an_object_a_line(self):
+    def test_a_json_file_may_be_an_array_of_objects_or_one_object_per_line(self):
         lines = [{"instruction": "p", "input": "i", "output": "c"},
                  {"system": "s", "conversations": [{"from": "human", "value": "p"},
                                                    {"from": "gpt", "value": "c"}]},
@@ -584,7 +584,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")],
                          ["[t<|end|>]"])
 
-    def test_other_json_is_refused(self):
+    def test_json_that_is_not_an_array_of_objects_or_one_object_per_line_is_refused(self):
         tail = "; a .json file must hold an array of objects, or one object per line"
         for content, message in (
                 ('[{"text": "a"},\n {"text": ', ":2: column 11: Expecting value, but the text "
@@ -660,7 +660,7 @@ class PrepareData(unittest.TestCase):
                                  "message's content; "
                                  'expected {"type": "text", "text": "..."}\n'))
 
-    def test_tools_pass_where_the_template_lays_them_out(self):
+    def test_tools_are_accepted_if_the_template_renders_them(self):
         messages = [{"role": "user", "content": "p"},
                     {"role": "assistant", "content": None,
                      "tool_calls": [{"type": "function",
@@ -684,7 +684,7 @@ class PrepareData(unittest.TestCase):
                              (4, f"prepare_data: error: {path}:1: this chat template leaves out "
                                  f"{left_out}\n"))
 
-    def test_the_summary_tells_lengths_and_what_will_be_left_out(self):
+    def test_the_summary_has_lengths_and_counts_of_samples_that_are_left_out(self):
         lines = [{"prompt": "p", "completion": "c" * n}
                  for n in (600, 1)] + [{"prompt": "pp", "completion": ""}]
         out = self.prepare(self.write("c.jsonl", "\n".join(map(json.dumps, lines))), "--plain")
@@ -695,7 +695,7 @@ class PrepareData(unittest.TestCase):
         self.assertIn("  warning: 1 of 2 samples have no token that is trained on; unless "
                       "packing is concat, they are left out\n", out)
 
-    def test_usage_is_explained(self):
+    def test_wrong_arguments_are_explained(self):
         for arguments, message in (
                 ((), "name input files, or --shakespeare"),
                 (("x", "--shakespeare"), "name input files, or --shakespeare"),
@@ -708,7 +708,7 @@ class PrepareData(unittest.TestCase):
                 code, err = self.refusal(*arguments)
                 self.assertEqual((code, err.splitlines()[-1].split("error: ")[1]), (2, message))
 
-    def test_tokenizers_that_cannot_serve_are_refused(self):
+    def test_tokenizers_without_the_necessary_tokens_or_files_are_refused(self):
         path = self.write("a.txt", "z")
         os.remove(self.model + "/tokenizer_config.json")
         self.assertEqual(self.refusal(path),
@@ -778,7 +778,7 @@ class PrepareData(unittest.TestCase):
                                      self.text_of(self.tokenizer.encode("Hej å ü").ids).encode(
                                          "utf-8", "replace"))
 
-    def test_utf_16_that_was_appended_is_named(self):
+    def test_utf_16_that_was_appended_to_a_utf_8_file_is_reported_with_its_line(self):
         row = '{"text": "ab"}\r\n'
         for name, line in (("a.jsonl", 201), ("a.txt", 201)):
             path = self.write(name, row.encode() * 200 + row.encode("utf-16-le"))
@@ -789,7 +789,7 @@ class PrepareData(unittest.TestCase):
                              (4, f"{path}:{line}: holds NUL bytes, which no text has; if UTF-16 "
                                  "was appended to a UTF-8 file, convert the whole file to UTF-8"))
 
-    def test_a_byte_order_mark_is_not_text(self):
+    def test_a_byte_order_mark_is_not_part_of_the_text(self):
         for name, content in (("a.txt", "\ufeffab"),
                               ("a.jsonl", '\ufeff{"text": "ab"}\n\ufeff{"text": "ab"}\n'),
                               ("a.json", '\ufeff[{"text": "ab"}]'),
@@ -799,7 +799,7 @@ class PrepareData(unittest.TestCase):
                 self.assertEqual({self.trained_text(d) for d in read_pair(self.out + "/train")},
                                  {"[ab<|end|>]"})
 
-    def test_an_encoding_holds_for_every_format_or_is_refused(self):
+    def test_an_encoding_option_applies_to_every_format_or_is_refused(self):
         latin = [self.write("a.jsonl", '{"text": "å"}'.encode("latin-1")),
                  self.write("a.json", '[{"text": "å"}]'.encode("latin-1")),
                  self.write("a.txt", "å".encode("latin-1"))]
@@ -830,7 +830,7 @@ class PrepareData(unittest.TestCase):
 
     POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
 
-    def test_pointers_of_git_lfs_are_named_with_the_line_that_fetches(self):
+    def test_git_lfs_pointers_are_refused_with_the_command_that_downloads_the_file(self):
         good = self.write("a.txt", "ab")
         for name in ("my b.jsonl", "b.parquet", "b.txt", "b.json.gz", "model/config.json",
                      "model/chat_template.jinja", "model/tokenizer.json"):
@@ -844,7 +844,7 @@ class PrepareData(unittest.TestCase):
             os.remove(path)
             write_tokenizer(self.model)
 
-    def test_texts_of_the_model_are_utf_8_without_a_mark(self):
+    def test_a_chat_template_that_is_not_plain_utf_8_is_refused(self):
         good = self.write("a.jsonl", '{"prompt": "p", "completion": "c"}')
         for content, message in ((TEMPLATE.encode("utf-16"),
                                   "is UTF-16, expected UTF-8; convert it to UTF-8"),
@@ -882,7 +882,7 @@ class PrepareData(unittest.TestCase):
                              "only; name the files to train on\n"))
         self.prepare(snap + "/data/test.jsonl", snap + "/README.md")  # named files are read
 
-    def test_shared_memory_that_cannot_be_used_is_named(self):
+    def test_unusable_shared_memory_is_reported(self):
         path = self.write("a.txt", "ab")
         with mock.patch("concurrent.futures.ProcessPoolExecutor",
                         side_effect=OSError(errno.EROFS, "Read-only file system")):
@@ -924,14 +924,14 @@ class PrepareData(unittest.TestCase):
         os.close(writer)
         self.assertEqual(found[1], found[0])
 
-    def test_a_pipe_is_not_read(self):
+    def test_an_input_that_is_a_pipe_is_refused(self):
         pipe = os.path.join(self.folder, "pipe.jsonl")
         os.mkfifo(pipe)
         self.assertEqual(self.refusal(pipe), (4, f"prepare_data: error: {pipe}: is a pipe or a "
                                                  "device, which can be read only once; write it to "
                                                  "a file first\n"))
 
-    def test_a_validation_set_of_before_is_not_trained_on(self):
+    def test_a_validation_set_of_an_earlier_run_is_not_trained_on(self):
         path = self.write("v.jsonl", "".join(f'{{"text": "text {i}"}}\n' for i in range(6)))
         self.prepare(path, "--validation-every", "2")
         code, _, err = self.run_script(path)
@@ -949,7 +949,7 @@ class PrepareData(unittest.TestCase):
         self.assertTrue(err.startswith(f"prepare_data: error: {path}: cannot be read as a "
                                        "tokenizer: "), err)
 
-    def test_a_failing_run_leaves_the_files_of_the_one_before(self):
+    def test_a_run_that_fails_keeps_the_files_of_the_previous_run(self):
         good = self.write("a.txt", "hello")
         self.prepare(good)
         before = {n: pathlib.Path(self.out, n).read_bytes() for n in os.listdir(self.out)}
@@ -958,7 +958,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual({n: pathlib.Path(self.out, n).read_bytes() for n in os.listdir(self.out)},
                          before)
 
-    def test_a_python_without_the_packages_hands_over_to_the_venv(self):
+    def test_a_python_without_the_packages_starts_the_scripts_venv(self):
         """-S hides site-packages; a copy of the repository has the .venv, or has none."""
         root = pathlib.Path(self.folder, "root")
         shutil.copytree(ROOT / "scripts", root / "scripts")
@@ -980,13 +980,13 @@ class PrepareData(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout.split()[:2], done.stderr),
                              (0, ["usage:", f"{script}.py"], ""))
 
-    def test_the_script_does_not_need_torch(self):
+    def test_the_scripts_import_neither_torch_nor_transformers(self):
         code = ("import sys; sys.path.insert(0, sys.argv[1]); import prepare_data, make_model; "
                 "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)")
         self.assertEqual(subprocess.run([sys.executable, "-c", code,
                                          str(ROOT / "scripts")]).returncode, 0)
 
-    def test_progress_tells_share_rate_and_time_left(self):
+    def test_the_progress_line_has_share_rate_and_time_left(self):
         progress = prepare_data.Progress(4_000_000, io.StringIO())
         progress.begin -= 2
         progress.add(1_000_000, 500_000, 3)
@@ -1004,7 +1004,7 @@ class ScriptEnds(unittest.TestCase):
         return subprocess.run([sys.executable, "-S", "-c", start + code],
                               capture_output="stdout" not in options, text=True, **options)
 
-    def test_what_fails_is_one_line_with_its_place_and_what_to_do(self):
+    def test_failures_are_printed_as_one_line_with_the_file_and_a_remedy(self):
         for error, line, code in (
                 ("PermissionError(13, 'Permission denied', '/a/b')",
                  "error: /a/b: Permission denied; see the permissions of the file and of its "
@@ -1035,7 +1035,7 @@ class ScriptEnds(unittest.TestCase):
                             done.stderr)
             self.assertEqual(done.returncode, 5)
 
-    def test_a_script_whose_streams_are_closed_or_full_comes_to_its_end(self):
+    def test_a_script_whose_output_streams_are_closed_or_full_still_ends(self):
         work = ("def work():\n  print('x' * 100000, flush=True)\n  print('y')\n  open('done', "
                 "'w').write('z')\nsys.exit(script_errors.run('name', work))")
         with tempfile.TemporaryDirectory() as folder:

@@ -46,7 +46,7 @@ class Tables(Case):
         pathlib.Path(folder, "dataset_info.json").write_text("{}")
         return folder
 
-    def test_every_kind_of_table_holds_the_same(self):
+    def test_every_kind_of_table_gives_the_same_chats(self):
         pyarrow.parquet.write_table(self.table, self.folder + "/a.parquet")
         pyarrow.parquet.write_table(self.table, self.folder + "/b")  # recognized by its content
         pyarrow.feather.write_feather(self.table, self.folder + "/c.feather")
@@ -64,7 +64,7 @@ class Tables(Case):
                               self.prepare(f"{self.folder}/{name}"))
                 self.assertEqual(self.shown(), [self.EXPECTED] * 600)
 
-    def test_another_encoding_is_refused_with_a_table(self):
+    def test_an_encoding_option_is_refused_for_a_table(self):
         path = self.folder + "/a.parquet"
         pyarrow.parquet.write_table(self.table, path)
         self.assertEqual(self.refusal(path, "--encoding", "latin-1"),
@@ -72,7 +72,7 @@ class Tables(Case):
                          "always UTF-8; prepare it without that option")
         self.prepare(path, "--encoding", "utf-8")
 
-    def test_nulls_that_a_table_fills_in_are_no_arguments(self):
+    def test_nulls_that_a_table_adds_are_not_passed_as_arguments(self):
         calls = [[{"function": {"name": "f", "arguments": {key: 1}}}] for key in "ab"]
         rows = [{"messages": [user("p"), assistant("", tool_calls=c)]} for c in calls]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), self.folder + "/a.parquet")
@@ -84,7 +84,7 @@ class Tables(Case):
         self.assertEqual([s.split("assistant\n")[1] for s in self.shown()],
                          [f'[{{"{key}": 1}}<|im_end|>]\n' for key in "ab"])
 
-    def test_what_is_wrong_is_named_by_row(self):
+    def test_faults_of_a_table_are_reported_with_the_row(self):
         rows = [*self.rows[:300], {"messages": [user("p")], "n": 1}]
         path = self.folder + "/a.parquet"
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)

@@ -195,7 +195,8 @@ TEST_CASE(
   CHECK(fixture.train_executor.trace().instrs == ran);
 }
 
-TEST_CASE("two ranks and one with twice the micro-batches take the same step, to rounding") {
+TEST_CASE(
+    "two ranks, and one rank with twice the micro-batches, take the same step up to rounding") {
   set_kernel_threads(1);
   std::vector<Batch> batches;
   for (uint64_t i = 0; i < 4; ++i) batches.push_back(testing::random_batch({2, 8}, i));

@@ -736,7 +736,7 @@ TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, 
   REQUIRE(taken == given);
 }
 
-TEST_CASE("gpu: numbers are finite only if each of them is") {
+TEST_CASE("gpu: an array is finite only if each of its numbers is") {
   Emulated emulated(11);
   Program program;
   program.instrs.emplace_back().kind = InstrKind::kForward;

@@ -151,7 +151,8 @@ TEST_CASE("waits of compute for copies between tiers do not count as communicati
 }
 
 TEST_CASE(
-    "a failure of compute releases communication, and is thrown when all lanes have stopped") {
+    "a failure of the compute lane releases communication, and is thrown when all lanes have "
+    "stopped") {
   const Program program =
       lanes_program({{kCommunication, {}}, {kCompute, {}}, {kCompute, {0}}, {kCommunication, {2}}});
   std::promise<void> begun, released;
@@ -185,7 +186,7 @@ TEST_CASE(
   REQUIRE(ended == 1);
 }
 
-TEST_CASE("a failure of communication releases compute") {
+TEST_CASE("a failure of a communication lane releases the compute lane") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   std::atomic<int> computed = 0, aborts = 0;
   Lanes lanes(
@@ -200,7 +201,7 @@ TEST_CASE("a failure of communication releases compute") {
   REQUIRE(aborts == 1);
 }
 
-TEST_CASE("the first of two failures is the one that is thrown") {
+TEST_CASE("of two failures of lanes the first one is thrown") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> aborted;
   Lanes lanes(

@@ -219,7 +219,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
   REQUIRE(memory.allocated(Tier::kDevice).total == 3065 * 4096);
 }
 
-TEST_CASE("memory is zero at first, whether peers may see it or not") {
+TEST_CASE("allocated memory is zero at first, whether peers may map it or not") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 10'000, Category::kOptimizer);
@@ -234,7 +234,8 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
     for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.at(program, {id, i, 1})[0] == std::byte{0});
 }
 
-TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a defect") {
+TEST_CASE(
+    "a buffer with different sizes in two programs, or without memory, is reported as a defect") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   memory.allocate(with_buffers(
@@ -248,7 +249,7 @@ TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a
   REQUIRE_THROWS_WITH(memory.at(unknown, {0, 0, 64}), Catch::Contains("no buffer master"));
 }
 
-TEST_CASE("memory that the machine does not have is refused with the amount") {
+TEST_CASE("an allocation of more memory than the machine has is refused with the amount") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   const Program huge = with_buffers(

@@ -528,7 +528,7 @@ const std::vector<SplitLayout> kSplits{
 };
 
 TEST_CASE(
-    "units hold the part of each tensor that a rank uses, and all ranks read their parts from the "
+    "units have the part of each tensor that a rank uses, and all ranks read their parts from the "
     "folder") {
   SingleRank single_rank;
   for (const SplitLayout& split : kSplits) {

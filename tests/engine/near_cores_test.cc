@@ -72,7 +72,8 @@ TEST_CASE("near cores: the cores of the node that a GPU is attached to are found
   REQUIRE(cores_near("0000:1B:00.0", sysfs.root()).empty());
 }
 
-TEST_CASE("near cores: a thread is bound to them, unless it was bound by somebody else") {
+TEST_CASE(
+    "near cores: a thread is bound to the cores near its GPU, unless something else has bound it") {
   const std::vector<int> all = allowed_cores();
   Sysfs sysfs(list_of(all), "1023", std::to_string(all.front()));
   sysfs.attach("0000:1b:00.0", "1");

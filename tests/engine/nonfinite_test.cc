@@ -37,7 +37,7 @@ Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
   return config;
 }
 
-TEST_CASE("numbers are finite only if each of them is") {
+TEST_CASE("an array is finite only if each of its numbers is") {
   HostDevice device;
   std::vector<double> numbers = {1, 1e300, -1e300, 0};
   const TypedSpan span{reinterpret_cast<std::byte*>(numbers.data()), DType::kF64, 4};

@@ -84,7 +84,7 @@ void to_disk(Config& c) {
 }
 
 TEST_CASE(
-    "stages train what one process trains, whatever is split, recomputed, kept or offloaded") {
+    "stages train what one process trains, also with uneven stages, recompute, ZeRO and offload") {
   set_kernel_threads(1);
   const std::vector<Run> runs{
       {"stages alone", {.stages = 4}, k1F1B, 0, true, [](Config&) {}},
@@ -183,7 +183,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "models can be cut between any layers: windows, biases, norms of heads, norms without "
+    "stages may begin at any layer of models with windows, biases, norms of heads or norms without "
     "weights") {
   set_kernel_threads(1);
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> families{

@@ -77,7 +77,7 @@ void overwrite_on_rank(int rank, int here, RankFixture& fixture) {
   if (rank == here) testing::overwrite_weight(fixture, kMatrix, 5, 0.25F);
 }
 
-TEST_CASE("the one rank of three that differs is named, on all ranks") {
+TEST_CASE("if one rank of three has other bits, all ranks name it") {
   const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
                                  " (parameters) after step 2, which must be equal on all: a memory "
                                  "or CPU error there changed them",
@@ -141,7 +141,7 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
                    "ranks 0 and 1 do not hold the same bits of model.norm.weight (parameters)"));
 }
 
-TEST_CASE("nothing is compared if all state is sharded") {
+TEST_CASE("no replicas are compared if all state is sharded") {
   REQUIRE(check_messages(
               testing::config_of_stage(3), {.shards = 2},
               [](int rank, RankFixture& fixture) { overwrite_on_rank(1, rank, fixture); },

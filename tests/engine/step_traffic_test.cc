@@ -30,7 +30,7 @@ TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
   CHECK(record.at("disk_written").at("disk") == 16000);
 }
 
-TEST_CASE("the sum is unknown if one rank does not know its transport") {
+TEST_CASE("the measured traffic is unknown if one rank cannot measure its transport") {
   TrafficSums unseen = of_rank(0);
   unseen.transported.reset();
   TrafficSums all = of_rank(1000);

@@ -80,7 +80,8 @@ ModelConfig model_with(const std::function<void(ModelConfig&)>& change, bool tie
   return model;
 }
 
-TEST_CASE("every family is split correctly, whatever is recomputed, kept or offloaded") {
+TEST_CASE(
+    "tensor ranks train every family like one process, also with recompute, ZeRO and offload") {
   set_kernel_threads(1);
   struct Family {
     const char* name;

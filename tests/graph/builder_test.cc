@@ -106,7 +106,7 @@ TEST_CASE(
         }) == "the input's gradient is made by the layer");
 }
 
-TEST_CASE("a head without gradients has no backward") {
+TEST_CASE("a head without gradients has no backward list") {
   CHECK(refusal([](auto& g, ValueId x) {
           const ValueId labels = g.input(Port::kLabels, DType::kI32, {8}, "labels");
           ops::linear_cross_entropy(g, ops::rms_norm(g, x, g.param("n", {16}), {1e-5}),
@@ -157,7 +157,7 @@ TEST_CASE("a shape without dimensions has one element, one with an empty dimensi
   CHECK(element_count({3, 4, 5}) == 60);
 }
 
-TEST_CASE("ports have names for messages") {
+TEST_CASE("each port has a name that messages show") {
   CHECK(port_name(Port::kNone) == "none");
   CHECK(port_name(Port::kTokens) == "tokens");
   CHECK(port_name(Port::kPositions) == "positions");

@@ -235,7 +235,7 @@ bool ranges_fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) 
 }
 
 TEST_CASE(
-    "parts of attention's scratch are aligned, apart and as large as their documented shapes") {
+    "parts of attention's scratch are aligned, disjoint and as large as their documented shapes") {
   for (const int64_t element : {4, 8}) {
     for (const int64_t tokens : {1, 63, 64, 65, 300}) {
       const int64_t rows = 3, heads = 6, kv = 2, n = rows * tokens;
@@ -264,7 +264,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "parts of the head's scratch are aligned, apart and as large as their documented shapes") {
+    "parts of the head's scratch are aligned, disjoint and as large as their documented shapes") {
   for (const int64_t tokens : {1, 100, 256, 1000}) {
     for (const int64_t chunk : {1, 96, 256}) {
       const CrossEntropyWorkspace w = cross_entropy_workspace(tokens, 17, 133, {true, chunk}, 4);

@@ -194,7 +194,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
+TEST_CASE("a sum over the ranks has a gradient unless it is a sum of row lengths") {
   GraphBuilder g("sums", 8, 8);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");
   ops::all_reduce(g, ops::linear(g, x, g.param("unread", {16, 16})), along_tensor(2));

@@ -63,7 +63,7 @@ Patterns patterns_of(const OpSpec& spec) {
   return {split(spec.shapes.substr(0, arrow), ' '), split(spec.shapes.substr(arrow + 4), ' ')};
 }
 
-TEST_CASE("every kind has an entry, and the parts of an entry agree with each other") {
+TEST_CASE("every kind of operation has an entry, whose fields do not contradict each other") {
   std::set<std::string_view> names;
   for (int i = 0; i < kOpKinds; ++i) {
     const OpSpec& spec = op_spec(static_cast<OpKind>(i));
@@ -95,7 +95,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
   }
 }
 
-TEST_CASE("the kinds with a pair on GPUs are those whose line in the list says so") {
+TEST_CASE("GPUs run pairs of exactly those kinds whose line in kinds.inc says so") {
   std::set<OpKind> listed, entered;
 #define FTRUN_OP(kind, name)
 #define FTRUN_COLLECTIVE(kind, name)

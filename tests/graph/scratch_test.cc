@@ -77,8 +77,7 @@ std::set<ValueId> values_made(const std::vector<Op>& list) {
   return made;
 }
 
-TEST_CASE(
-    "those results of input gradients are deferred that weight gradients read, and no others") {
+TEST_CASE("exactly those results of input gradients are deferred that weight gradients read") {
   size_t found = 0;
   for (const BlockShape& shape : kShapes)
     for (const LayerGraph& g : all_layers(shape)) {
@@ -212,7 +211,7 @@ TEST_CASE("no kernel of a random graph finds an operand overwritten") {
   }
 }
 
-TEST_CASE("the memory of these tests notices overlapping values") {
+TEST_CASE("the memory that these tests simulate notices values that overlap") {
   const LayerGraph g = block({});
   ScratchPlan plan = plan_scratch(g, g.backward);
   int noticed = 0;
@@ -290,7 +289,7 @@ TEST_CASE("an input that is read again is not overwritten; a chain of additions 
   CHECK(plan_scratch(kept, kept.forward).bytes == 2 * 4 * 16 * 4);
 }
 
-TEST_CASE("an empty list needs no scratch") {
+TEST_CASE("an empty list of operations needs no scratch") {
   const LayerGraph g = embedding({}, false);
   CHECK(plan_scratch(g, g.backward).bytes == 0);
 }

@@ -113,7 +113,8 @@ std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches)
 }
 
 TEST_CASE(
-    "the work to place thousands of requests depends on how many are alive at once, not on all",
+    "the work to place thousands of requests grows with those alive at one time, not with all of "
+    "them",
     "[long]") {
   const StorageLayout once = pack_storage(step_requests(80, 1), 64);
   for (const int64_t micro_batches : {4, 64, 256}) {
@@ -137,7 +138,7 @@ TEST_CASE("if no order reaches the bound, few orders are tried for very many req
   CHECK(pack_storage(requests, 64).examined < 120'000'000);
 }
 
-TEST_CASE("requests without bytes or without lifetime get no offset") {
+TEST_CASE("storage requests without bytes or without lifetime get no offset") {
   const StorageRequest requests[] = {{0, 0, 5}, {64, 3, 2}, {}, {64, 1, 1}};
   const StorageLayout layout = pack_storage(requests, 64);
   CHECK(layout.offset == std::vector<int64_t>{-1, -1, -1, 0});
@@ -146,15 +147,15 @@ TEST_CASE("requests without bytes or without lifetime get no offset") {
 }
 
 TEST_CASE(
-    "requests one after another need the size of the largest, requests at the same time that of "
-    "all") {
+    "requests that follow one another need the largest one's size, concurrent ones the sum of "
+    "their sizes") {
   const StorageRequest apart[] = {{100, 0, 1}, {300, 2, 3}, {200, 4, 9}};
   CHECK(pack_storage(apart, 64).bytes == 320);
   const StorageRequest together[] = {{100, 0, 2}, {300, 1, 3}, {200, 2, 9}};
   CHECK(pack_storage(together, 64).bytes == 704);  // 100 on 128, 300 on 320, 200 on 256
 }
 
-TEST_CASE("times include both ends: requests that meet at one time are apart in memory") {
+TEST_CASE("lifetimes include both ends: requests that share one moment do not overlap in memory") {
   const StorageRequest meet[] = {{64, 0, 3}, {64, 3, 5}};
   CHECK(pack_storage(meet, 64).bytes == 128);
 }
@@ -176,7 +177,8 @@ int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<i
 }
 
 TEST_CASE(
-    "requests moved to gaps of another arena overlap nothing there, and make their own smaller") {
+    "requests moved to gaps of another arena overlap nothing there, and make their own arena "
+    "smaller") {
   std::mt19937_64 random(25);
   int filled = 0, reached_enough = 0;
   for (int round = 0; round < 500; ++round) {

@@ -1,5 +1,6 @@
 """Fails if a page names something that the sources do not have: a function in backticks (`name()`),
-a constant or enumerator (`kName`), or a member (`Type::member`).
+a constant or enumerator (`kName`), or a member (`Type::member`). A name with a file beside it,
+`name` (`path/file.h`) or `name` in `path/file.h`, must occur in that file.
 
     names_test.py SOURCE
 """
@@ -16,6 +17,8 @@ CODE = re.compile(r"`([^`\n]+)`")
 FUNCTION = re.compile(r"(\w+)\(\)")
 CONSTANT = re.compile(r"(?<![\w:])k[A-Z]\w*")
 MEMBER = re.compile(r"\b([A-Z]\w*)::(\w+)")
+# A name in backticks with the file beside it.
+NAME_AND_FILE = re.compile(r"`(?:\w+ )?([A-Za-z_][\w:.]*)(?:\(\))?`\s+(?:\(|in )`([\w./-]+\.\w+)`")
 # Names with a word for which the reader puts another one: add_NAME().
 PLACEHOLDER = re.compile(r"(?:^|_)[A-Z]{2,}(?:_|$)")
 # The guide's example of how constants are named.
@@ -88,8 +91,31 @@ class Names:
         return re.search(rf"\b{name}::{member}\b", self.cpp) is not None
 
 
+def words_of_file(path):
+    """Returns the words of a source, without comments if it is of C++."""
+    text = path.read_text()
+    return set(WORD.findall(without_comments(text) if path.suffix in SUFFIXES else text))
+
+
+def faults_of_files(root, texts):
+    """Yields the names that do not occur in the file that a page writes beside them."""
+    files = {}
+    for top in ("lib", "apps", "tests", "scripts"):
+        for path in sorted((root / top).rglob("*.*")):
+            files.setdefault(path.name, []).append(path)
+    for page, text in texts.items():
+        for name, place in NAME_AND_FILE.findall(text):
+            words = set(re.split(r"::|\.", name))
+            found = [path for path in files.get(pathlib.PurePath(place).name, [])
+                     if f"/{path.relative_to(root)}".endswith(f"/{place}")]
+            if found and not any(words <= words_of_file(path) for path in found):
+                yield f"{page.relative_to(root)}: `{name}`: does not occur in {place}"
+
+
 def faults(root):
-    texts = {page: CODE.findall(FENCE.sub("", page.read_text())) for page in pages(root)}
+    plain = {page: FENCE.sub("", page.read_text()) for page in pages(root)}
+    yield from faults_of_files(root, plain)
+    texts = {page: CODE.findall(text) for page, text in plain.items()}
     names = Names(root)
     names.read_types({name for codes in texts.values() for code in codes
                       for name, _ in MEMBER.findall(code)})
@@ -125,9 +151,14 @@ def self_check(folder):
         "`made()` `unmade()` `kOne` `kTwo` `Named::made()` `Named::Kind` `Named::inherited` "
         "`Named::outer` `Far::away` `add_NAME()` `outer(named)`\n```\n`gone()`\n```\n")
     (folder / "docs" / "page.md").write_text("`x.outer()` and `Base::made`\n")
+    (folder / "docs" / "places.md").write_text(
+        "`made()` (`lib/a.h`), `int made`\n(`a.h`), `Named::made` in `a.h`, `kOne` (`b.h`), "
+        "`outer()` (`lib/a.h`), `away()` (`lib/b.h`)\n")
+    (folder / "lib" / "b.h").write_text("int away();  // kOne\n")
     (folder / "CONTRIBUTING.md").write_text("`kConstant`\n")
     found = list(faults(folder))
-    assert found == ["docs/page.md: `Base::made`: no source has a member made of Base",
+    assert found == ["docs/places.md: `kOne`: does not occur in b.h",
+                     "docs/page.md: `Base::made`: no source has a member made of Base",
                      "lib/README.md: `unmade()`: no source has a function unmade()",
                      "lib/README.md: `kTwo`: no source has kTwo",
                      "lib/README.md: `Named::outer`: no source has a member outer of Named"], found

@@ -75,7 +75,9 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
   }
 }
 
-TEST_CASE("a pinned library multiplies on every CPU, and bf16 where it can") {
+TEST_CASE(
+    "a matrix library that the config names is used on every CPU, for bf16 where it can multiply "
+    "it") {
   const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
   const CpuTraits intel = cpu_of("GenuineIntel", Isa::kAmx, true, true);
   REQUIRE(matmul_rule(zen5, kAll, kMkl) == MatmulRule{kMkl, {}});

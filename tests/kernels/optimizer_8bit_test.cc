@@ -160,7 +160,7 @@ TEST_CASE("a step on codes leaves the encoded results of the same step on decode
   });
 }
 
-TEST_CASE("every share of a block's scale gets the nearest code") {
+TEST_CASE("values near the middle between two 8-bit codes get the nearest code") {
   const OptimizerConfig config = optimizer_8bit();
   // A step with beta1 = 0 and a learning rate of 0 stores the gradients as they are; the gradient
   // of 1 makes the scale 1.
@@ -227,7 +227,8 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("steps on codes are the same bits for any number of threads and any cut between blocks") {
+TEST_CASE(
+    "steps on codes have the same bits for any number of threads and any division at blocks") {
   const OptimizerConfig config = optimizer_8bit(0.1);
   constexpr size_t kCount = 300'000, kCut = 512 * 256;
   const int threads = kernel_threads();

@@ -148,7 +148,7 @@ Results all_results(DType dtype, int threads) {
   return results;
 }
 
-TEST_CASE("results have the same bits for 1, 2 and 3 threads") {
+TEST_CASE("results of CPU kernels have the same bits for 1, 2 and 3 threads") {
   for_each_library_and_dtype([](DType dtype) {
     CAPTURE(dtype_name(dtype));
     const Results one = all_results(dtype, 1);

@@ -474,7 +474,9 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
                   "1.190238\n") != std::string::npos);
 }
 
-TEST_CASE("rows beyond the model's positions are refused with a scaling that allows them") {
+TEST_CASE(
+    "the message about sequences longer than the model's positions suggests a rope scaling that "
+    "reaches them") {
   CHECK(reached_positions(config("smollm2_135m.v4")) == 8192);
   CHECK(scaling_for(config("smollm2_135m.v4"), 20000) ==
         "yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2.45, "

@@ -92,7 +92,7 @@ TEST_CASE("layer norms of query and key heads are named in files as in transform
   CHECK(cohere.at(attention + "k_norm.weight") == Dims{of_cohere.kv_heads, of_cohere.head_size});
 }
 
-TEST_CASE("operations of a token follow the two published formulas") {
+TEST_CASE("the number of operations per token follows the two published formulas") {
   // Llama 3 8B at 8192 tokens: 57.9 and 51.5 GFLOP per token.
   ModelConfig c = config("llama3.v5");
   c.hidden = 4096;
@@ -281,7 +281,7 @@ TEST_CASE("one table has the angles of all rotations, each with its attention fa
   CHECK(angles[1].frequency != angles[129].frequency);
 }
 
-TEST_CASE("the longest row that a run can have chooses longrope's factors for all its graphs") {
+TEST_CASE("longrope's factors of all graphs follow from the longest sequence that a run can have") {
   const std::vector<RopeAngle> fitting = angles_of("phi4_mini.v4", {1, 4096});
   const std::vector<RopeAngle> beyond = angles_of("phi4_mini.v4", {1, 4097});
   REQUIRE(fitting.size() == 48);

@@ -63,7 +63,7 @@ size_t weight_gradients(const LayerGraph& graph) {
 constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4",
                                          "qwen3.v4"};
 
-TEST_CASE("if nothing is frozen the lists of operations stay as they are") {
+TEST_CASE("if nothing is frozen the lists of operations do not change") {
   for (const char* name : kFrozenModels) {
     const ModelDescription model = model_of(name);
     CHECK(text_of(freeze(model, [](const TensorInfo&) { return true; })) == text_of(model));
@@ -217,7 +217,7 @@ TEST_CASE("freezing one matrix removes only its own gradient, in the layers that
   CHECK(frozen.layers[1].graph != frozen.layers[2].graph);
 }
 
-TEST_CASE("half a matrix cannot be frozen") {
+TEST_CASE("freezing only some of the tensors that form one matrix is refused") {
   CHECK_THROWS_WITH(freeze(model_of("qwen2.v4"),
                            [](const TensorInfo& tensor) {
                              return tensor.name.find("k_proj.weight") == std::string::npos;

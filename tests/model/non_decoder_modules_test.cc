@@ -28,7 +28,8 @@ std::vector<NonDecoderTarget> choices(const LoraOptions& options) {
   return find_non_decoder_targets(options, folder());
 }
 
-TEST_CASE("an entry names modules of other parts by the end of their paths") {
+TEST_CASE(
+    "an entry of target_modules names modules outside the decoder by the end of their paths") {
   using Choices = std::vector<NonDecoderTarget>;
   CHECK(choices({.target_modules = {"q_proj", "down_proj", "proj"}}) ==
         Choices{{"q_proj", "vision_tower", 2, kFirst}});

@@ -55,7 +55,7 @@ std::string local_text(const ModelDescription& model, const std::string& name) {
   return cat(text, " x", t.copies, t.partial_gradient ? " partial" : "");
 }
 
-TEST_CASE("degree 1 is the model without a split, whether tokens are divided or not") {
+TEST_CASE("tensor degree 1 gives the model without a split, with sequence parallelism or without") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen3.v4", "mistral_window.v4"})
     for (const Mode mode : {Mode::kTrain, Mode::kEvaluate, Mode::kLogits}) {
       INFO(name);
@@ -201,8 +201,8 @@ TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
 }
 
 TEST_CASE(
-    "hidden states are a block of the tokens with sequence parallelism; the loader's values are "
-    "whole") {
+    "with sequence parallelism a rank's hidden states are a block of the tokens, and the loader's "
+    "values are of all tokens") {
   for (const bool sequence : {true, false}) {
     const ModelDescription model = split_model(small("qwen3.v4"), {4, 3, sequence});
     CHECK(model.split == TensorSplit{4, 3, sequence});

@@ -191,7 +191,8 @@ TEST_CASE("a row of zeros stays zero, and a NaN of the statistics reaches the re
   });
 }
 
-TEST_CASE("kept and dropped elements add up to the input, also in place") {
+TEST_CASE(
+    "the elements that dropout keeps and those that it drops add up to the input, also in place") {
   for_each_dtype([](DType dtype) {
     for (const int64_t width : {1, 13, 600, 4200}) {
       CAPTURE(dtype_name(dtype), width);

@@ -46,7 +46,7 @@ TEST_CASE("the number of a shard must be less than the number of shards") {
   CHECK_THROWS_AS(shard_range(unit_of(kUnitBlock), 3, 3), Error);
 }
 
-TEST_CASE("slices are cut at the ends of a range") {
+TEST_CASE("the slices of a range are those of the unit, shortened at both ends of the range") {
   const Unit unit = unit_of(4096, {{7, 0, 100, 0}, {8, 50, 30, 112}, {9, 0, 1000, 142}});
   CHECK(slices_in(unit, 0, 4096) == unit.slices);
   CHECK(slices_in(unit, 90, 120) == std::vector<Slice>{{7, 90, 10, 90}, {8, 50, 8, 112}});

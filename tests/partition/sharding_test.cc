@@ -62,7 +62,7 @@ TEST_CASE("a fused parameter counts as small if all of its tensors are small") {
   CHECK(std::count(names.begin(), names.end(), "model.layers.0.self_attn.k_proj.weight") == 1);
 }
 
-TEST_CASE("with one rank, or without sharding, no unit is cut") {
+TEST_CASE("with one rank, or without sharding, no unit is divided") {
   const Partition partition = build_units(tiny_llama(false));
   for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
@@ -75,7 +75,8 @@ TEST_CASE("with one rank, or without sharding, no unit is cut") {
   }
 }
 
-TEST_CASE("two ranks hold three and two of a unit's five blocks, and whole copies have six") {
+TEST_CASE(
+    "two ranks hold three and two of a unit's five blocks, and a gathered copy is padded to six") {
   const Partition partition = build_units(tiny_llama(false));
   const Sharding first(partition, {2, 0}, true);
   const Sharding second(partition, {2, 1}, true);
@@ -91,7 +92,9 @@ TEST_CASE("two ranks hold three and two of a unit's five blocks, and whole copie
   CHECK(second.whole(3) == 2 * kUnitBlock);
 }
 
-TEST_CASE("all ranks' parts of a cut unit cover it once, and each rank has all of an uncut unit") {
+TEST_CASE(
+    "the ranks' shards of a unit cover it once, and each rank has all of a unit that is not "
+    "sharded") {
   std::mt19937_64 random(77);
   for (int round = 0; round < 60; ++round) {
     const ModelDescription model = random_model(random);

@@ -55,7 +55,9 @@ void all_cuts(int64_t blocks, int chunks, Counts& begun,
   }
 }
 
-TEST_CASE("no other cut has a lighter heaviest chunk, or the same one and more even chunks") {
+TEST_CASE(
+    "no other division of the layers has a cheaper most expensive chunk, or chunks that are more "
+    "even") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {
     const auto blocks = static_cast<int64_t>(1 + random() % 10);
@@ -89,7 +91,7 @@ TEST_CASE("equal blocks are shared out equally, fewer in the first chunks") {
   CHECK_THROWS(equal(3, 4, 0, 0));
 }
 
-TEST_CASE("the cut of a large model covers all of its layers") {
+TEST_CASE("the chunks of a large model have all of its layers") {
   std::vector<double> weights(132, 1e15);
   weights.back() = 1.2e15;
   const Counts counts = balanced_blocks(weights, 64);
@@ -102,13 +104,13 @@ TEST_CASE("the cut of a large model covers all of its layers") {
         }()));
 }
 
-TEST_CASE("many layers are cut as evenly as few layers") {
+TEST_CASE("many layers are divided as evenly as few layers") {
   const Counts counts = balanced_blocks(std::vector<double>(5002, 3.0), 10);
   CHECK(*std::max_element(counts.begin(), counts.end()) == 501);
   CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 5000);
 }
 
-TEST_CASE("embedding and head come on top of the blocks of the first and last chunk") {
+TEST_CASE("embedding and head are added to the blocks of the first and last chunk") {
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kLoop, {1, 3, 2, 2});
   CHECK(layout.layers(0, 10) == LayerRange{0, 2});
   CHECK(layout.layers(1, 10) == LayerRange{2, 5});
@@ -166,7 +168,7 @@ TEST_CASE("a head that costs almost as much as a block takes the place of a bloc
   CHECK(blocks_of(model, balance_stages(model, 2, 1, ChunkPlacement::kLoop)) == Counts{8, 7});
 }
 
-TEST_CASE("blocks whose backward runs forward again weigh more") {
+TEST_CASE("blocks that recompute their forward in backward count as more expensive") {
   // Blocks 0, 7 and 14 of 15 recompute.
   RecomputeOptions recompute;
   recompute.policy.level = RecomputeLevel::kFull;

@@ -37,7 +37,7 @@ TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exac
   }
 }
 
-TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
+TEST_CASE("a bucket has as many complete units as fit, and at least one") {
   std::mt19937_64 random(62);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =

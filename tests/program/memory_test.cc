@@ -51,7 +51,9 @@ std::string shared_too_early(const Program& program) {
   return "";
 }
 
-TEST_CASE("buffers share bytes of the arena only when one is done with before the other starts") {
+TEST_CASE(
+    "buffers share bytes of the arena only if the last use of one precedes the first use of the "
+    "other") {
   std::mt19937_64 random(81);
   for (int round = 0; round < 30; ++round) {
     const PartitionedModel built =

@@ -108,12 +108,14 @@ TEST_CASE("a smaller micro-batch is not advised where elasticity chooses it") {
   REQUIRE(contains_change(advice({}), "train_micro_batch_size_per_gpu: 2"));
 }
 
-TEST_CASE("bf16 is advised where it can run, and masters in bf16 stay with what they need") {
+TEST_CASE("bf16 is advised unless the config sets a dtype of parameters") {
   REQUIRE(contains_change(advice({kStage + "1"}), "bf16.enabled: true"));
   REQUIRE_FALSE(contains_change(advice({"data_types.param_dtype=fp32"}), "bf16.enabled"));
 }
 
-TEST_CASE("offloading uses the disk that the config names, and no second one") {
+TEST_CASE(
+    "offloading to disk is advised only on the folder that the config names, and on no second "
+    "one") {
   const auto on_disk = [](const std::string& parameters, const std::string& optimizer) {
     return advice(
         {kStage + "3",

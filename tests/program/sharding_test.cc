@@ -228,7 +228,9 @@ TEST_CASE("ranks that share rows divide the state like ranks that read different
     }
 }
 
-TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
+TEST_CASE(
+    "in each copy of the model one rank writes each slot of the gradient norm, and every element "
+    "counts once") {
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const auto& [step_case, steps] = built_step_case(round);
     INFO(step_case.text());
@@ -541,7 +543,7 @@ int64_t device_peak(const Program& program, Category category) {
   return memory_plan({&program}).at(Tier::kDevice).bytes_of(category);
 }
 
-TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at a time") {
+TEST_CASE("unsharded gradients of ZeRO-2 live until their reduction, two buckets at a time") {
   const auto buckets = [](int64_t layers, int64_t bucket) {
     StepOptions options{.micro_batches = 2, .bucket_elements = bucket};
     options.state.zero_stage = 2;

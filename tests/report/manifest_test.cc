@@ -285,7 +285,8 @@ TEST_CASE("a manifest is updated in place by any thread, and is complete at ever
   REQUIRE(posix_files().list(folder.path()) == JsonList{"run.json"});
 }
 
-TEST_CASE("equal runs do not differ, whatever steps they have reached") {
+TEST_CASE(
+    "manifests of two starts of a run match, though time, machine, counters and exit code differ") {
   RunManifest now = example();
   now.started = "2001-01-01T00:00:00Z";
   now.exit_code = 1;

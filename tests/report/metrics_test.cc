@@ -207,7 +207,7 @@ TEST_CASE("a file with nothing to remove is not replaced") {
   REQUIRE(before.st_ino == after.st_ino);
 }
 
-TEST_CASE("a full disk gets a whole record or nothing") {
+TEST_CASE("a record that the disk has no room for is not written in part") {
   const TemporaryFolder folder;
   AppendFile file(folder / "records");
   file.append("whole\n");

@@ -60,7 +60,7 @@ TEST_CASE("the live line is never longer than its longest bar") {
       "step 12/60 [######------------------------] 20%  loss 1.7500  1024 tokens/s  4m 05s left");
 }
 
-TEST_CASE("a narrow terminal drops the parts that matter least") {
+TEST_CASE("the live line on a narrow terminal omits its least important parts") {
   ProgressState state = example_state();
   state.metrics.evaluations = {{.set = "validation", .loss = 2}};
   const auto at = [&](int width) { return live_progress_text(state, {.width = width}); };
@@ -97,12 +97,12 @@ TEST_CASE("colors and blocks change how the line looks, not how long it is") {
           "step 12/60 [\x1b[32m██\x1b[0m░░░░░░░░] 20%  \x1b[31mloss nan\x1b[0m  1024 tokens/s");
 }
 
-TEST_CASE("without a known end there is no bar") {
+TEST_CASE("a live line without a known last step has no bar") {
   REQUIRE(live_progress_text({.metrics = example_step(5)}, {.width = 80}) ==
           "step 5  loss 2.6250  1024 tokens/s");
 }
 
-TEST_CASE("a plain line has all values") {
+TEST_CASE("a line on a pipe has all values") {
   ProgressState state = example_state();
   REQUIRE(plain_progress_text(state) ==
           "step 12/60  loss 1.7500  grad_norm 1.2500  lr 1e-05  1024 tokens/s  2.00 s/step  "
@@ -146,7 +146,7 @@ TEST_CASE("a pipe gets every Nth step, and the first, the last and all remarkabl
   REQUIRE(plain_steps(0, 24, {all[0], all[1]}) == std::vector<int64_t>{3, 4});
 }
 
-TEST_CASE("time left forgets the first step, which warms up") {
+TEST_CASE("the time left is estimated without the first step, which is slower than others") {
   std::ostringstream out;
   ProgressLine progress(out, {.every = 1}, 4);
   const double seconds[] = {100, 1, 3, 2};
@@ -182,7 +182,7 @@ TEST_CASE("a terminal gets one line that is redrawn, but not too often") {
           "\r\x1b[Kstep 4/4  loss 2.7500  1024 tokens/s\n");
 }
 
-TEST_CASE("a validation stays on the terminal") {
+TEST_CASE("the line of a validation stays on the terminal") {
   std::ostringstream out;
   ProgressLine progress(out, {.live = true, .width = [] { return 30; }}, 0);
   StepMetrics m;
@@ -197,7 +197,7 @@ TEST_CASE("a validation stays on the terminal") {
           "3.5000\ndone\n");
 }
 
-TEST_CASE("a pipe is not a terminal") {
+TEST_CASE("a pipe is not treated as a terminal") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const ProgressOptions options = progress_options_for(ends[1], 5);

@@ -105,7 +105,7 @@ TEST_CASE("the message about a holder on another machine does not suggest a kill
           "wait for that run or stop it (kill 4242 on elsewhere), or choose another output_dir");
 }
 
-TEST_CASE("a holder that has not written its name yet is still a holder") {
+TEST_CASE("a run that has the lock but has not written its name yet keeps the folder in use") {
   const TemporaryFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
@@ -319,7 +319,7 @@ TEST_CASE("a folder that another run has created again no longer belongs to this
       Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 
-TEST_CASE("the lock moves with its object") {
+TEST_CASE("a moved RunFolder keeps its lock until the new object is destroyed") {
   const TemporaryFolder base;
   RunFolder first(base / "a", RunStart::kFresh);
   {

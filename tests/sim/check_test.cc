@@ -42,7 +42,7 @@ Faults faults_with_rank1(const Program& rank1) {
   return check_programs(ranks);
 }
 
-TEST_CASE("a good program has no faults, alone or on many ranks") {
+TEST_CASE("the checker finds no fault in correct programs of one rank or of many ranks") {
   const Program program = good_program();
   REQUIRE(program.instrs.size() == 28);
   CHECK(check(program).empty());
@@ -82,7 +82,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
                "same bytes"});
 }
 
-TEST_CASE("the checker notices whichever wait is dropped") {
+TEST_CASE("the checker notices the absence of any single wait") {
   for (const bool overlap : {true, false}) {
     const Program program =
         build(small_config(2, true))
@@ -175,7 +175,7 @@ TEST_CASE("a layer that runs before the one it reads from is noticed") {
                    "they are written") == 1);
 }
 
-TEST_CASE("ranges stay inside their buffers") {
+TEST_CASE("a range that exceeds its buffer is reported") {
   CHECK(check(changed_program([](Program& p) { p.instrs[22].reads[0].bytes += 4; })) ==
         Faults{"instruction 22 (gradient_norm) touches bytes 32768+16388 of gradients.2, which has "
                "49152"});
@@ -193,7 +193,7 @@ TEST_CASE("a range whose end overflows counts as outside its buffer") {
                           " of norm, which has 96")});
 }
 
-TEST_CASE("ranges name buffers that exist") {
+TEST_CASE("a range of a buffer that does not exist is reported") {
   CHECK(check(changed_program([](Program& p) { p.instrs[24].reads[0].buffer = 37; })) ==
         Faults{"instruction 24 (decide) touches buffer 37, but there are 37"});
   CHECK(check(changed_program([](Program& p) {
@@ -201,7 +201,7 @@ TEST_CASE("ranges name buffers that exist") {
         })) == Faults{"instruction 24 (decide) touches buffer -1, but there are 37"});
 }
 
-TEST_CASE("a collective writes one range for each range that it reads") {
+TEST_CASE("a collective that does not write one range for each range it reads is reported") {
   CHECK(check(changed_program([](Program& p) { p.instrs[17].writes.clear(); })) ==
         Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 0"});
   CHECK(check(changed_program([](Program& p) {
@@ -249,7 +249,7 @@ TEST_CASE("a gather writes, and a reduce-scatter reads, as much as its group's p
             "are 32768"));
 }
 
-TEST_CASE("a part that is inside its own whole must be at this rank's place") {
+TEST_CASE("a reduce-scatter in place that writes another rank's block is reported") {
   const size_t scatter = all_of(sharded_program(), InstrKind::kReduceScatter).at(0);
   CHECK(faults_of_sharded([&](Program& p) { p.instrs[scatter].writes[0].offset = 0; }).at(0) ==
         cat("instruction ", scatter,
@@ -543,7 +543,7 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
                "29 (all_reduce) with 72 bytes of loss as F64 over data+tensor@0"});
 }
 
-TEST_CASE("a rank is a member of the groups that it runs over") {
+TEST_CASE("an instruction over a group without this rank is reported") {
   const std::vector<StepProgram> steps = steps_of_two_axes();
   const RankProgram ranks[] = {{2, &steps[0].program}};
   CHECK(check_programs(ranks) ==
@@ -569,7 +569,7 @@ TEST_CASE("an instruction runs over a group that exists, on that group's lane") 
         "0 mb 0) with 128 bytes of hidden.0.0 as F32 over data@1");
 }
 
-TEST_CASE("the operations of a list run in order, each of them once") {
+TEST_CASE("operations of a list that run out of order, twice or never are reported") {
   const Program program = steps_of_two_axes()[1].program;
   const size_t run = nth_run(program, InstrKind::kForward, 1, 1);
   const size_t share = next_of_list(program, run);
@@ -608,7 +608,7 @@ TEST_CASE("the operations of a list run in order, each of them once") {
       "instruction 7 (forward layer 1 mb 0) on rank 1 runs graph 0, but that of the layer is 1");
 }
 
-TEST_CASE("lists of one graph end at the same operation on all ranks") {
+TEST_CASE("lists of one graph that end at different operations on two ranks are reported") {
   const Program program = steps_of_two_axes()[1].program;
   size_t last = 0;
   for (const size_t i : all_of(program, InstrKind::kBackward))

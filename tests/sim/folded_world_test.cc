@@ -43,7 +43,7 @@ std::vector<int32_t> numbers_up_to(size_t count) {
   return numbers;
 }
 
-TEST_CASE("one replica of a pipeline stands for all of them") {
+TEST_CASE("equal replicas of a pipeline are folded into one") {
   // Three replicas have stages 0 and 1 each. Groups 0 and 1 connect the ranks of a stage; groups 2
   // to 4 connect the stages of a replica.
   const World world =

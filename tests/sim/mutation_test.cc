@@ -999,7 +999,7 @@ size_t common_ranks(const Program& program, GroupId a, GroupId b) {
                                            [&](int rank) { return ranks.index_of(rank) >= 0; }));
 }
 
-TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for anybody",
+TEST_CASE("each swap of two groups' collectives is noticed, or leaves no rank waiting for another",
           "[long]") {
   size_t refused = 0;
   size_t otherwise = 0;

@@ -267,9 +267,7 @@ TEST_CASE("each broken transfer between stages is refused with its position, or 
   CHECK(verdicts.harmless > 0);
 }
 
-TEST_CASE(
-    "a sum of the loss or of a tied gradient that is moved is refused, or nobody waits for "
-    "it") {
+TEST_CASE("a moved sum of the loss or of a tied gradient is refused, or no rank waits for it") {
   size_t refused = 0;
   size_t harmless = 0;
   for (const MutatedCase& c : three_axes()) {

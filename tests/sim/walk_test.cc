@@ -203,7 +203,7 @@ TEST_CASE("the last ready instruction takes the place of a done one, and new one
   CHECK(ready() == expected);
 }
 
-TEST_CASE("the members of a lane head stay known when others are done") {
+TEST_CASE("the members of a lane head can still be read after another instruction has ended") {
   const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
   const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}, {1, &program}};

@@ -43,8 +43,8 @@ double largest_error(const testing::OperationCase& c) {
 }
 
 TEST_CASE(
-    "cuda: cuDNN's attention and gradients are the CPU's, with grouped heads, windows and several "
-    "rows") {
+    "cuda: cuDNN's attention and gradients agree with the CPU, with grouped heads, windows and "
+    "several rows") {
   WithCudnn gpu;
   REQUIRE_THAT(gpu->library_use().chosen, Catch::StartsWith("cudnn 9."));
   for (const auto& [attrs, rows] :
@@ -84,8 +84,8 @@ const std::vector<DocumentCase> kDocuments{
 };
 
 TEST_CASE(
-    "cuda: cuDNN's attention of documents is the CPU's, with single tokens, windows and more "
-    "documents than places") {
+    "cuda: cuDNN's attention of documents agrees with the CPU, with single tokens, windows and "
+    "more documents than slots") {
   WithCudnn gpu(true);
   for (const DocumentCase& c : kDocuments) {
     const testing::AttentionCases cases =
@@ -99,7 +99,8 @@ TEST_CASE(
     REQUIRE_THAT(gpu->library_use().in_use, Catch::StartsWith("cudnn 9."));
 }
 
-TEST_CASE("cuda: starts that are not those of documents are left to our kernels") {
+TEST_CASE(
+    "cuda: attention whose starts are not those of documents is computed by ftrun's kernels") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs{2, 1, 8, 24, 0.3, 0};
   testing::AttentionCases cases = testing::attention_of_documents(attrs, 1, {12});

@@ -398,7 +398,8 @@ TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
   }
 }
 
-TEST_CASE("cuda: updates of state in 16 bits have the same bits however they are cut") {
+TEST_CASE(
+    "cuda: updates of state in 16 bits have the same bits however their elements are divided") {
   const StepScalars s = scalars_of_powers();
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   const RoundedStep c = kRoundedSteps[2];

@@ -65,7 +65,7 @@ double largest_error(const testing::OperationCase& c) {
   return worst;
 }
 
-TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
+TEST_CASE("cudnn: ftrun's kernels compute what cuDNN does not support") {
   constexpr int64_t kMemory = int64_t{80} << 30;
   const DeviceInfo hopper{.compute_major = 9, .memory_bytes = kMemory},
       ampere{.compute_major = 8, .memory_bytes = kMemory},
