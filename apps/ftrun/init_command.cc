@@ -128,8 +128,8 @@ Machine assumed_cpu_machine() {
     rates.ranks = ranks;
     rates.threads = machine.devices / ranks;
     rates.memory_bandwidth = kMemoryBandwidth / ranks;
-    rates.matmul_flops = {{DType::kF32, kFlopsPerCore * rates.threads},
-                          {DType::kBF16, kFlopsPerCore * rates.threads}};
+    rates.matmul_flop_rates = {{DType::kF32, kFlopsPerCore * rates.threads},
+                               {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
   machine.node_link = {kLatency, kBandwidth};

@@ -123,7 +123,7 @@ std::string assumption_text(const Config& config) {
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
                        const RequestedMachine& requested, const ClassPlans& class_plans) {
   if (options.html.empty()) return nullptr;
-  return [&](const StepRecord& record, const std::string& time) {
+  return [&](const StepTimeline& timeline, const std::string& time) {
     PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
                                     options.nodes, first_line(time));
     if (!has_readable_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
@@ -132,7 +132,7 @@ PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
       page.warnings.push_back(crossing);
     page.device_memory = options.device_memory;
     page.host_memory = options.host_memory;
-    write_plan_page(options.html, std::move(page), loaded.config, class_plans, record);
+    write_plan_page(options.html, std::move(page), loaded.config, class_plans, timeline);
     std::cout << "wrote " << terminal_text(options.html) << '\n';
   };
 }

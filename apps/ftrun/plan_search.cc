@@ -175,9 +175,9 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   const Config config = std::get<Config>(try_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans class_plans(config, task.model, 0, own);
-  StepRecord record;
+  StepTimeline timeline;
   const StepTime time =
-      predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &record);
+      predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &timeline);
   PlanPage page =
       begin_plan_page(config, class_plans, options.source, requested, task.nodes,
                       cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
@@ -187,7 +187,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   page.host_memory = host_budget(task, ranks);
   page.search = search;
   page.search["lines"] = split(counts_text(task, result), '\n');
-  write_plan_page(options.html, std::move(page), config, class_plans, record);
+  write_plan_page(options.html, std::move(page), config, class_plans, timeline);
   std::cout << "wrote " << terminal_text(options.html) << '\n';
 }
 

@@ -29,10 +29,11 @@ std::string first_two_lines(const std::string& text) {
 
 /// Returns a text about the longest of the waits in a step: "; waits for collectives take 41 %".
 std::string waits_text(const StepTime& time) {
-  const std::pair<const char*, double> waits[] = {{"collectives", time.idle_by_lane.collectives()},
-                                                  {"other stages", time.idle_by_lane.stages},
-                                                  {"copies", time.idle_by_lane.copies},
-                                                  {"the disk", time.idle_by_lane.disk}};
+  const std::pair<const char*, double> waits[] = {
+      {"collectives", time.idle_by_lane.collective_seconds()},
+      {"other stages", time.idle_by_lane.stage_seconds},
+      {"copies", time.idle_by_lane.copy_seconds},
+      {"the disk", time.idle_by_lane.disk_seconds}};
   const auto* longest =
       std::max_element(std::begin(waits), std::end(waits),
                        [](const auto& a, const auto& b) { return a.second < b.second; });

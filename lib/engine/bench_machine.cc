@@ -346,7 +346,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.matmul_flops[dtype] = fastest_matmul_rate(sampled);
+    rates.matmul_flop_rates[dtype] = fastest_matmul_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;
@@ -482,8 +482,9 @@ std::string measure_collectives_as(int rank, int ranks, int cores, int port, int
   const auto [config, batch] = sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
-  Machine machine{.name = "measured",
-                  .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flops = {{DType::kF32, 1e9}}}}};
+  Machine machine{
+      .name = "measured",
+      .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flop_rates = {{DType::kF32, 1e9}}}}};
   machine.collectives = measure_collectives({.rank = rank,
                                              .ranks = ranks,
                                              .port = port,

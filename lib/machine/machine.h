@@ -38,7 +38,7 @@ struct Rates {
   double memory_bandwidth = 0;
   /// Floating-point operations per second of a large matrix multiplication, by the dtype of
   /// activations.
-  std::map<DType, double> matmul_flops;
+  std::map<DType, double> matmul_flop_rates;
   /// The factor by which a kind of work ("linear fp32", "update", "copy") is slower than these
   /// rates, as a function of the seconds that it would take at the rates.
   std::map<std::string, Curve> slowdowns;

@@ -152,10 +152,10 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
       section.problem(entry->at,
                       cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
     else
-      rates.matmul_flops[*dtype] =
+      rates.matmul_flop_rates[*dtype] =
           section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
-  if (rates.matmul_flops.empty()) section.problem(node.at, "rates.products is missing", "");
+  if (rates.matmul_flop_rates.empty()) section.problem(node.at, "rates.products is missing", "");
   rates.default_slowdown = section.factor("otherwise", 1);
   for (const ConfigEntry* entry : section.entries("slowdown")) {
     const Curve curve =
@@ -283,7 +283,7 @@ std::string curve_text(const Curve& curve, QuantityUnit unit,
 
 std::string rates_text(const Rates& rates) {
   std::vector<std::string> matmul_rates;
-  for (const auto& [dtype, rate] : rates.matmul_flops)
+  for (const auto& [dtype, rate] : rates.matmul_flop_rates)
     matmul_rates.push_back(
         cat(precision_name(dtype), ": ", quantity_text(rate, QuantityUnit::kFlopRate)));
   std::string text =

@@ -43,7 +43,7 @@ Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
   changed.slowdowns.clear();
   changed.default_slowdown = 1 / stack.memory;
   for (int k = 0; k < kOpKinds; ++k)
-    for (const auto& [dtype, rate] : rates.matmul_flops) {
+    for (const auto& [dtype, rate] : rates.matmul_flop_rates) {
       double SoftwareStack::*const share = share_of(static_cast<OpKind>(k));
       if (share == nullptr) continue;
       const std::string_view kind = op_name(static_cast<OpKind>(k));

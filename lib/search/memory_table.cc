@@ -157,7 +157,7 @@ void add_time(const MemoryTableModel& model, const Config& config, const StepPla
   const int64_t nodes = nodes_for(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;
-  row.communication_wait_share = time.collective_wait / time.seconds;
+  row.communication_wait_share = time.collective_wait_seconds / time.seconds;
 }
 
 }  // namespace

@@ -52,10 +52,10 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
       static_cast<double>(config.train_batch_size * config.data.sequence_length) / time.seconds;
   // MFU is not computed for adapters: the formulas count the gradients of all weights, and training
   // an adapter computes only a few of them.
-  if (config.adapter.type == AdapterType::kNone && time.matmul_flops > 0) {
+  if (config.adapter.type == AdapterType::kNone && time.matmul_flop_rate > 0) {
     const TrainingFlops flops = training_flops_per_token(trained);
     const auto share = [&](double per_token) {
-      return run.tokens_per_second * per_token / time.matmul_flops;
+      return run.tokens_per_second * per_token / time.matmul_flop_rate;
     };
     run.mfu = share(flops.full);
     run.mfu_causal = share(flops.causal);

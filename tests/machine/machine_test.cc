@@ -99,7 +99,7 @@ TEST_CASE("a machine that is read from a file, written and read again is the sam
   CHECK_FALSE(machine.has_gpus);
   CHECK(machine.memory_capacity == 16.0 * (1 << 30));
   REQUIRE(machine.rates.size() == 2);
-  CHECK(machine.rates[0].matmul_flops.at(DType::kBF16) == 80e9);
+  CHECK(machine.rates[0].matmul_flop_rates.at(DType::kBF16) == 80e9);
   CHECK(machine.rates[0].default_slowdown == 1.5);
   CHECK(machine.rates[1].default_slowdown == 1);
   CHECK(machine.cluster_link.latency == Approx(5e-5));

@@ -47,9 +47,9 @@ Config config_of(int data, int tensor, int pipeline, int stage, int64_t micro_ba
 }
 
 StepTime predicted(const Config& config, const ModelConfig& model, const Machine& machine,
-                   const RunPlacement& place) {
+                   const RunConditions& conditions) {
   const StepPlan own = plan_steps(config, model, 0);
-  return predict_step(ClassPlans(config, model, 0, own), machine, place);
+  return predict_step(ClassPlans(config, model, 0, own), machine, conditions);
 }
 
 TEST_CASE("a folded world with a slow rank has the times of a walk of every rank") {
@@ -68,21 +68,21 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
           for (const int64_t slow : {ranks - 1, ranks / 2}) {
             INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
                           << pipeline << ", slow " << slow);
-            const RunPlacement folded{.nodes = 2, .slow = {{slow, 1.7}}};
+            const RunConditions folded{.nodes = 2, .slow = {{slow, 1.7}}};
             // The factors are so close to 1 that no picosecond changes, but all different, so no
             // two ranks can be folded.
-            RunPlacement apart = folded;
+            RunConditions apart = folded;
             for (int rank = 0; rank < ranks; ++rank)
               if (rank != slow) apart.slow.push_back({rank, 1 + rank * DBL_EPSILON});
             const StepTime one = predict_step(all, machine, folded);
             const StepTime each = predict_step(all, machine, apart);
             CHECK(one.seconds == each.seconds);
-            CHECK(one.layers == each.layers);
-            CHECK(one.collective_wait == each.collective_wait);
-            CHECK(one.pipeline_wait == each.pipeline_wait);
-            CHECK(one.idle_by_lane.stages == each.idle_by_lane.stages);
-            CHECK(one.idle_by_lane.collectives() == each.idle_by_lane.collectives());
-            CHECK(one.stage_waits == each.stage_waits);
+            CHECK(one.layer_seconds == each.layer_seconds);
+            CHECK(one.collective_wait_seconds == each.collective_wait_seconds);
+            CHECK(one.pipeline_wait_seconds == each.pipeline_wait_seconds);
+            CHECK(one.idle_by_lane.stage_seconds == each.idle_by_lane.stage_seconds);
+            CHECK(one.idle_by_lane.collective_seconds() == each.idle_by_lane.collective_seconds());
+            CHECK(one.stage_wait_seconds == each.stage_wait_seconds);
             ++compared;
             changed += one.seconds > predict_step(all, machine, {.nodes = 2}).seconds ? 1 : 0;
           }
@@ -111,8 +111,8 @@ TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its o
   // The slow stage waits less for the other stage than that one waits for it.
   const StepTime time = predicted(config_of(1, 1, 2, 0, kMicroBatches), model, machine,
                                   {.nodes = 1, .slow = {{1, kTimes}}});
-  REQUIRE(time.stage_waits.size() == 2);
-  CHECK(time.stage_waits[1] < time.stage_waits[0]);
+  REQUIRE(time.stage_wait_seconds.size() == 2);
+  CHECK(time.stage_wait_seconds[1] < time.stage_wait_seconds[0]);
 }
 
 TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") {
@@ -124,8 +124,8 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
     sum += wait.seconds;
     axes.push_back(wait.axes);
   }
-  CHECK(sum == Approx(time.collective_wait));
-  CHECK(time.collective_wait > 0);
+  CHECK(sum == Approx(time.collective_wait_seconds));
+  CHECK(time.collective_wait_seconds > 0);
   CHECK(std::find(axes.begin(), axes.end(), "tensor") != axes.end());
   // Tensor ranks share a node; data-parallel groups span two nodes.
   int64_t node = 0, cluster = 0;
@@ -195,7 +195,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   const StepPlan plan = plan_steps(config, model, 0);
   StepTime time;
   time.seconds = 36;
-  time.matmul_flops = 1e6;
+  time.matmul_flop_rate = 1e6;
   const RunEstimate run = estimate_run(config, model, plan, time, machine, 1, 1000);
   CHECK(run.hours == Approx(10));
   CHECK(run.device_hours == Approx(40));
@@ -223,7 +223,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   CHECK(flops < 1.2 * (recomputed_matmuls + 4 * 4 * hidden * tokens));
   CHECK(flops > recomputed_matmuls - 4 * 2 * hidden * wide);
   CHECK(recomputed.hfu - recomputed.mfu ==
-        Approx(flops * run.tokens_per_second / time.matmul_flops));
+        Approx(flops * run.tokens_per_second / time.matmul_flop_rate));
 }
 
 }  // namespace
