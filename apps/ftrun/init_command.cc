@@ -132,7 +132,7 @@ Machine assumed_cpu_machine() {
                                {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
-  machine.node_link = {kLatency, kBandwidth};
+  machine.intra_node_link = {kLatency, kBandwidth};
   return machine;
 }
 

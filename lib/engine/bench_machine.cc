@@ -112,7 +112,7 @@ class GraphBench {
   }
 
   /// Runs the first half of the forward operations: the attention of a block, after which the ranks
-  /// of a tensor group exchange.
+  /// of a tensor group communicate.
   void run_attention() {
     for (size_t i = 0; i < graph_.forward.size() / 2; ++i)
       if (const Op& op = graph_.forward[i]; !is_collective(op.kind))
@@ -553,22 +553,23 @@ void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Cur
 
 Machine bench_machine(const BenchRequest& request) {
   Machine machine{
-      .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured};
+      .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured_on};
   machine.devices = usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
   for (int pass = 1; pass <= kPasses; ++pass) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
-      request.say(cat("measuring ", count_text(ranks, "rank"), " of ",
-                      count_text(machine.devices / ranks, "thread"), ", pass ", pass, " of ",
-                      kPasses));
+      request.report_progress(cat("measuring ", count_text(ranks, "rank"), " of ",
+                                  count_text(machine.devices / ranks, "thread"), ", pass ", pass,
+                                  " of ", kPasses));
       Rates rates = measure_beside_others(ranks, machine.devices, request.quick);
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
-      request.say(cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
+      request.report_progress(
+          cat("measuring the collectives of ", ranks, " ranks, pass ", pass, " of ", kPasses));
       keep_faster(machine.collectives, measure_collectives_of(ranks, machine.devices));
     }
   }
@@ -579,15 +580,16 @@ Machine bench_machine(const BenchRequest& request) {
     machine.rates.push_back(std::move(fast->rates));
   }
   if (unevenness > kMaxPassDifference)
-    request.say(cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
-                    " % longer than the other, and the faster one is kept; measure again while "
-                    "nothing else runs"));
+    request.report_progress(
+        cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
+            " % longer than the other, and the faster one is kept; measure again while "
+            "nothing else runs"));
   // Plans use the node's link for numbers of ranks that were not measured, and for sends.
   if (const auto pair = machine.collectives.find("all_gather 2");
       pair != machine.collectives.end()) {
     const auto& points = pair->second.points();
-    machine.node_link.latency = points.front().second;
-    machine.node_link.bandwidth = points.back().first / 2 / points.back().second;
+    machine.intra_node_link.latency_seconds = points.front().second;
+    machine.intra_node_link.bandwidth = points.back().first / 2 / points.back().second;
   }
   return machine;
 }

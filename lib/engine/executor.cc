@@ -30,15 +30,15 @@ std::vector<Communicator*> communicators_of(const Program& program,
 }
 
 /// Returns how the progress board shows each instruction while it runs: as work of this rank alone,
-/// or as an exchange with other ranks. A decision on an asynchronous device is an exchange, because
-/// it waits for all work of the device, including collectives.
+/// or as communication. A decision on an asynchronous device counts as communication, because it
+/// waits for all work of the device, including collectives.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
     const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
-    all.push_back(
-        activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
+    all.push_back(activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kCommunication,
+                           instr_label(instr)));
   }
   return all;
 }

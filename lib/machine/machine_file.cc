@@ -181,8 +181,8 @@ void read_links(MachineSection& top, Machine& machine) {
   const ConfigNode* const node = top.find("links");
   if (node == nullptr) return;
   MachineSection links(*node, "links", top.problems());
-  machine.node_link = link_of(links, "node", QuantityUnit::kByteRate);
-  machine.cluster_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
+  machine.intra_node_link = link_of(links, "node", QuantityUnit::kByteRate);
+  machine.inter_node_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
   machine.host_link = link_of(links, "host", QuantityUnit::kByteRate);
   links.report_unknown_keys();
 }
@@ -220,8 +220,8 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   }
   if (const ConfigNode* const disk = top.find("disk")) {
     MachineSection section(*disk, "disk", problems);
-    machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
-    machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
+    machine.disk_read_bandwidth = section.quantity("read", QuantityUnit::kByteRate, true);
+    machine.disk_write_bandwidth = section.quantity("write", QuantityUnit::kByteRate, true);
     section.report_unknown_keys();
   }
   machine.min_op_seconds = top.quantity("launch", QuantityUnit::kSeconds);
@@ -252,7 +252,8 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   MachineSection top(root, "", problems);
   stack.name = top.text("stack");
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
-  for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
+  for (const StackEfficiency& efficiency : kStackEfficiencies)
+    stack.*efficiency.value = top.factor(efficiency.key, 1);
   top.allow("sources");  // only people read it
   top.report_unknown_keys();
   return stack;
@@ -302,7 +303,8 @@ std::string rates_text(const Rates& rates) {
 
 std::string link_text(const char* name, const Link& link) {
   if (link.bandwidth == 0) return "";
-  return cat("  ", name, ": {latency: ", quantity_text(link.latency, QuantityUnit::kSeconds),
+  return cat("  ", name,
+             ": {latency: ", quantity_text(link.latency_seconds, QuantityUnit::kSeconds),
              ", bandwidth: ", quantity_text(link.bandwidth, QuantityUnit::kByteRate), "}\n");
 }
 
@@ -370,8 +372,8 @@ std::string machine_yaml(const Machine& machine) {
     text += cat("memory: ", quantity_text(machine.memory_capacity, QuantityUnit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
-  const std::string links = link_text("node", machine.node_link) +
-                            link_text("cluster", machine.cluster_link) +
+  const std::string links = link_text("node", machine.intra_node_link) +
+                            link_text("cluster", machine.inter_node_link) +
                             link_text("host", machine.host_link);
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.collectives.empty()) text += "exchange:\n";
@@ -381,9 +383,10 @@ std::string machine_yaml(const Machine& machine) {
         curve_text(curve, QuantityUnit::kBytes,
                    [](double seconds) { return quantity_text(seconds, QuantityUnit::kSeconds); }),
         "\n");
-  if (machine.disk_read > 0)
-    text += cat("disk: {read: ", quantity_text(machine.disk_read, QuantityUnit::kByteRate),
-                ", write: ", quantity_text(machine.disk_write, QuantityUnit::kByteRate), "}\n");
+  if (machine.disk_read_bandwidth > 0)
+    text += cat(
+        "disk: {read: ", quantity_text(machine.disk_read_bandwidth, QuantityUnit::kByteRate),
+        ", write: ", quantity_text(machine.disk_write_bandwidth, QuantityUnit::kByteRate), "}\n");
   if (machine.host_memory_bandwidth > 0)
     text +=
         cat("host_memory: ", quantity_text(machine.host_memory_bandwidth, QuantityUnit::kByteRate),

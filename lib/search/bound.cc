@@ -59,7 +59,7 @@ double collective_seconds_of_list(const SearchTask& task, const LayerGraph& grap
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
     const OpSpec& spec = op_spec(op.kind);
-    // The operation's name is also the name of the exchange in the machine file. A shift is one
+    // The operation's name is also the name of the collective in the machine file. A shift is one
     // send by each rank.
     const std::string_view name = spec.collective == CollectiveKind::kShift ? "send" : spec.name;
     const ValueId whole = spec.collective == CollectiveKind::kReduceScatter ? op.in[0] : op.out[0];

@@ -68,9 +68,9 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
   run.device_hours = run.hours * devices;
   run.cost = run.device_hours * machine.price.per_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan);
-  if (machine.disk_write > 0)
+  if (machine.disk_write_bandwidth > 0)
     run.checkpoint_seconds = static_cast<double>(run.checkpoint_bytes) /
-                             (machine.disk_write * static_cast<double>(nodes));
+                             (machine.disk_write_bandwidth * static_cast<double>(nodes));
   return run;
 }
 

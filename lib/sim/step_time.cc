@@ -127,7 +127,7 @@ void add_copied_bytes(const Program& program, const Instr& instr, bool has_gpus,
 LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, bool has_gpus) {
   LinkBytes sum;
   for (const TrafficRow& row : program_traffic(program).rows)
-    (crosses[static_cast<size_t>(row.group)] ? sum.cluster : sum.node) += row.bytes;
+    (crosses[static_cast<size_t>(row.group)] ? sum.inter_node : sum.intra_node) += row.bytes;
   for (const Instr& instr : program.instrs) add_copied_bytes(program, instr, has_gpus, sum);
   const DiskTraffic disk = disk_traffic(program);
   sum.disk_read = disk.read;
@@ -137,7 +137,7 @@ LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, b
 
 void take_maxima(const LinkBytes& one, LinkBytes& largest) {
   for (int64_t LinkBytes::*link :
-       {&LinkBytes::node, &LinkBytes::cluster, &LinkBytes::to_host, &LinkBytes::from_host,
+       {&LinkBytes::intra_node, &LinkBytes::inter_node, &LinkBytes::to_host, &LinkBytes::from_host,
         &LinkBytes::disk_read, &LinkBytes::disk_written})
     largest.*link = std::max(largest.*link, one.*link);
 }
@@ -349,8 +349,8 @@ std::string step_parts_text(const StepTime& time) {
   const auto link = [&](const char* name, int64_t bytes) {
     if (bytes > 0) links.push_back(cat(human_bytes(bytes), " ", name));
   };
-  link("to ranks of its node", time.link_bytes.node);
-  link("to other nodes", time.link_bytes.cluster);
+  link("to ranks of its node", time.link_bytes.intra_node);
+  link("to other nodes", time.link_bytes.inter_node);
   link("to main memory", time.link_bytes.to_host);
   link("from main memory", time.link_bytes.from_host);
   link("from the disk", time.link_bytes.disk_read);

@@ -16,8 +16,8 @@ namespace ftrun {
 /// each kind of link: sent within a node, sent between nodes, copied between a GPU and main memory,
 /// and copied between memory and disk.
 struct LinkBytes {
-  int64_t node = 0;
-  int64_t cluster = 0;
+  int64_t intra_node = 0;
+  int64_t inter_node = 0;
   int64_t to_host = 0;
   int64_t from_host = 0;
   int64_t disk_read = 0;

@@ -85,12 +85,12 @@ void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) 
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": there is one node, so nothing goes between nodes"),
                 "add --nodes, or remove --network");
-  if (machine.cluster_link.bandwidth == 0)
+  if (machine.inter_node_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": the machine ", machine.name,
                     " has no links.cluster, so the latency between its nodes is unknown"),
                 "add cluster: {latency: 8 us, bandwidth: 200 Gb/s} to the links of its file");
-  machine.cluster_link.bandwidth = *rate;
+  machine.inter_node_link.bandwidth = *rate;
 }
 
 std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network) {
@@ -99,7 +99,7 @@ std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machi
     parts.push_back(cat("rank ", one.rank, " takes ", number_text(one.factor), " times as long"));
   if (network)
     parts.push_back(cat("the network has ",
-                        quantity_text(machine.cluster_link.bandwidth, QuantityUnit::kByteRate)));
+                        quantity_text(machine.inter_node_link.bandwidth, QuantityUnit::kByteRate)));
   return join(parts, ", ");
 }
 

@@ -106,7 +106,7 @@ TEST_CASE(
   PricedProgram priced;
   priced.machine.host_link = {};
   priced.machine.host_memory_bandwidth = 0;
-  priced.machine.disk_read = 0;
+  priced.machine.disk_read_bandwidth = 0;
   Instr copy{.kind = InstrKind::kCopy};
   copy.reads = {bytes(0, 1000)};
   copy.writes = {bytes(1, 1000)};
@@ -142,7 +142,7 @@ StepTime predicted(const Config& config, const Machine& machine, const RunCondit
 
 TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of rank 0 is on one") {
   Machine machine = parse_machine("gpus.yaml", kGpus);
-  machine.cluster_link.latency = 1;
+  machine.inter_node_link.latency_seconds = 1;
   const Config config = config_on(DeviceKind::kCuda, 2, 3);
   // There are six ranks. On nodes of three, ranks 2 and 3 are on different nodes; on nodes of two,
   // no pair is split.

@@ -94,7 +94,7 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
 TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its own stage alone") {
   ModelConfig model = small_config(8, false);
   Machine machine = gpus(2);
-  machine.node_link = {1e-9, 1e15};
+  machine.intra_node_link = {1e-9, 1e15};
   constexpr double kTimes = 2;
   const auto slower = [&](const Config& config) {
     return predicted(config, model, machine, {.nodes = 1, .slow = {{1, kTimes}}}).seconds /
@@ -139,8 +139,8 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
   }
   CHECK(node > 0);
   CHECK(cluster > 0);
-  CHECK(time.link_bytes.node == node);
-  CHECK(time.link_bytes.cluster == cluster);
+  CHECK(time.link_bytes.intra_node == node);
+  CHECK(time.link_bytes.inter_node == cluster);
   CHECK(time.link_bytes.to_host == 0);
   CHECK(time.link_bytes.disk_read == 0);
 }
@@ -172,17 +172,17 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
 
   Machine machine = gpus(2);
   set_network("200Gb/s", 2, machine);
-  CHECK(machine.cluster_link.bandwidth == Approx(25e9));
+  CHECK(machine.inter_node_link.bandwidth == Approx(25e9));
   set_network("5 GB/s", 2, machine);
-  CHECK(machine.cluster_link.bandwidth == Approx(5e9));
-  CHECK(machine.cluster_link.latency == gpus(2).cluster_link.latency);
+  CHECK(machine.inter_node_link.bandwidth == Approx(5e9));
+  CHECK(machine.inter_node_link.latency_seconds == gpus(2).inter_node_link.latency_seconds);
   CHECK(what_if_text({{5, 1.3}}, machine, true) ==
         "rank 5 takes 1.3 times as long, the network has 5 GB/s");
   CHECK_THROWS_WITH(set_network("5 furlongs", 2, machine), Catch::Contains("the unit is one of"));
   CHECK_THROWS_WITH(set_network("-5 GB/s", 2, machine), Catch::Contains("not a number above 0"));
   CHECK_THROWS_WITH(set_network("5 GB/s", 1, machine),
                     Catch::Contains("there is one node, so nothing goes between nodes"));
-  machine.cluster_link = {};
+  machine.inter_node_link = {};
   CHECK_THROWS_WITH(set_network("5 GB/s", 2, machine), Catch::Contains("has no links.cluster"));
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   const ModelConfig model = small_config(4, false);
   Machine machine = gpus(4);
   machine.price = {2.5, "USD"};
-  machine.disk_read = machine.disk_write = 1e3;
+  machine.disk_read_bandwidth = machine.disk_write_bandwidth = 1e3;
   Config config = config_of(4, 1, 1, 1, 2);
   const StepPlan plan = plan_steps(config, model, 0);
   StepTime time;
