@@ -179,23 +179,25 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   };
   if (quick) return models;
   models.push_back({decoder_of(1024, 16, 8, 2816, 8192), {2, 512}});
-  ModelConfig more = models[1].first;
-  more.qkv_bias = more.attention_out_bias = more.mlp_bias = more.output_norms = true;
-  more.qk_norm = QkNorm::kEachHead;
-  more.residual_scale = 0.5;
-  more.attention_softcap = more.logit_softcap = 30;
-  models.push_back({more, {1, 256}});
-  ModelConfig layers = models[1].first;
-  layers.family = "gpt2";
-  layers.norm = NormKind::kLayer;
-  layers.activation = Activation::kGeluTanh;
-  layers.gated = false;
-  layers.learned_positions = true;
-  layers.max_positions = 256;
-  layers.rope.partial = 0;
-  layers.kv_heads = layers.query_heads;
-  layers.qkv_bias = layers.attention_out_bias = layers.mlp_bias = true;
-  models.push_back({layers, {1, 256}});
+  ModelConfig other_features = models[1].first;
+  other_features.qkv_bias = other_features.attention_out_bias = other_features.mlp_bias =
+      other_features.output_norms = true;
+  other_features.qk_norm = QkNorm::kEachHead;
+  other_features.residual_scale = 0.5;
+  other_features.attention_softcap = other_features.logit_softcap = 30;
+  models.push_back({other_features, {1, 256}});
+  ModelConfig layer_norm_model = models[1].first;
+  layer_norm_model.family = "gpt2";
+  layer_norm_model.norm = NormKind::kLayer;
+  layer_norm_model.activation = Activation::kGeluTanh;
+  layer_norm_model.gated = false;
+  layer_norm_model.learned_positions = true;
+  layer_norm_model.max_positions = 256;
+  layer_norm_model.rope.partial = 0;
+  layer_norm_model.kv_heads = layer_norm_model.query_heads;
+  layer_norm_model.qkv_bias = layer_norm_model.attention_out_bias = layer_norm_model.mlp_bias =
+      true;
+  models.push_back({layer_norm_model, {1, 256}});
   return models;
 }
 

@@ -168,7 +168,7 @@ void Lanes::wait_for(const LaneInstr& instr) {
   const double rest = seconds_until([&] { return done_before(instr); });
   if (instr.lane != static_cast<size_t>(Lane::kCompute)) return;
   exposed_communication_seconds_ += groups;
-  waited_ = {stages, groups + rest};
+  compute_waits_ = {stages, groups + rest};
 }
 
 void Lanes::fail(std::exception_ptr error) {

@@ -27,7 +27,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   // Huge pages avoid most page faults of the first step and many TLB misses of later steps.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
-  mapped_ = whole_pages(bytes);
+  mapped_ = round_up_to_pages(bytes);
 }
 
 HostBlock::~HostBlock() {
@@ -131,7 +131,7 @@ TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, cons
       block.shared = group_.allocate(bytes);
     else
       block.host = HostBlock(bytes, name);
-    if (block.shows_pages()) block.pages = TouchedPages(block.data(), block.bytes());
+    if (block.reports_pages()) block.pages = TouchedPages(block.data(), block.bytes());
     return block;
   });
 }
@@ -212,7 +212,7 @@ const RankMemory::OwnedBlock& RankMemory::block(const Buffer& buffer) const {
   return found->second;
 }
 
-bool RankMemory::on_disk(const Program& program, const BufferRange& range) const {
+bool RankMemory::is_on_disk(const Program& program, const BufferRange& range) const {
   return program.at(range.buffer).tier == Tier::kNvme;
 }
 
@@ -242,36 +242,37 @@ void RankMemory::populate(const Program& program, BufferId buffer) const {
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 
-SwapFile::Ticket RankMemory::start_disk(const Program& program, const BufferRange& range,
-                                        void* data, bool write) const {
+SwapFile::Ticket RankMemory::start_disk_request(const Program& program, const BufferRange& range,
+                                                void* data, bool write) const {
   ShadowMap& disk = block(program.at(range.buffer)).disk;
   return write ? swap_->write(data, range.bytes, disk.write_offset(range.offset, range.bytes))
                : swap_->read(data, range.bytes, disk.read_offset(range.offset, range.bytes));
 }
 
-void RankMemory::keep_disk() {
+void RankMemory::begin_disk_snapshot() {
   for (auto& [key, block] : blocks_)
     if (block.tier == Tier::kNvme) block.disk.begin();
 }
 
-void RankMemory::release_disk() {
+void RankMemory::end_disk_snapshot() {
   for (auto& [key, block] : blocks_)
     if (block.tier == Tier::kNvme) block.disk.end();
 }
 
-void RankMemory::read_kept(const Program& program, const BufferRange& range, void* data) const {
+void RankMemory::read_disk_snapshot(const Program& program, const BufferRange& range,
+                                    void* data) const {
   swap_->read_synchronously(
       data, swap_align(range.bytes),
       block(program.at(range.buffer)).disk.snapshot_offset(range.offset, range.bytes));
 }
 
 void RankMemory::read_disk(const Program& program, const BufferRange& range, void* data) const {
-  swap_->wait(start_disk(program, range, data, false));
+  swap_->wait(start_disk_request(program, range, data, false));
 }
 
 void RankMemory::write_disk(const Program& program, const BufferRange& range,
                             const void* data) const {
-  swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
+  swap_->wait(start_disk_request(program, range, const_cast<void*>(data), true));
 }
 
 /// Sums the bytes of a tier; `measure` returns the bytes of a block of memory.

@@ -58,9 +58,9 @@ struct TierBlock {
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
   /// Returns the bytes that the block's allocator provided.
   int64_t allocated_bytes() const {
-    return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes();
+    return host.mapped() + round_up_to_pages(shared.bytes()) + gpu.bytes();
   }
-  bool shows_pages() const { return gpu.data() == nullptr; }
+  bool reports_pages() const { return gpu.data() == nullptr; }
 };
 
 /// MemoryAdvice returns the remedy for an allocation that fails because a tier lacks `lacking`
@@ -88,7 +88,7 @@ class RankMemory {
 
   /// Returns the address of a range of one of the programs, in memory.
   std::byte* at(const Program& program, const BufferRange& range) const;
-  bool on_disk(const Program& program, const BufferRange& range) const;
+  bool is_on_disk(const Program& program, const BufferRange& range) const;
 
   /// Returns the GPU whose memory is the device tier; null on a CPU.
   Gpu* gpu() const { return gpu_; }
@@ -107,17 +107,19 @@ class RankMemory {
   void read_disk(const Program& program, const BufferRange& range, void* data) const;
   void write_disk(const Program& program, const BufferRange& range, const void* data) const;
   /// Starts to read or write a range on disk, and returns the ticket for swap().wait().
-  SwapFile::Ticket start_disk(const Program& program, const BufferRange& range, void* data,
-                              bool write) const;
+  SwapFile::Ticket start_disk_request(const Program& program, const BufferRange& range, void* data,
+                                      bool write) const;
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// Keeps the present content of the disk tier until release_disk(). read_kept() reads it, even if
-  /// newer content was written meanwhile. Must not be called while lanes run.
-  void keep_disk();
-  void release_disk();
-  /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.
-  void read_kept(const Program& program, const BufferRange& range, void* data) const;
+  /// Preserves the present content of the disk tier until end_disk_snapshot().
+  /// read_disk_snapshot() reads it, even if newer content was written meanwhile. Must not be called
+  /// while lanes run.
+  void begin_disk_snapshot();
+  void end_disk_snapshot();
+  /// Reads the content that begin_disk_snapshot() has preserved, as read_disk() does. Any thread
+  /// may call it.
+  void read_disk_snapshot(const Program& program, const BufferRange& range, void* data) const;
 
   /// TierBytes holds the bytes of a tier: persistent ones by category, and arenas.
   struct TierBytes {
@@ -139,7 +141,7 @@ class RankMemory {
     int64_t bytes = 0;
     Category category = Category::kSums;
     Tier tier = Tier::kDevice;
-    /// The place of the block on disk. A write after keep_disk() may change it.
+    /// The place of the block on disk. A write after begin_disk_snapshot() may change it.
     mutable ShadowMap disk;
   };
   template <typename Measure>

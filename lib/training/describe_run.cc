@@ -60,7 +60,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
     notes.push_back(
         "ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses "
         "with those of device: cpu");
-  if (const auto& compared = run.setup.compared())
+  if (const auto& compared = run.setup.kernel_comparison())
     notes.push_back(cat(compared->operations,
                         " operations compared with the CPU's on a small model in ",
                         human_seconds(compared->seconds), ": off by ", compared->largest_difference,
