@@ -106,10 +106,10 @@ int64_t sampled_micro_batches(const Layout& layout) {
 }  // namespace
 
 BoundCalculator::GraphCost& BoundCalculator::GraphCost::operator+=(const GraphCost& other) {
-  forward += other.forward;
-  backward += other.backward;
-  backward_split += other.backward_split;
-  exchange += other.exchange;
+  forward_seconds += other.forward_seconds;
+  backward_seconds += other.backward_seconds;
+  split_backward_seconds += other.split_backward_seconds;
+  communication_seconds += other.communication_seconds;
   saved += other.saved;
   saved_for_weights += other.saved_for_weights;
   saved_for_inputs += other.saved_for_inputs;
@@ -118,10 +118,10 @@ BoundCalculator::GraphCost& BoundCalculator::GraphCost::operator+=(const GraphCo
 }
 
 BoundCalculator::GraphCost BoundCalculator::GraphCost::operator-(const GraphCost& other) const {
-  return {forward - other.forward,
-          backward - other.backward,
-          backward_split - other.backward_split,
-          exchange - other.exchange,
+  return {forward_seconds - other.forward_seconds,
+          backward_seconds - other.backward_seconds,
+          split_backward_seconds - other.split_backward_seconds,
+          communication_seconds - other.communication_seconds,
           saved - other.saved,
           saved_for_weights - other.saved_for_weights,
           saved_for_inputs - other.saved_for_inputs,
@@ -136,11 +136,11 @@ BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
     return kernel_seconds(task_, rates, graph, list);
   };
   GraphCost cost;
-  cost.forward = kernels(graph.forward);
-  cost.backward = kernels(graph.backward);
-  cost.backward_split = kernels(graph.input_grad) + kernels(graph.weight_grad);
-  cost.exchange = collective_seconds_of_list(task_, graph, graph.forward, crossing) +
-                  collective_seconds_of_list(task_, graph, graph.backward, crossing);
+  cost.forward_seconds = kernels(graph.forward);
+  cost.backward_seconds = kernels(graph.backward);
+  cost.split_backward_seconds = kernels(graph.input_grad) + kernels(graph.weight_grad);
+  cost.communication_seconds = collective_seconds_of_list(task_, graph, graph.forward, crossing) +
+                               collective_seconds_of_list(task_, graph, graph.backward, crossing);
   cost.saved = plan_saved(graph).bytes;
   cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
   cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
@@ -241,19 +241,20 @@ double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineL
     if (cut.stages() > 1) {
       const GraphCost& before =
           costs.prefix_costs[static_cast<size_t>(cut.layers(first_model_chunk, layers).first)];
-      around = before.forward + (is_split ? 0 : before.backward);
+      around = before.forward_seconds + (is_split ? 0 : before.backward_seconds);
     }
-    const double one = cost.forward + (is_split ? cost.backward_split : cost.backward);
+    const double one =
+        cost.forward_seconds + (is_split ? cost.split_backward_seconds : cost.backward_seconds);
     const auto times = static_cast<double>(layout.accumulation);
-    largest = std::max(largest, std::max(around + times * one, times * cost.exchange));
+    largest = std::max(largest, std::max(around + times * one, times * cost.communication_seconds));
   }
   return largest;
 }
 
 const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_parameters_of(
-    const ModelCosts& costs, PipelineCut& cut, const StateFacts& facts) {
+    const ModelCosts& costs, PipelineCut& cut, const StateProperties& properties) {
   std::vector<StageParameters>& stages =
-      cut.parameters[{facts.persistence_threshold, facts.has_master}];
+      cut.parameters[{properties.persistence_threshold, properties.has_master}];
   if (!stages.empty()) return stages;
   const ModelDescription& model = costs.model;
   for (int stage = 0; stage < cut.layout.stages(); ++stage) {
@@ -272,13 +273,13 @@ const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_para
         }
         const auto elements = static_cast<double>(all);
         sum.bytes += bytes;
-        const bool is_large = largest > facts.persistence_threshold && !param.fp32;
+        const bool is_large = largest > properties.persistence_threshold && !param.fp32;
         if (is_large) sum.sharded_bytes += bytes;
         if (!model.tensor(param.tensors.front()).trainable) continue;
         sum.trained += elements;
         sum.trained_bytes += bytes;
         if (is_large) sum.offloadable += elements;
-        if (facts.has_master && !param.fp32)
+        if (properties.has_master && !param.fp32)
           sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
       }
     });
@@ -292,7 +293,7 @@ double BoundCalculator::update_seconds(double bytes, const Layout& layout) const
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 
-/// Returns the minimum seconds for each byte of an exchange; the time is at least proportional to
+/// Returns the minimum seconds for each byte of a collective; the time is at least proportional to
 /// the bytes.
 double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
@@ -303,7 +304,8 @@ double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Cr
 }
 
 double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>& stages,
-                                              const Layout& layout, const StateFacts& facts) {
+                                              const Layout& layout,
+                                              const StateProperties& properties) {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
@@ -312,16 +314,16 @@ double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>
                all_gather = seconds_of_byte("all_gather", ranks, crossing);
   double largest = 0;
   for (const StageParameters& stage : stages) {
-    const double gradients = stage.trained * facts.communicated_bytes;
+    const double gradients = stage.trained * properties.communicated_bytes;
     const double whole = all_reduce * gradients;
-    const double cut_up = std::min(reduce_scatter * gradients, whole);
+    const double sharded = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
     // At stages 1 and 2 the bound is the faster of an all-reduce of whole gradients, and a
     // reduce-scatter with an all-gather of the updated weights.
     if (layout.zero == 1 || layout.zero == 2)
-      seconds = std::min(whole, cut_up + all_gather * stage.trained_bytes);
+      seconds = std::min(whole, sharded + all_gather * stage.trained_bytes);
     if (layout.zero == 3)
-      seconds = cut_up + (facts.has_secondary_shards ? 0 : all_gather * stage.sharded_bytes);
+      seconds = sharded + (properties.has_secondary_shards ? 0 : all_gather * stage.sharded_bytes);
     largest = std::max(largest, seconds);
   }
   return largest;
@@ -360,7 +362,8 @@ int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const Pipeline
 }
 
 MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t saved,
-                                      const Layout& layout, const StateFacts& facts) const {
+                                      const Layout& layout,
+                                      const StateProperties& properties) const {
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer_offload == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
@@ -373,16 +376,16 @@ MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t save
   double device = 0, host = 0;
   const double parameters = stage.bytes / (shards_parameters ? shards : 1);
   if (counts(layout.parameter_offload)) device += parameters;
-  const double moments = stage.trained * facts.state_bytes / shards;
+  const double moments = stage.trained * properties.state_bytes / shards;
   if (keeps_optimizer) device += moments + stage.master_bytes / shards;
   // The master copy is left out of the bound, because it exists only for some targets of offloaded
   // weights.
   if (!keeps_optimizer && counts(layout.optimizer_offload)) device += moments;
   if (task_.machine.has_gpus && layout.optimizer_offload == OffloadDevice::kCpu)
-    host += facts.offloaded_share * stage.offloadable * facts.state_bytes / shards;
+    host += properties.offloaded_share * stage.offloadable * properties.state_bytes / shards;
   if (task_.machine.has_gpus && layout.parameter_offload == OffloadDevice::kCpu)
     host += stage.sharded_bytes / shards;
-  double gradients = stage.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);
+  double gradients = stage.trained * properties.gradient_bytes / (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
   device += std::max(gradients, static_cast<double>(saved));
   return {static_cast<int64_t>(device), static_cast<int64_t>(host)};
@@ -401,7 +404,7 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
     shared.costs = &model_costs_of(layout);
     shared.cut = &cut_of(*shared.costs, layout);
     const PipelineLayout& cut = shared.cut->layout;
-    shared.compute = compute_seconds(*shared.costs, cut, layout);
+    shared.compute_seconds = compute_seconds(*shared.costs, cut, layout);
     for (int stage = 0; stage < cut.stages(); ++stage)
       shared.saved.push_back(max_saved_bytes(*shared.costs, cut, stage, layout));
   } catch (...) {
@@ -411,23 +414,23 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
   return shared;
 }
 
-Bound BoundCalculator::compute_bound(const Layout& layout, const StateFacts& facts) {
+Bound BoundCalculator::compute_bound(const Layout& layout, const StateProperties& properties) {
   const SharedCosts& shared = shared_costs_of(layout);
   const std::vector<StageParameters>& stages =
-      stage_parameters_of(*shared.costs, *shared.cut, facts);
+      stage_parameters_of(*shared.costs, *shared.cut, properties);
   Bound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, facts);
+    const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, properties);
     bound.memory.device = std::max(bound.memory.device, memory.device);
     bound.memory.host = std::max(bound.memory.host, memory.host);
-    update = std::max(update, 2 * stages[stage].trained * facts.state_bytes /
+    update = std::max(update, 2 * stages[stage].trained * properties.state_bytes /
                                   static_cast<double>(layout.shards()));
   }
-  const double compute = shared.compute + update_seconds(update, layout),
-               exchange = collective_seconds_of(stages, layout, facts);
-  bound.seconds = (1 - kSlack) * std::max(compute, exchange);
-  bound.seconds_without_overlap = compute + exchange;
+  const double compute = shared.compute_seconds + update_seconds(update, layout),
+               communication = collective_seconds_of(stages, layout, properties);
+  bound.seconds = (1 - kSlack) * std::max(compute, communication);
+  bound.unoverlapped_seconds = compute + communication;
   return bound;
 }
 

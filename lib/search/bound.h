@@ -15,7 +15,7 @@
 #include "model/description.h"
 #include "search/layout.h"
 #include "search/search_task.h"
-#include "search/state_facts.h"
+#include "search/state_properties.h"
 
 namespace ftrun {
 
@@ -25,7 +25,7 @@ struct Bound {
   double seconds = 0;
   /// The seconds if computation and communication did not overlap. This is not a bound, but an
   /// estimate that shows which layouts are worth planning.
-  double seconds_without_overlap = 0;
+  double unoverlapped_seconds = 0;
   MemoryNeed memory;
 };
 
@@ -33,7 +33,7 @@ struct Bound {
 /// terms: the computation of the busiest stage, including the filling and draining of the pipeline
 /// and the update; and the communication. The bound on the memory is the state of one rank, plus
 /// the larger of its gradients and the maximum of the activations that its layers save at one time.
-/// The exact plan includes all these terms, so neither bound exceeds it (tests/search). Costs that
+/// The full plan includes all these terms, so neither bound exceeds it (tests/search). Costs that
 /// several layouts share (of layers, the cut of the model, the activations saved in a schedule) are
 /// computed once.
 class BoundCalculator {
@@ -51,20 +51,20 @@ class BoundCalculator {
   /// Computes the costs of the models, using all cores. Layouts share these costs.
   void compute_costs(const MissingModels& models);
 
-  /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
-  /// layout. Throws the errors of try_layout(), training_model(), and list_seconds().
-  Bound compute_bound(const Layout& layout, const StateFacts& facts);
+  /// Computes the bound of a layout. `properties` are the state properties of the task's config
+  /// with the layout. Throws the errors of try_layout(), training_model(), and list_seconds().
+  Bound compute_bound(const Layout& layout, const StateProperties& properties);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
   struct GraphCost {
-    double forward = 0;
+    double forward_seconds = 0;
     /// Seconds of backward if it is one operation list.
-    double backward = 0;
+    double backward_seconds = 0;
     /// Seconds of backward if it is two operation lists: input gradients and weight gradients.
-    double backward_split = 0;
+    double split_backward_seconds = 0;
     /// Seconds of communication between tensor ranks.
-    double exchange = 0;
+    double communication_seconds = 0;
     /// Bytes that forward saves for backward (`saved`). If backward is two operation lists: bytes
     /// that forward saves for the weight gradients, bytes that it saves for the input gradients
     /// only, and bytes that the input-gradient list saves for the weight gradients (`deferred`).
@@ -120,7 +120,7 @@ class BoundCalculator {
   struct SharedCosts {
     const ModelCosts* costs = nullptr;
     PipelineCut* cut = nullptr;
-    double compute = 0;
+    double compute_seconds = 0;
     /// The maximum number of bytes that each stage saves at one time.
     std::vector<int64_t> saved;
   };
@@ -134,15 +134,15 @@ class BoundCalculator {
   double compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
                          const Layout& layout) const;
   double collective_seconds_of(const std::vector<StageParameters>& stages, const Layout& layout,
-                               const StateFacts& facts);
+                               const StateProperties& properties);
   double update_seconds(double bytes, const Layout& layout) const;
   const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs, PipelineCut& cut,
-                                                          const StateFacts& facts);
+                                                          const StateProperties& properties);
   double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
   int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut, int stage,
                           const Layout& layout) const;
   MemoryNeed memory_of(const StageParameters& stage, int64_t saved, const Layout& layout,
-                       const StateFacts& facts) const;
+                       const StateProperties& properties) const;
 
   const SearchTask& task_;
   std::map<ModelCostsKey, ModelCosts> model_costs_;
