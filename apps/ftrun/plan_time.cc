@@ -86,7 +86,7 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
   requested.machine.price = requested_price(options, requested.machine);
   requested.unmodified = requested.machine;
   requested.slow = parse_slow_ranks(options.slow);
-  if (!options.network.empty()) set_network(options.network, nodes, requested.machine);
+  if (!options.network.empty()) set_network_bandwidth(options.network, nodes, requested.machine);
   requested.what_if = what_if_text(requested.slow, requested.machine, !options.network.empty());
   return requested;
 }

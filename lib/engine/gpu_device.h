@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// GpuDevice runs the lanes of a GPU. A lane's thread puts the device's work into the lane's
+/// GpuDevice runs the lanes of a GPU. A lane's thread enqueues the device's work in the lane's
 /// stream. An instruction that depends on another lane's work makes its stream wait, while the host
 /// continues. Host code (disk copies, updates and sums of state in the host tier) waits on the host
 /// for the events that it needs and for all work in its own lane's stream, so that the order of

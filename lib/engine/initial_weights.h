@@ -61,7 +61,7 @@ class InitialWeights {
   const AdapterFolder* adapter_;
   /// The model, after check_fit().
   const ModelDescription* model_ = nullptr;
-  /// The places where `adapter_` holds tensors, by the model's names; check_fit() fills the map.
+  /// The tensors of `adapter_`, by the model's names; check_fit() fills the map.
   std::map<std::string, AdapterTensor> stored_;
   /// The computed row lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;

@@ -61,9 +61,9 @@ struct DeviceTimes {
 
 /// LaneDevice does the work of lanes on memory. The executor decides which instruction is next and
 /// what it does; the device decides where and how the work runs. On the host a call does the work
-/// itself. On a GPU a call puts work of the device tier into the stream of its lane, and does work
-/// of the host tier at once. Every function except begin_run() is called from the thread of its
-/// lane, unless its comment names another caller.
+/// itself. On a GPU a call enqueues work of the device tier in the stream of its lane, and does
+/// work of the host tier at once. Every function except begin_run() is called from the thread of
+/// its lane, unless its comment names another caller.
 class LaneDevice {
  public:
   virtual ~LaneDevice() = default;

@@ -13,10 +13,10 @@
 namespace ftrun {
 
 /// Lanes runs a program's instructions: compute on the calling thread, every other lane on its own
-/// thread, which lives as long as this object. If a GPU does the work, the threads only put it into
-/// its streams, and an instruction is "done" here once that has happened (engine/gpu_device.h does
-/// the rest). The lanes of groups then share a thread, so that collectives of several communicators
-/// are launched in program order on every rank, as NCCL requires.
+/// thread, which lives as long as this object. If a GPU does the work, the threads only enqueue it
+/// in its streams, and an instruction is "done" here once that has happened (engine/gpu_device.h
+/// does the rest). The lanes of groups then share a thread, so that collectives of several
+/// communicators are launched in program order on every rank, as NCCL requires.
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;
@@ -36,7 +36,7 @@ class Lanes {
 
   /// Returns whether everything that the instruction waits for is done. Only the lane that runs the
   /// previous instruction may call it.
-  bool ready(InstrId id);
+  bool is_ready(InstrId id);
 
   /// ComputeWaits holds the seconds that compute waited before the current instruction: for joint
   /// work of ranks of several stages, and for anything else.

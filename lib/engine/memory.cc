@@ -82,8 +82,8 @@ int64_t lacking_bytes(int64_t bytes) {
 
 }  // namespace
 
-RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
-    : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
+RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryRemedy remedy, Gpu* gpu)
+    : group_(group), swap_options_(std::move(swap)), remedy_(std::move(remedy)), gpu_(gpu) {}
 
 /// Describes a refused allocation: its purpose, the available memory, and the memory that the rank
 /// holds already.
@@ -114,7 +114,7 @@ auto RankMemory::allocate_or_explain(int64_t bytes, Tier tier,
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
     throw Error(ExitCode::kEnvironment, refusal_text(bytes, tier, what(), error),
                 pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
-                : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
+                : remedy_ ? remedy_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
   }
 }
@@ -155,8 +155,8 @@ void RankMemory::open_swap(const Program& program) {
   try {
     swap_ = std::make_unique<SwapFile>(swap_options_);
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kEnvironment || !advice_) throw;
-    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme, 0)));
+    if (error.code() != ExitCode::kEnvironment || !remedy_) throw;
+    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", remedy_(Tier::kNvme, 0)));
   }
 }
 

@@ -63,9 +63,9 @@ struct TierBlock {
   bool reports_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice returns the remedy for an allocation that fails because a tier lacks `lacking`
+/// MemoryRemedy returns the remedy for an allocation that fails because a tier lacks `lacking`
 /// bytes (0: unknown): changes of the config that make a run need less memory of that tier.
-using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
+using MemoryRemedy = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
 /// name between the programs, arenas as large as the largest program's, and a swap file for the
@@ -75,7 +75,7 @@ class RankMemory {
   /// Allocates buffers that peers may see from `group`. `swap` says where the disk tier is; its
   /// size is that of the first program with a disk tier. With a GPU the device tier is the GPU's
   /// memory, which peers do not read, and the host tier is pinned memory (GpuOptions::pin_memory).
-  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
+  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryRemedy remedy = nullptr,
                       Gpu* gpu = nullptr);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
@@ -135,13 +135,14 @@ class RankMemory {
   TierBytes touched(Tier tier) const;
 
  private:
-  /// OwnedBlock is the memory, or the place on disk, of one persistent buffer.
+  /// OwnedBlock is the memory, or the range of the swap file, of one persistent buffer.
   struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
     Category category = Category::kSums;
     Tier tier = Tier::kDevice;
-    /// The place of the block on disk. A write after begin_disk_snapshot() may change it.
+    /// The location of the block in the swap file. A write after begin_disk_snapshot() may change
+    /// it.
     mutable ShadowMap disk;
   };
   template <typename Measure>
@@ -160,7 +161,7 @@ class RankMemory {
 
   Communicator& group_;
   SwapOptions swap_options_;
-  MemoryAdvice advice_;
+  MemoryRemedy remedy_;
   int64_t disk_used_ = 0;
   /// The offset in the swap file of the region for second copies of buffers
   /// (Buffer::shadow_offset).

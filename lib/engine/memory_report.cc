@@ -148,8 +148,8 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
   return record;
 }
 
-std::vector<MemoryFigure> memory_metrics(const RankMemory& memory) {
-  std::vector<MemoryFigure> figures;
+std::vector<MemoryMetric> memory_metrics(const RankMemory& memory) {
+  std::vector<MemoryMetric> figures;
   for (const Tier tier : kTiers) {
     const TierMemory measured{memory.allocated(tier), memory.touched(tier)};
     for_each_part(

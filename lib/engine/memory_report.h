@@ -64,8 +64,8 @@ std::string memory_text(const MemoryReport& report);
 /// "working", "predicted", "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
-/// MemoryFigure is the bytes in use of a part of a rank's memory, by its name in metrics.jsonl.
-struct MemoryFigure {
+/// MemoryMetric is the bytes in use of a part of a rank's memory, by its name in metrics.jsonl.
+struct MemoryMetric {
   std::string name;
   int64_t bytes = 0;
 };
@@ -73,7 +73,7 @@ struct MemoryFigure {
 /// Returns the bytes that are in use now, for metrics.jsonl: persistent ones by category, the rest
 /// as "temporary", and other tiers with the tier's name, as "host_optimizer". Where pages are not
 /// reported, these are the allocated bytes.
-std::vector<MemoryFigure> memory_metrics(const RankMemory& memory);
+std::vector<MemoryMetric> memory_metrics(const RankMemory& memory);
 
 /// PeakMemory measures the maximum memory that this process held (ProcessMemory::held_bytes())
 /// while it ran steps. The kernel reports only the peak of all resident pages. If a step raised

@@ -178,7 +178,7 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 /// Reads elements [begin, end) of the unit in their stored dtype. If they lie on disk and
 /// `reading.of_snapshot` is set, reads the values of the snapshot.
 void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
-                               StateReading reading) const {
+                               StateReadOptions reading) const {
   const BufferRange from = range_of(piece, begin, end);
   if (!memory_.is_on_disk(program_, from)) return memory_.read(program_, from, out);
   std::optional<BounceBuffer> own;
@@ -202,7 +202,7 @@ void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t e
 }
 
 void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
-                                   StateReading reading) const {
+                                   StateReadOptions reading) const {
   if (dtype(piece) == DType::kF32) return read_elements(piece, begin, end, out, reading);
   if (const PackedFormat& format = packed(piece)) {
     const int64_t first = begin / kPackedRecord * kPackedRecord;
@@ -403,7 +403,7 @@ void ModelState::release_snapshot() {
   memory_.end_disk_snapshot();
 }
 
-std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
+std::vector<StateSlice> ModelState::slices_of(StateReadOptions reading) const {
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
@@ -423,7 +423,7 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
 /// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit. It
 /// refers to the state itself, or to the copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
-                                   const Box& box, int64_t first, StateReading reading) const {
+                                   const Box& box, int64_t first, StateReadOptions reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const BufferRange range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.is_on_disk(program_, range)) {
@@ -517,7 +517,7 @@ std::pair<const Unit*, int64_t> ModelState::location_of(TensorId tensor) const {
 void ModelState::gather_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
                              Communicator& group, std::span<float> out,
                              std::span<std::byte> sectors) const {
-  const StateReading reading{.sectors = sectors};
+  const StateReadOptions reading{.sectors = sectors};
   const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
   std::vector<float> sent;
   for (int part = 0; part < holders.parts; ++part) {

@@ -19,9 +19,9 @@
 
 namespace ftrun {
 
-/// StateReading specifies which version of the state is read, the present one or the snapshot, and
-/// the buffer through which state on disk is read (empty: read_elements() allocates one).
-struct StateReading {
+/// StateReadOptions specifies which version of the state is read, the present one or the snapshot,
+/// and the buffer through which state on disk is read (empty: read_elements() allocates one).
+struct StateReadOptions {
   bool of_snapshot = false;
   std::span<std::byte> sectors;
 };
@@ -91,9 +91,9 @@ class ModelState {
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
   BufferRange range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  std::vector<StateSlice> slices_of(StateReading reading) const;
+  std::vector<StateSlice> slices_of(StateReadOptions reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                         int64_t first, StateReading reading) const;
+                         int64_t first, StateReadOptions reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial);
   void measure_lengths(InitialWeights& initial,
@@ -107,9 +107,9 @@ class ModelState {
                    Communicator& group, std::span<float> out, std::span<std::byte> sectors) const;
   const StatePiece& parameters_of(UnitId unit) const;
   void read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
-                     StateReading reading = {}) const;
+                     StateReadOptions reading = {}) const;
   void read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
-                         StateReading reading) const;
+                         StateReadOptions reading) const;
 
   const ModelDescription& model_;
   const Program& program_;

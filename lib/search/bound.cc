@@ -80,9 +80,9 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
 
 /// Calls `each` with the number of each layer of a pipeline stage.
 template <class Each>
-void for_each_layer(const PipelineLayout& cut, int stage, int32_t layers, const Each& each) {
-  for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-    const LayerRange range = cut.layers(cut.model_chunk_of(stage, chunk), layers);
+void for_each_layer(const PipelineLayout& pipeline, int stage, int32_t layers, const Each& each) {
+  for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
+    const LayerRange range = pipeline.layers(pipeline.model_chunk_of(stage, chunk), layers);
     for (int32_t l = range.first; l < range.end; ++l) each(static_cast<size_t>(l));
   }
 }
@@ -200,10 +200,10 @@ const BoundCalculator::ModelCosts& BoundCalculator::model_costs_of(const Layout&
   return costs;
 }
 
-/// Cuts the model into pipeline stages as pipeline_layout() does with balance_stages(). Layouts
+/// Divides the model into pipeline stages as pipeline_layout() does with balance_stages(). Layouts
 /// whose layers weigh the same share the numbers of blocks.
-BoundCalculator::PipelineCut& BoundCalculator::cut_of(const ModelCosts& costs,
-                                                      const Layout& layout) {
+BoundCalculator::StagePartition& BoundCalculator::stage_partition_of(const ModelCosts& costs,
+                                                                     const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
       stages == 1 ? ChunkPlacement::kLoop : traits_of(layout.schedule).placement;
@@ -213,34 +213,34 @@ BoundCalculator::PipelineCut& BoundCalculator::cut_of(const ModelCosts& costs,
     if (known.empty()) known = balanced_blocks(costs.layer_weights, stages * chunks);
     blocks = known;
   }
-  PipelineCut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
-  if (cut.layout.stages() != stages)
-    cut.layout = layout_of_blocks(stages, chunks, placement, blocks);
-  return cut;
+  StagePartition& pipeline = stage_partitions_[{layout.tensor, stages, chunks, placement, blocks}];
+  if (pipeline.layout.stages() != stages)
+    pipeline.layout = layout_of_blocks(stages, chunks, placement, blocks);
+  return pipeline;
 }
 
 /// Computes the seconds of the busiest stage. A stage begins when the first micro-batch has passed
 /// all layers before the stage's first layer, and computes all its actions one after another. If
 /// backward is one list, the earlier layers still have to compute the backward pass of the last
 /// micro-batch after it.
-double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
+double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineLayout& pipeline,
                                         const Layout& layout) const {
   const auto layers = static_cast<int32_t>(costs.model.layers.size());
   const bool is_split = splits_backward(layout);
   double largest = 0;
-  for (int stage = 0; stage < cut.stages(); ++stage) {
+  for (int stage = 0; stage < pipeline.stages(); ++stage) {
     GraphCost cost;
-    int first_model_chunk = cut.model_chunk_of(stage, 0);
-    for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-      const int model_chunk = cut.model_chunk_of(stage, chunk);
-      const LayerRange range = cut.layers(model_chunk, layers);
+    int first_model_chunk = pipeline.model_chunk_of(stage, 0);
+    for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
+      const int model_chunk = pipeline.model_chunk_of(stage, chunk);
+      const LayerRange range = pipeline.layers(model_chunk, layers);
       cost += costs.cost_of(range);
       first_model_chunk = std::min(first_model_chunk, model_chunk);
     }
     double around = 0;
-    if (cut.stages() > 1) {
+    if (pipeline.stages() > 1) {
       const GraphCost& before =
-          costs.prefix_costs[static_cast<size_t>(cut.layers(first_model_chunk, layers).first)];
+          costs.prefix_costs[static_cast<size_t>(pipeline.layers(first_model_chunk, layers).first)];
       around = before.forward_seconds + (is_split ? 0 : before.backward_seconds);
     }
     const double one =
@@ -252,15 +252,16 @@ double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineL
 }
 
 const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_parameters_of(
-    const ModelCosts& costs, PipelineCut& cut, const StateProperties& properties) {
+    const ModelCosts& costs, StagePartition& pipeline, const StateProperties& properties) {
   std::vector<StageParameters>& stages =
-      cut.parameters[{properties.persistence_threshold, properties.has_master}];
+      pipeline.parameters[{properties.persistence_threshold, properties.has_master}];
   if (!stages.empty()) return stages;
   const ModelDescription& model = costs.model;
-  for (int stage = 0; stage < cut.layout.stages(); ++stage) {
+  const auto layers = static_cast<int32_t>(model.layers.size());
+  for (int stage = 0; stage < pipeline.layout.stages(); ++stage) {
     StageParameters& sum = stages.emplace_back();
     std::set<TensorId> seen;
-    for_each_layer(cut.layout, stage, static_cast<int32_t>(model.layers.size()), [&](size_t l) {
+    for_each_layer(pipeline.layout, stage, layers, [&](size_t l) {
       const Layer& layer = model.layers[l];
       for (const GraphParam& param : layer.params) {
         if (!seen.insert(param.tensors.front()).second) continue;
@@ -295,8 +296,8 @@ double BoundCalculator::update_seconds(double bytes, const Layout& layout) const
 
 /// Returns the minimum seconds for each byte of a collective; the time is at least proportional to
 /// the bytes.
-double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
-  const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
+double BoundCalculator::seconds_per_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
+  const auto [known, added] = seconds_per_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
     known->second =
         collective_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
@@ -309,9 +310,9 @@ double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
-  const double all_reduce = seconds_of_byte("all_reduce", ranks, crossing),
-               reduce_scatter = seconds_of_byte("reduce_scatter", ranks, crossing),
-               all_gather = seconds_of_byte("all_gather", ranks, crossing);
+  const double all_reduce = seconds_per_byte("all_reduce", ranks, crossing),
+               reduce_scatter = seconds_per_byte("reduce_scatter", ranks, crossing),
+               all_gather = seconds_per_byte("all_gather", ranks, crossing);
   double largest = 0;
   for (const StageParameters& stage : stages) {
     const double gradients = stage.trained * properties.communicated_bytes;
@@ -333,21 +334,21 @@ double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>
 /// in flight and all its chunks. The values of a forward pass are saved until the backward pass; if
 /// backward is split, until the input gradients and the weight gradients that read them are
 /// computed.
-int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut,
+int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const PipelineLayout& pipeline,
                                          int stage, const Layout& layout) const {
   std::vector<GraphCost> chunks;
-  for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-    const LayerRange range = cut.layers(cut.model_chunk_of(stage, chunk),
-                                        static_cast<int32_t>(costs.model.layers.size()));
+  for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
+    const LayerRange range = pipeline.layers(pipeline.model_chunk_of(stage, chunk),
+                                             static_cast<int32_t>(costs.model.layers.size()));
     chunks.push_back(costs.cost_of(range));
   }
-  if (cut.stages() == 1) return chunks.front().saved;
+  if (pipeline.stages() == 1) return chunks.front().saved;
   const bool is_split = splits_backward(layout);
   if (traits_of(layout.schedule).keeps_all_micro_batches)
     return chunks.front().saved * layout.accumulation;
   int64_t now = 0, largest = 0;
   for (const ScheduleAction& action :
-       make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
+       make_schedule(layout.schedule, pipeline.stages(), pipeline.chunks(), stage,
                      static_cast<int32_t>(sampled_micro_batches(layout)))) {
     const GraphCost& chunk = chunks[static_cast<size_t>(action.chunk)];
     const int64_t forward =
@@ -402,11 +403,11 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
   if (!added) return shared;
   try {
     shared.costs = &model_costs_of(layout);
-    shared.cut = &cut_of(*shared.costs, layout);
-    const PipelineLayout& cut = shared.cut->layout;
-    shared.compute_seconds = compute_seconds(*shared.costs, cut, layout);
-    for (int stage = 0; stage < cut.stages(); ++stage)
-      shared.saved.push_back(max_saved_bytes(*shared.costs, cut, stage, layout));
+    shared.pipeline = &stage_partition_of(*shared.costs, layout);
+    const PipelineLayout& pipeline = shared.pipeline->layout;
+    shared.compute_seconds = compute_seconds(*shared.costs, pipeline, layout);
+    for (int stage = 0; stage < pipeline.stages(); ++stage)
+      shared.saved.push_back(max_saved_bytes(*shared.costs, pipeline, stage, layout));
   } catch (...) {
     shared_costs_.erase(known);
     throw;
@@ -417,7 +418,7 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
 Bound BoundCalculator::compute_bound(const Layout& layout, const StateProperties& properties) {
   const SharedCosts& shared = shared_costs_of(layout);
   const std::vector<StageParameters>& stages =
-      stage_parameters_of(*shared.costs, *shared.cut, properties);
+      stage_parameters_of(*shared.costs, *shared.pipeline, properties);
   Bound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {

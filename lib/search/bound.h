@@ -34,8 +34,8 @@ struct Bound {
 /// and the update; and the communication. The bound on the memory is the state of one rank, plus
 /// the larger of its gradients and the maximum of the activations that its layers save at one time.
 /// The full plan includes all these terms, so neither bound exceeds it (tests/search). Costs that
-/// several layouts share (of layers, the cut of the model, the activations saved in a schedule) are
-/// computed once.
+/// several layouts share (of layers, the division of the model into stages, the activations saved
+/// in a schedule) are computed once.
 class BoundCalculator {
  public:
   /// Makes an object without costs. `task` must outlive it.
@@ -77,7 +77,7 @@ class BoundCalculator {
     GraphCost operator-(const GraphCost& other) const;
   };
   /// LayerWeights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
-  /// equal pipeline cuts.
+  /// equal stage partitions.
   using LayerWeights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
@@ -85,7 +85,8 @@ class BoundCalculator {
     ModelDescription model;
     /// Element k is the cost of the first k layers.
     std::vector<GraphCost> prefix_costs;
-    /// The load of each layer, by which a pipeline is cut, and the same in whole numbers.
+    /// The load of each layer, by which layers are divided among stages, and the same in whole
+    /// numbers.
     std::vector<double> layer_weights;
     LayerWeights whole_layer_weights;
     /// The error that prevented computing the costs.
@@ -109,9 +110,9 @@ class BoundCalculator {
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
-  /// PipelineCut is the cut of a model into pipeline stages, with the StageParameters for each
-  /// persistence threshold, with and without a master copy.
-  struct PipelineCut {
+  /// StagePartition is the division of a model into pipeline stages, with the StageParameters for
+  /// each persistence threshold, with and without a master copy.
+  struct StagePartition {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageParameters>> parameters;
   };
@@ -119,7 +120,7 @@ class BoundCalculator {
   /// state.
   struct SharedCosts {
     const ModelCosts* costs = nullptr;
-    PipelineCut* cut = nullptr;
+    StagePartition* pipeline = nullptr;
     double compute_seconds = 0;
     /// The maximum number of bytes that each stage saves at one time.
     std::vector<int64_t> saved;
@@ -128,18 +129,19 @@ class BoundCalculator {
   static ModelCostsKey model_costs_key(const Layout& layout);
   ModelCosts make_model_costs(const Layout& layout) const;
   const ModelCosts& model_costs_of(const Layout& layout);
-  PipelineCut& cut_of(const ModelCosts& costs, const Layout& layout);
+  StagePartition& stage_partition_of(const ModelCosts& costs, const Layout& layout);
   SharedCosts& shared_costs_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
-  double compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
+  double compute_seconds(const ModelCosts& costs, const PipelineLayout& pipeline,
                          const Layout& layout) const;
   double collective_seconds_of(const std::vector<StageParameters>& stages, const Layout& layout,
                                const StateProperties& properties);
   double update_seconds(double bytes, const Layout& layout) const;
-  const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs, PipelineCut& cut,
+  const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs,
+                                                          StagePartition& pipeline,
                                                           const StateProperties& properties);
-  double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
-  int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut, int stage,
+  double seconds_per_byte(std::string_view kind, int64_t ranks, Crossing crossing);
+  int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& pipeline, int stage,
                           const Layout& layout) const;
   MemoryNeed memory_of(const StageParameters& stage, int64_t saved, const Layout& layout,
                        const StateProperties& properties) const;
@@ -148,12 +150,14 @@ class BoundCalculator {
   std::map<ModelCostsKey, ModelCosts> model_costs_;
   /// The number of blocks in each model chunk, by the weights of layers and the number of chunks.
   std::map<std::pair<LayerWeights, int64_t>, std::vector<int64_t>> blocks_;
-  /// Cuts by tensor-parallel degree, stages, chunks, placement of chunks, and numbers of blocks.
-  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, PipelineCut>
-      cuts_;
+  /// Stage partitions by tensor-parallel degree, stages, chunks, placement of chunks, and numbers
+  /// of blocks.
+  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>,
+           StagePartition>
+      stage_partitions_;
   /// Shared costs by layout. The fields of the layout that concern state have their defaults.
   std::map<Layout, SharedCosts> shared_costs_;
-  std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_of_byte_;
+  std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_per_byte_;
 };
 
 }  // namespace ftrun

@@ -40,7 +40,7 @@ void Candidates::add_planned(size_t number, PlannedLayout found) {
   planned_.emplace(number, std::move(found));
 }
 
-bool Candidates::may_win(size_t number) const {
+bool Candidates::may_be_faster(size_t number) const {
   return all_[number].fits && all_[number].bound.seconds < best_seconds_ && !is_planned(number);
 }
 

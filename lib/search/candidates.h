@@ -57,7 +57,7 @@ class Candidates {
   /// Returns the least time of the planned layouts that fit.
   double best_seconds() const { return best_seconds_; }
   /// Returns whether a candidate that is not planned may be faster than the planned layouts.
-  bool may_win(size_t number) const;
+  bool may_be_faster(size_t number) const;
   /// Counts the candidates that fit by their bounds and were never planned, because they cannot be
   /// faster than the best layout.
   int64_t count_pruned() const;

@@ -209,7 +209,7 @@ class Search {
     });
     const auto first_of = [&](const std::vector<size_t>& order, const auto& is_wanted) {
       const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
-        return candidates_.may_win(i) && is_wanted(i);
+        return candidates_.may_be_faster(i) && is_wanted(i);
       });
       return found == order.end() ? std::nullopt : std::optional(*found);
     };
@@ -242,7 +242,7 @@ class Search {
     }
     if (candidates_.planned() == 0) {
       std::vector<size_t> fitting = by_bound;
-      std::erase_if(fitting, [&](size_t i) { return !candidates_.may_win(i); });
+      std::erase_if(fitting, [&](size_t i) { return !candidates_.may_be_faster(i); });
       plan_first(fitting, true);
     }
     const std::optional<size_t> left = first_of(by_bound, [](size_t) { return true; });
@@ -310,7 +310,7 @@ class Search {
       // If even the bounds of all checked layouts are too large, none of them fits.
       if (counts.allowed > counts.too_large) {
         const std::optional<PlannedLayout> found = search.plan_least_memory();
-        time_.learn_from(search.time_);
+        time_.copy_plan_times(search.time_);
         if (found && found->fits) {
           result_.fit_on_more_nodes = found;
           result_.sufficient_nodes = larger.nodes;

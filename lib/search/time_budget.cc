@@ -25,7 +25,7 @@ TimeBudget TimeBudget::for_more_nodes(double left) const {
   TimeBudget budget(left);
   budget.bounds_seconds_ = kBoundsShare * std::min(left, seconds_ * kNodesShare);
   budget.may_plan_late_ = false;
-  budget.learn_from(*this);
+  budget.copy_plan_times(*this);
   return budget;
 }
 
@@ -45,7 +45,7 @@ TimeBudget::Clock::time_point TimeBudget::deadline() const {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(max_seconds));
 }
 
-void TimeBudget::learn_from(const TimeBudget& other) {
+void TimeBudget::copy_plan_times(const TimeBudget& other) {
   planned_seconds_ = other.planned_seconds_;
   planned_effort_ = other.planned_effort_;
 }

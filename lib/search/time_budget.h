@@ -41,7 +41,7 @@ class TimeBudget {
   /// Records the effort of one full plan.
   void add_plan_effort(double effort) { planned_effort_ += effort; }
   /// Replaces what is known of full plans by what `other` knows.
-  void learn_from(const TimeBudget& other);
+  void copy_plan_times(const TimeBudget& other);
 
  private:
   Clock::time_point begin_ = Clock::now();

@@ -75,7 +75,7 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
 }
 
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
-                              int64_t every) {
+                              int64_t checkpoint_every) {
   std::string text = cat("time of a step on ", machine.name, ": ", seconds_text(time.seconds), ", ",
                          human_count(std::llround(run.tokens_per_second)), " tokens/s");
   if (run.mfu > 0)
@@ -95,11 +95,12 @@ std::string run_estimate_text(const RunEstimate& run, const StepTime& time, cons
   if (run.checkpoint_seconds > 0) {
     text += cat("checkpoint: ", human_bytes(run.checkpoint_bytes), ", ",
                 human_seconds(run.checkpoint_seconds), " at the disks' rate");
-    if (every > 0)
-      text +=
-          cat(" (",
-              percent_text(run.checkpoint_seconds / (static_cast<double>(every) * time.seconds), 1),
-              " of the time of ", every, " steps)");
+    if (checkpoint_every > 0)
+      text += cat(
+          " (",
+          percent_text(
+              run.checkpoint_seconds / (static_cast<double>(checkpoint_every) * time.seconds), 1),
+          " of the time of ", checkpoint_every, " steps)");
     text += '\n';
   }
   return text;

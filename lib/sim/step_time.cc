@@ -82,7 +82,7 @@ class TimelineRecorder {
       : world_(world), timeline_(timeline), timeline_index_(world.ranks.size(), -1) {
     for (size_t r = 0; r < world.ranks.size(); ++r) {
       const int number = world.ranks[r].number;
-      if (classes.first[static_cast<size_t>(classes.class_of(number))] != number &&
+      if (classes.lowest_ranks[static_cast<size_t>(classes.class_of(number))] != number &&
           slow_factor_of(slow, number) == 1)
         continue;
       timeline_index_[r] = static_cast<int32_t>(timeline.ranks.size());

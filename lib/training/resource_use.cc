@@ -59,7 +59,7 @@ int64_t ResourceUse::bytes_sent() const {
 }
 
 void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
-  for (const MemoryFigure& figure : memory_metrics(setup_.memory()))
+  for (const MemoryMetric& figure : memory_metrics(setup_.memory()))
     metrics.memory.push_back({figure.name, figure.bytes});
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
   const TrafficSums& traffic = traffic_.sums();
@@ -82,7 +82,7 @@ std::string ResourceUse::stage_memory_text() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";
   std::string text = cat(" process ", memory_->measured_bytes);
-  for (const MemoryFigure& figure : memory_metrics(setup_.memory()))
+  for (const MemoryMetric& figure : memory_metrics(setup_.memory()))
     text += cat(" ", figure.name, " ", figure.bytes);
   return text;
 }

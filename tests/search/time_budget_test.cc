@@ -38,7 +38,7 @@ TEST_CASE("a search for more nodes knows earlier plans and is never late") {
   CHECK_FALSE(more.ends_in_time(0.4 * kSeconds));
   more.add_plan_effort(1);
   more.add_plan_seconds(9);
-  time.learn_from(more);
+  time.copy_plan_times(more);
   CHECK_FALSE(time.ends_in_time(0.2 * kSeconds));
 }
 

@@ -129,7 +129,7 @@ TEST_CASE("a timeline has all instructions of each class's lowest rank, and its 
   double most = 0;
   for (size_t r = 0; r < step.timeline.ranks.size(); ++r) {
     const RankTimeline& rank = step.timeline.ranks[r];
-    CHECK(rank.rank == step.all->classes().first[r]);
+    CHECK(rank.rank == step.all->classes().lowest_ranks[r]);
     CHECK(rank.instrs.size() == rank.program->instrs.size());
     Picoseconds compute = 0;
     for (const LaneBlocks& lane : lane_blocks(rank, 1))

@@ -171,19 +171,22 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
   CHECK_NOTHROW(check_slow_ranks_exist({{3, 2}}, 4));
 
   Machine machine = gpus(2);
-  set_network("200Gb/s", 2, machine);
+  set_network_bandwidth("200Gb/s", 2, machine);
   CHECK(machine.inter_node_link.bandwidth == Approx(25e9));
-  set_network("5 GB/s", 2, machine);
+  set_network_bandwidth("5 GB/s", 2, machine);
   CHECK(machine.inter_node_link.bandwidth == Approx(5e9));
   CHECK(machine.inter_node_link.latency_seconds == gpus(2).inter_node_link.latency_seconds);
   CHECK(what_if_text({{5, 1.3}}, machine, true) ==
         "rank 5 takes 1.3 times as long, the network has 5 GB/s");
-  CHECK_THROWS_WITH(set_network("5 furlongs", 2, machine), Catch::Contains("the unit is one of"));
-  CHECK_THROWS_WITH(set_network("-5 GB/s", 2, machine), Catch::Contains("not a number above 0"));
-  CHECK_THROWS_WITH(set_network("5 GB/s", 1, machine),
+  CHECK_THROWS_WITH(set_network_bandwidth("5 furlongs", 2, machine),
+                    Catch::Contains("the unit is one of"));
+  CHECK_THROWS_WITH(set_network_bandwidth("-5 GB/s", 2, machine),
+                    Catch::Contains("not a number above 0"));
+  CHECK_THROWS_WITH(set_network_bandwidth("5 GB/s", 1, machine),
                     Catch::Contains("there is one node, so nothing goes between nodes"));
   machine.inter_node_link = {};
-  CHECK_THROWS_WITH(set_network("5 GB/s", 2, machine), Catch::Contains("has no links.cluster"));
+  CHECK_THROWS_WITH(set_network_bandwidth("5 GB/s", 2, machine),
+                    Catch::Contains("has no links.cluster"));
 }
 
 TEST_CASE("a run's hours, price and utilization follow from its step") {
