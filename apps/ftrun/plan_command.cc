@@ -314,8 +314,8 @@ int plan_command(PlanOptions options, JsonOutput& output) {
   std::optional<NamedModel> named;
   if (options.model.is_given()) {
     named = read_named_model(options.model);
-    plan_for_model(options.source, *named, requested ? &requested->machine : nullptr,
-                   options.nodes);
+    set_planned_model(options.source, *named, requested ? &requested->machine : nullptr,
+                      options.nodes);
   }
   if (!options.html.empty()) check_plan_page_path(options.html);
   if (options.search)

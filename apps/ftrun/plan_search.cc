@@ -187,7 +187,7 @@ void write_page(const SearchOptions& options, const RequestedMachine& requested,
   page.device_memory = device_memory_budget(task, ranks);
   page.host_memory = host_memory_budget(task, ranks);
   page.search = search;
-  page.search["lines"] = split(counts_text(task, result), '\n');
+  page.search["lines"] = split(search_counts_text(task, result), '\n');
   write_plan_page(options.html, std::move(page), config, class_plans, timeline);
   std::cout << "wrote " << terminal_text(options.html) << '\n';
 }

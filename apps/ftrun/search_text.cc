@@ -82,7 +82,7 @@ std::string rank_memory_text(const MemoryNeed& memory) {
              memory.host > 0 ? cat(" and ", human_bytes(memory.host), " of main memory") : "");
 }
 
-std::string counts_text(const SearchTask& task, const SearchResult& result) {
+std::string search_counts_text(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   std::string text =
       device_memory_budget(task, 1) > 0
@@ -129,7 +129,7 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result,
 }
 
 std::string search_text(const SearchTask& task, const SearchResult& result) {
-  std::string text = counts_text(task, result);
+  std::string text = search_counts_text(task, result);
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < std::min(kListedLayouts, result.ranking.size()); ++i) {
     const PlannedLayout& planned = result.ranking[i];

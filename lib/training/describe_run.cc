@@ -34,7 +34,7 @@ bool is_recorded(const std::string& gpu) {
 
 void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
                              std::vector<std::string>& notes) {
-  const LibraryUse use = gpu.kernels().library_use();
+  const AttentionLibraryUse use = gpu.kernels().library_use();
   if (use.in_use != "own")
     notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
                         " of GPU memory in addition to the plan",
