@@ -277,9 +277,9 @@ const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_para
         const bool is_large = largest > properties.persistence_threshold && !param.fp32;
         if (is_large) sum.sharded_bytes += bytes;
         if (!model.tensor(param.tensors.front()).trainable) continue;
-        sum.trained += elements;
+        sum.trained_elements += elements;
         sum.trained_bytes += bytes;
-        if (is_large) sum.offloadable += elements;
+        if (is_large) sum.offloadable_elements += elements;
         if (properties.has_master && !param.fp32)
           sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
       }
@@ -315,7 +315,7 @@ double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>
                all_gather = seconds_per_byte("all_gather", ranks, crossing);
   double largest = 0;
   for (const StageParameters& stage : stages) {
-    const double gradients = stage.trained * properties.communicated_bytes;
+    const double gradients = stage.trained_elements * properties.communicated_bytes;
     const double whole = all_reduce * gradients;
     const double sharded = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
@@ -377,16 +377,18 @@ MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t save
   double device = 0, host = 0;
   const double parameters = stage.bytes / (shards_parameters ? shards : 1);
   if (counts(layout.parameter_offload)) device += parameters;
-  const double moments = stage.trained * properties.state_bytes / shards;
+  const double moments = stage.trained_elements * properties.state_bytes / shards;
   if (keeps_optimizer) device += moments + stage.master_bytes / shards;
   // The master copy is left out of the bound, because it exists only for some targets of offloaded
   // weights.
   if (!keeps_optimizer && counts(layout.optimizer_offload)) device += moments;
   if (task_.machine.has_gpus && layout.optimizer_offload == OffloadDevice::kCpu)
-    host += properties.offloaded_share * stage.offloadable * properties.state_bytes / shards;
+    host +=
+        properties.offloaded_share * stage.offloadable_elements * properties.state_bytes / shards;
   if (task_.machine.has_gpus && layout.parameter_offload == OffloadDevice::kCpu)
     host += stage.sharded_bytes / shards;
-  double gradients = stage.trained * properties.gradient_bytes / (layout.zero >= 2 ? shards : 1);
+  double gradients =
+      stage.trained_elements * properties.gradient_bytes / (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
   device += std::max(gradients, static_cast<double>(saved));
   return {static_cast<int64_t>(device), static_cast<int64_t>(host)};
@@ -425,7 +427,7 @@ Bound BoundCalculator::compute_bound(const Layout& layout, const StateProperties
     const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, properties);
     bound.memory.device = std::max(bound.memory.device, memory.device);
     bound.memory.host = std::max(bound.memory.host, memory.host);
-    update = std::max(update, 2 * stages[stage].trained * properties.state_bytes /
+    update = std::max(update, 2 * stages[stage].trained_elements * properties.state_bytes /
                                   static_cast<double>(layout.shards()));
   }
   const double compute = shared.compute_seconds + update_seconds(update, layout),

@@ -102,10 +102,10 @@ class BoundCalculator {
   /// elements.
   struct StageParameters {
     double bytes = 0;
-    double trained = 0;
+    double trained_elements = 0;
     double trained_bytes = 0;
     /// The number of trained elements of tensors whose state may be offloaded.
-    double offloadable = 0;
+    double offloadable_elements = 0;
     /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
     double master_bytes = 0;

@@ -135,7 +135,7 @@ class Search {
     candidates_.add(std::move(candidate));
   }
 
-  /// Evaluates a layout exactly; nothing if the time limit passes before. A layout that cannot be
+  /// Plans a layout fully; returns nothing if the time limit passes before. A layout that cannot be
   /// planned counts as one that does not fit.
   std::optional<PlannedLayout> plan_before_deadline(const Layout& layout, bool timed) const {
     try {
@@ -148,7 +148,7 @@ class Search {
     }
   }
 
-  /// Plans each of these candidates exactly if its plan ends in time, kPlannedTogether at a time.
+  /// Plans each of these candidates fully if its plan ends in time, kPlannedTogether at a time.
   /// If nothing is planned yet and plans may be late, the cheapest of them may end a little late.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
@@ -167,7 +167,7 @@ class Search {
     if (time_.may_plan_late()) plan_first(numbers, timed);
   }
 
-  /// Plans candidates exactly and concurrently. None of them may have been planned before.
+  /// Plans candidates fully and concurrently. None of them may have been planned before.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     const double before = time_.elapsed_seconds();
     std::vector<std::optional<PlannedLayout>> found(numbers.size());
@@ -196,7 +196,7 @@ class Search {
     candidates_.add_planned(number, std::move(found));
   }
 
-  /// Plans layouts exactly until no other layout can be faster. Each round plans the layout with
+  /// Plans layouts fully until no other layout can be faster. Each round plans the layout with
   /// the lowest bound and the layout with the lowest estimate. Layouts that are probably too large
   /// are planned last.
   void plan_best() {

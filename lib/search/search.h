@@ -65,7 +65,7 @@ struct SearchResult {
   /// The smallest number of nodes whose layouts were not all checked because the time ended; 0 if
   /// there is none. It is less than `sufficient_nodes`, unless that is 0.
   int64_t first_unchecked_nodes = 0;
-  /// The seconds that a search probably needs to plan one layout exactly; only where it planned
+  /// The seconds that a search probably needs to plan one layout fully; only where it planned
   /// none in its time.
   double needed_seconds = 0;
   /// The first refusal, and the reason why the time of a layout that fits is not known.
