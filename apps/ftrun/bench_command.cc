@@ -66,8 +66,8 @@ int bench_command(const BenchOptions& options) {
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
                              .cpu_model = host.cpu_model,
-                             .measured = utc_now(),
-                             .say = [](const std::string& line) { log_notice(line); }};
+                             .measured_on = utc_now(),
+                             .report_progress = [](const std::string& line) { log_notice(line); }};
   const LoadWatch load(1, read_times_with_children);
   const std::string text = machine_yaml(bench_with_engine(request));
   warn_of_load(load.shares());

@@ -128,11 +128,11 @@ Machine assumed_cpu_machine() {
     rates.ranks = ranks;
     rates.threads = machine.devices / ranks;
     rates.memory_bandwidth = kMemoryBandwidth / ranks;
-    rates.matmul_flops = {{DType::kF32, kFlopsPerCore * rates.threads},
-                          {DType::kBF16, kFlopsPerCore * rates.threads}};
+    rates.matmul_flop_rates = {{DType::kF32, kFlopsPerCore * rates.threads},
+                               {DType::kBF16, kFlopsPerCore * rates.threads}};
     machine.rates.push_back(rates);
   }
-  machine.node_link = {kLatency, kBandwidth};
+  machine.intra_node_link = {kLatency, kBandwidth};
   return machine;
 }
 
@@ -291,15 +291,15 @@ struct FoundLayout {
 /// Returns the reason why a variant was left out: "all weights would need at least 20.00 GiB per
 /// rank".
 std::string left_out_text(const FoundLayout& tried) {
-  const Evaluation& nearest = *tried.result.least_memory;
-  return cat(tried.variant->name, " would need at least ", rank_memory_text(nearest.memory),
-             " per rank", tried.result.proved ? "" : ", among the layouts that were tried");
+  const PlannedLayout& smallest = *tried.result.least_memory;
+  return cat(tried.variant->name, " would need at least ", rank_memory_text(smallest.memory),
+             " per rank", tried.result.proved ? "" : ", among the layouts that were checked");
 }
 
 std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachine& machine,
                                        const FoundLayout& found, const std::string& left_out,
                                        const std::string& out) {
-  const Evaluation& best = found.result.ranking.front();
+  const PlannedLayout& best = found.result.ranking.front();
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
   return {
@@ -313,7 +313,7 @@ std::vector<std::string> summary_lines(const ConfigDraft& draft, const InitMachi
           "; learning rate ", number_text(found.variant->learning_rate), "."),
       cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
           layout_text(best.layout), "; ",
-          found.result.proved ? "no other layout is faster" : "the fastest that was tried", "."),
+          found.result.proved ? "no other layout is faster" : "the fastest of those checked", "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
           format_number("%.3g", seconds), " s, the whole run ", human_seconds(all),
           " (rates: ", machine.source, ")."),

@@ -124,7 +124,7 @@ std::string assumption_text(const Config& config) {
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
                        const RequestedMachine& requested, const ClassPlans& class_plans) {
   if (options.html.empty()) return nullptr;
-  return [&](const StepRecord& record, const std::string& time) {
+  return [&](const StepTimeline& timeline, const std::string& time) {
     PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
                                     options.nodes, first_line(time));
     if (!has_readable_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
@@ -133,7 +133,7 @@ PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
       page.warnings.push_back(crossing);
     page.device_memory = options.device_memory;
     page.host_memory = options.host_memory;
-    write_plan_page(options.html, std::move(page), loaded.config, class_plans, record);
+    write_plan_page(options.html, std::move(page), loaded.config, class_plans, timeline);
     std::cout << "wrote " << terminal_text(options.html) << '\n';
   };
 }
@@ -201,10 +201,10 @@ void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const Step
 /// Sets the memory of each of `ranks_per_node` ranks to what a search lets it use, unless options
 /// set it. Ranks on CPUs have no host memory in addition to that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_per_node, PlanOptions& options) {
-  options.device_memory = device_budget(machine, options.device_memory, ranks_per_node);
+  options.device_memory = device_memory_budget(machine, options.device_memory, ranks_per_node);
   options.shares_memory = !machine.has_gpus;
   if (machine.has_gpus)
-    options.host_memory = host_budget(machine, options.host_memory, ranks_per_node);
+    options.host_memory = host_memory_budget(machine, options.host_memory, ranks_per_node);
 }
 
 /// RankPlan holds the data that the command prints about one rank: its plan, and the program that
@@ -316,8 +316,8 @@ int plan_command(PlanOptions options, JsonOutput& output) {
   std::optional<NamedModel> named;
   if (options.model.is_given()) {
     named = read_named_model(options.model);
-    plan_for_model(options.source, *named, requested ? &requested->machine : nullptr,
-                   options.nodes);
+    set_planned_model(options.source, *named, requested ? &requested->machine : nullptr,
+                      options.nodes);
   }
   if (!options.html.empty()) check_plan_page_path(options.html);
   if (options.search)

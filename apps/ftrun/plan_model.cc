@@ -69,8 +69,8 @@ NamedModel read_named_model(const ModelOptions& options) {
   return model_of_preset(find_preset(named), named);
 }
 
-void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
-                    int64_t nodes) {
+void set_planned_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
+                       int64_t nodes) {
   if (source.files.empty()) source.texts = {{"ftrun plan --model", config_for(model)}};
   const WrittenConfig config = load_config(source).written;
   if (!config.get<std::string>("model.path").empty()) refuse_two_models(config, model);

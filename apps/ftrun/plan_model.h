@@ -33,8 +33,8 @@ NamedModel read_named_model(const ModelOptions& options);
 /// weights in bf16 with one row per rank. It has as many ranks as the machine has devices on
 /// `nodes` nodes (`machine` may be null), unless the source gives the number of ranks. Throws
 /// Error(kUsage) if the source's config names a model already.
-void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
-                    int64_t nodes);
+void set_planned_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
+                       int64_t nodes);
 
 /// Returns the line that names the model of a plan.
 std::string named_model_text(const NamedModel& model);

@@ -38,21 +38,21 @@ int64_t nanoseconds(Picoseconds time) {
   return time / kPerNanosecond;
 }
 
-/// Finds the lowest recorded rank of each stage, by stage.
-std::vector<const RecordedRank*> rank_of_each_stage(const StepRecord& record) {
-  std::map<int, const RecordedRank*> stages;
-  for (const RecordedRank& rank : record.ranks)
+/// Finds the lowest rank of each stage that the timeline has, by stage.
+std::vector<const RankTimeline*> rank_of_each_stage(const StepTimeline& timeline) {
+  std::map<int, const RankTimeline*> stages;
+  for (const RankTimeline& rank : timeline.ranks)
     stages.try_emplace(rank.program->stage.index, &rank);
-  std::vector<const RecordedRank*> all;
+  std::vector<const RankTimeline*> all;
   for (const auto& [stage, rank] : stages) all.push_back(rank);
   return all;
 }
 
 /// Returns at most `max_count` ranks, evenly spread, including the first and the last.
-std::vector<const RecordedRank*> choose_evenly(const std::vector<const RecordedRank*>& all,
+std::vector<const RankTimeline*> choose_evenly(const std::vector<const RankTimeline*>& all,
                                                size_t max_count) {
   if (all.size() <= max_count) return all;
-  std::vector<const RecordedRank*> chosen;
+  std::vector<const RankTimeline*> chosen;
   for (size_t i = 0; i < max_count; ++i)
     chosen.push_back(all[i * (all.size() - 1) / (max_count - 1)]);
   return chosen;
@@ -105,7 +105,7 @@ Json parts_json(const StepTime& time) {
 
 /// Returns the memory of one tier of a rank over the step; null if the tier is empty.
 /// `library_bytes` is the number of bytes that libraries use in addition.
-Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t library_bytes,
+Json tier_json(const RankTimeline& rank, Tier tier, const TierPlan& plan, int64_t library_bytes,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;
   const std::vector<MemoryPoint> points = memory_over_step(rank, tier, end, moments);
@@ -162,14 +162,14 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
 }
 
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
-                     const ClassPlans& class_plans, const StepRecord& record) {
-  const std::vector<const RecordedRank*> stages = rank_of_each_stage(record);
-  const std::vector<const RecordedRank*> shown = choose_evenly(stages, kMaxStages);
-  const StepLanes lanes = step_lanes(shown, record.end, kMaxBlocks);
+                     const ClassPlans& class_plans, const StepTimeline& timeline) {
+  const std::vector<const RankTimeline*> stages = rank_of_each_stage(timeline);
+  const std::vector<const RankTimeline*> shown = choose_evenly(stages, kMaxStages);
+  const StepLanes lanes = step_lanes(shown, timeline.end, kMaxBlocks);
   Labels labels;
   Json ranks = Json::array();
   for (size_t r = 0; r < shown.size(); ++r) {
-    const RecordedRank& rank = *shown[r];
+    const RankTimeline& rank = *shown[r];
     const StepPlan& plan = class_plans.plan(class_plans.classes().class_of(rank.rank));
     const MemoryPlan memory = memory_plan(plan);
     Json own{{"rank", rank.rank},
@@ -189,7 +189,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
                                                   : 0;
       Json one = tier_json(rank, tier, memory.at(tier),
                            is_device ? total_bytes(gpu_overheads(config, plan)) : 0, limit,
-                           record.end, kMaxMoments / shown.size());
+                           timeline.end, kMaxMoments / shown.size());
       if (!one.is_null()) tiers.push_back(std::move(one));
     }
     ranks.push_back(std::move(own));
@@ -200,7 +200,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"made", cat("made ", utc_now())},
       {"facts", std::move(page.facts)},
       {"warnings", std::move(page.warnings)},
-      {"seconds", static_cast<double>(record.end) / kPicosecondsPerSecond},
+      {"seconds", static_cast<double>(timeline.end) / kPicosecondsPerSecond},
       {"pixel", nanoseconds(lanes.pixel)},
       {"kinds", kinds},
       {"labels", labels.texts()},

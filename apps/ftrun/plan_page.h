@@ -40,9 +40,9 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
 /// Writes the HTML page of a plan, which needs no other file and no network. For the lowest rank of
 /// each pipeline stage (at most 16 stages) it shows the step's time by part, and the lanes and the
 /// memory by category over the step. The size of the page is bounded, however long the program is
-/// (step_lanes()). `config` is resolved, and `record` is the predicted step of `class_plans`.
+/// (step_lanes()). `config` is resolved, and `timeline` is the predicted step of `class_plans`.
 /// Throws the errors of write_file_atomic().
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
-                     const ClassPlans& class_plans, const StepRecord& record);
+                     const ClassPlans& class_plans, const StepTimeline& timeline);
 
 }  // namespace ftrun

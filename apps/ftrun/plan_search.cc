@@ -67,9 +67,9 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
     // Numbers of nodes are tried by doubling, so those between the last two are not.
     const int64_t last_tried = result.sufficient_nodes / 2;
     std::string fewer;
-    if (result.first_untried_nodes > 0)
+    if (result.first_unchecked_nodes > 0)
       fewer = cat("; fewer may be enough: raise --seconds, because the time ended before ",
-                  result.first_untried_nodes, " nodes were searched");
+                  result.first_unchecked_nodes, " nodes were searched");
     else if (last_tried > task.nodes)
       fewer = cat("; ", last_tried, " are too few, and numbers between were not searched");
     return cat("use --nodes ", result.sufficient_nodes, " (",
@@ -79,22 +79,23 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                "; or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   }
-  const std::string more = result.first_untried_nodes > 0
+  const std::string more = result.first_unchecked_nodes > 0
                                ? cat("raise --seconds: the time ended before ",
-                                     result.first_untried_nodes, " nodes were searched; or ")
+                                     result.first_unchecked_nodes, " nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
              "nf4}), shorter sequences, or a smaller model");
 }
 
-/// Returns what a search had no time for: "; 8163 layouts were not examined"; "" for nothing.
-std::string unexamined_text(const SearchCounts& counts) {
+/// Returns what a search had no time for: "; 2 plans stopped for lack of time; 8163 layouts not
+/// checked"; "" for nothing.
+std::string unfinished_text(const SearchCounts& counts) {
   std::string text;
-  if (counts.abandoned > 0)
-    text += cat("; ", count_text(counts.abandoned, "plan"), " given up for lack of time");
-  if (counts.tried < counts.all)
-    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not examined");
+  if (counts.stopped > 0)
+    text += cat("; ", count_text(counts.stopped, "plan"), " stopped for lack of time");
+  if (counts.checked < counts.all)
+    text += cat("; ", count_text(counts.all - counts.checked, "layout"), " not checked");
   return text;
 }
 
@@ -120,43 +121,43 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
 void check_found_layout(const SearchTask& task, const SearchResult& result) {
   if (!result.ranking.empty()) return;
   const std::string machine = machine_text(task.machine, task.nodes);
-  if (result.counts.legal == 0)
-    throw Error(
-        ExitCode::kUsage,
-        cat("none of the ", result.counts.tried, " layouts on ", machine, " can run this config: ",
-            result.refusal.empty() ? cat("a global batch of ", task.batch,
-                                         " sequences cannot be divided among the ranks")
-                                   : result.refusal),
-        "change the refused keys, or plan for another number of devices");
+  if (result.counts.allowed == 0)
+    throw Error(ExitCode::kUsage,
+                cat("none of the ", result.counts.checked, " layouts on ", machine,
+                    " can run this config: ",
+                    result.refusal.empty() ? cat("a global batch of ", task.batch,
+                                                 " sequences cannot be divided among the ranks")
+                                           : result.refusal),
+                "change the refused keys, or plan for another number of devices");
   if (!result.least_memory && result.untimed_reason.empty())
     throw Error(
         ExitCode::kUsage,
         cat("no layout on ", machine, " could be planned in the time of the search: of ",
-            result.counts.legal, " legal layouts, ", result.counts.legal - result.counts.too_large,
-            " may fit by their bounds, and none was planned exactly",
-            unexamined_text(result.counts)),
+            result.counts.allowed, " allowed layouts, ",
+            result.counts.allowed - result.counts.too_large,
+            " are estimated to fit, and none was fully planned", unfinished_text(result.counts)),
         cat("raise --seconds: about ", seconds_text(result.needed_seconds),
             " are needed for one of them"));
   if (!result.least_memory)
     throw Error(ExitCode::kUsage,
                 cat("no layout on ", machine, " was timed: ", result.untimed_reason),
                 "correct the machine file");
-  const Evaluation& nearest = *result.least_memory;
-  const int64_t budget = device_budget(task, ranks_per_node(nearest.layout, task.nodes));
+  const PlannedLayout& smallest = *result.least_memory;
+  const int64_t budget = device_memory_budget(task, ranks_per_node(smallest.layout, task.nodes));
   std::string text =
       cat("none of ",
-          result.proved ? cat(result.counts.legal, " layouts")
+          result.proved ? cat(result.counts.allowed, " layouts")
                         : cat("the ", result.counts.planned, " layouts planned so far (of ",
-                              result.counts.legal, ")"),
-          " fits on ", machine, ": the nearest needs ", rank_memory_text(nearest.memory),
-          " of a rank's ", human_bytes(budget));
-  if (nearest.memory.device > budget)
-    text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
-  const int64_t host = host_budget(task, ranks_per_node(nearest.layout, task.nodes));
-  if (host > 0 && nearest.memory.host > host)
-    text += cat(", ", human_bytes(nearest.memory.host - host), " too much of main memory, of ",
-                human_bytes(host));
-  text += cat(" (", layout_text(nearest.layout), ")", unexamined_text(result.counts));
+                              result.counts.allowed, ")"),
+          " fits on ", machine, ": the smallest layout needs ", rank_memory_text(smallest.memory),
+          " per rank; a rank may use ", human_bytes(budget));
+  if (smallest.memory.device > budget)
+    text += cat(", so ", human_bytes(smallest.memory.device - budget), " are missing");
+  const int64_t host = host_memory_budget(task, ranks_per_node(smallest.layout, task.nodes));
+  if (host > 0 && smallest.memory.host > host)
+    text += cat("; it may use ", human_bytes(host), " of main memory, so ",
+                human_bytes(smallest.memory.host - host), " are missing");
+  text += cat(" (", layout_text(smallest.layout), ")", unfinished_text(result.counts));
   throw Error(ExitCode::kEnvironment, text, too_large_remedy(task, result));
 }
 
@@ -172,27 +173,27 @@ std::string config_with_layout(const SearchTask& task, const Layout& layout,
 
 namespace {
 
-/// Writes the HTML page of the best layout, with the reasons against other choices.
+/// Writes the HTML page of the best layout, with the reasons against other settings.
 void write_page(const SearchOptions& options, const RequestedMachine& requested,
                 const SearchTask& task, const SearchResult& result,
                 const nlohmann::ordered_json& search) {
-  const Evaluation& best = result.ranking.front();
+  const PlannedLayout& best = result.ranking.front();
   const Config config = std::get<Config>(try_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans class_plans(config, task.model, 0, own);
-  StepRecord record;
+  StepTimeline timeline;
   const StepTime time =
-      predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &record);
+      predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &timeline);
   PlanPage page =
       begin_plan_page(config, class_plans, options.source, requested, task.nodes,
                       cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
   const int64_t ranks = ranks_per_node(best.layout, task.nodes);
-  page.device_memory = device_budget(task, ranks);
-  page.host_memory = host_budget(task, ranks);
+  page.device_memory = device_memory_budget(task, ranks);
+  page.host_memory = host_memory_budget(task, ranks);
   page.search = search;
-  page.search["lines"] = split(counts_text(task, result), '\n');
-  write_plan_page(options.html, std::move(page), config, class_plans, record);
+  page.search["lines"] = split(search_counts_text(task, result), '\n');
+  write_plan_page(options.html, std::move(page), config, class_plans, timeline);
   std::cout << "wrote " << terminal_text(options.html) << '\n';
 }
 
@@ -211,7 +212,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
   check_slow_ranks_exist(task.slow, task.nodes * task.machine.devices);
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   check_found_layout(task, result);
-  const Evaluation& best = result.ranking.front();
+  const PlannedLayout& best = result.ranking.front();
   if (!requested.what_if.empty()) std::cout << "what if " << requested.what_if << '\n';
   std::cout << terminal_text(search_text(task, result));
   nlohmann::ordered_json json = search_json(task, result);
@@ -226,8 +227,8 @@ int search_plan(const SearchOptions& options, const RequestedMachine& requested,
             rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
-    for (const PlainChoiceComparison& one : result.plain_choices)
-      why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
+    for (const CommonSettingComparison& one : result.common_settings)
+      why.push_back(cat("  ", one.setting, ": ", why_not_text(task, result, one)));
     write_new_file(options.out, config_with_layout(task, best.layout, why));
     json["config"] = options.out;
     std::cout << terminal_text(cat("\nwrote ", options.out, "; its figures: ", command)) << '\n';

@@ -40,8 +40,8 @@ std::string config_with_layout(const SearchTask& task, const Layout& layout,
                                const std::vector<std::string>& why);
 
 /// Searches for the fastest layout of a config on a machine. Prints it with the next best layouts
-/// and with the reasons against plain choices, and writes it to a file if requested. `requested` is
-/// the machine of the options.
+/// and with the reasons against common settings, and writes it to a file if requested. `requested`
+/// is the machine of the options.
 int search_plan(const SearchOptions& options, const RequestedMachine& requested,
                 JsonOutput& output);
 

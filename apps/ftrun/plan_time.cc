@@ -86,7 +86,7 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
   requested.machine.price = requested_price(options, requested.machine);
   requested.unmodified = requested.machine;
   requested.slow = parse_slow_ranks(options.slow);
-  if (!options.network.empty()) set_network(options.network, nodes, requested.machine);
+  if (!options.network.empty()) set_network_bandwidth(options.network, nodes, requested.machine);
   requested.what_if = what_if_text(requested.slow, requested.machine, !options.network.empty());
   return requested;
 }
@@ -95,26 +95,26 @@ void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, i
                 const std::string& trace, const PageWriter& write_page,
                 const ClassPlans& class_plans, const StepPlan& plan, JsonOutput& output) {
   const Config& config = loaded.config;
-  const bool needs_record = !trace.empty() || write_page;
-  StepRecord record;
+  const bool needs_timeline = !trace.empty() || write_page;
+  StepTimeline timeline;
   StepTime time;
   std::optional<double> unmodified;
   try {
     time = predict_step(class_plans, requested.machine, {nodes, config.threads, requested.slow},
-                        needs_record ? &record : nullptr);
+                        needs_timeline ? &timeline : nullptr);
     if (!requested.what_if.empty())
       unmodified = predict_step(class_plans, requested.unmodified, {nodes, config.threads}).seconds;
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage || needs_record) throw;
+    if (error.code() != ExitCode::kUsage || needs_timeline) throw;
     std::cout << "\ntime of a step: not predicted: " << terminal_text(error.what()) << '\n';
     return;
   }
-  if (!trace.empty()) write_new_file(trace, step_trace_text(record));
+  if (!trace.empty()) write_new_file(trace, step_trace_text(timeline));
   const RunEstimate run = estimate_run(config, *loaded.model, plan, time, requested.machine, nodes,
                                        planned_steps(config));
   const std::string text = run_estimate_text(run, time, requested.machine, config.checkpoint.every);
   std::cout << '\n' << terminal_text(text);
-  if (write_page) write_page(record, text);
+  if (write_page) write_page(timeline, text);
   if (unmodified) std::cout << what_if_line(requested.what_if, time.seconds, *unmodified);
   nlohmann::ordered_json json = time_json(run, time, requested.machine);
   if (unmodified)

@@ -47,10 +47,10 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes);
 
 /// PageWriter is a function that writes the HTML page about a step; `text` is the printed text
 /// about the step's time.
-using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
+using PageWriter = std::function<void(const StepTimeline& timeline, const std::string& text)>;
 
 /// Prints the time of a step and of the run on the machine `requested`, or the reason why it is not
-/// known, and adds it to `output`. `plan` may be the plan of any rank. The record of the step is
+/// known, and adds it to `output`. `plan` may be the plan of any rank. The timeline of the step is
 /// written to a new file `trace` (unless it is ""), and passed to `write_page` (unless it is null).
 void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page,

@@ -29,10 +29,11 @@ std::string first_two_lines(const std::string& text) {
 
 /// Returns a text about the longest of the waits in a step: "; waits for collectives take 41 %".
 std::string waits_text(const StepTime& time) {
-  const std::pair<const char*, double> waits[] = {{"collectives", time.idle_by_lane.collectives()},
-                                                  {"other stages", time.idle_by_lane.stages},
-                                                  {"copies", time.idle_by_lane.copies},
-                                                  {"the disk", time.idle_by_lane.disk}};
+  const std::pair<const char*, double> waits[] = {
+      {"collectives", time.idle_by_lane.collective_seconds()},
+      {"other stages", time.idle_by_lane.stage_seconds},
+      {"copies", time.idle_by_lane.copy_seconds},
+      {"the disk", time.idle_by_lane.disk_seconds}};
   const auto* longest =
       std::max_element(std::begin(waits), std::end(waits),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -45,11 +46,11 @@ std::string waits_text(const StepTime& time) {
 /// means that only a lower bound on the need is known.
 std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                                 bool at_least) {
-  const int64_t budget = device_budget(task, ranks);
+  const int64_t budget = device_memory_budget(task, ranks);
   const char* needs = at_least ? "needs at least " : "needs ";
   if (budget > 0 && memory.device > budget)
     return cat(needs, human_bytes(memory.device), " of ", human_bytes(budget), " per rank");
-  return cat(needs, human_bytes(memory.host), " of ", human_bytes(host_budget(task, ranks)),
+  return cat(needs, human_bytes(memory.host), " of ", human_bytes(host_memory_budget(task, ranks)),
              " of main memory per rank");
 }
 
@@ -81,42 +82,43 @@ std::string rank_memory_text(const MemoryNeed& memory) {
              memory.host > 0 ? cat(" and ", human_bytes(memory.host), " of main memory") : "");
 }
 
-std::string counts_text(const SearchTask& task, const SearchResult& result) {
+std::string search_counts_text(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   std::string text =
-      device_budget(task, 1) > 0
+      device_memory_budget(task, 1) > 0
           ? ""
           : "search: the memory of the machine is unknown: all layouts count as fitting\n";
-  text += cat("search: ", count_text(counts.tried, "layout"), " on ",
-              machine_text(task.machine, task.nodes), ", ", task.batch,
-              " sequences per step: ", counts.legal, " legal, ", counts.too_large,
-              " need too much memory by their bounds, ", counts.planned, " planned exactly",
-              counts.abandoned > 0 ? cat(", ", counts.abandoned, " given up for lack of time") : "",
-              "\n");
+  text +=
+      cat("search: ", count_text(counts.checked, "layout"), " on ",
+          machine_text(task.machine, task.nodes), ", ", task.batch,
+          " sequences per step: ", counts.allowed, " allowed, ", counts.too_large,
+          " estimated to need too much memory, ", counts.planned, " fully planned",
+          counts.stopped > 0 ? cat(", ", counts.stopped, " stopped for lack of time") : "", "\n");
   if (result.ranking.empty()) return text;
   const double best = result.ranking.front().time->seconds;
   if (result.proved) return text + "proved: no other layout takes less\n";
   if (counts.untimed > 0)
     text += cat("not proved: ", count_text(counts.untimed, "layout"),
                 " that fit could not be timed: ", first_line(result.untimed_reason), "\n");
-  if (result.other_seconds_bound >= best && counts.tried == counts.all) return text;
+  if (result.min_other_seconds >= best && counts.checked == counts.all) return text;
   text +=
       cat("not proved: the time limit was reached; no layout with a known bound is faster by more "
           "than ",
-          percent_text((best - result.other_seconds_bound) / best, 1));
-  if (counts.tried < counts.all) text += cat("; ", counts.all - counts.tried, " were not examined");
+          percent_text((best - result.min_other_seconds) / best, 1));
+  if (counts.checked < counts.all)
+    text += cat("; ", counts.all - counts.checked, " were not checked");
   return text + " (--seconds gives more time)\n";
 }
 
 std::string why_not_text(const SearchTask& task, const SearchResult& result,
-                         const PlainChoiceComparison& why) {
+                         const CommonSettingComparison& why) {
   if (why.is_chosen) return "chosen";
   if (!why.refusal.empty()) return cat("refused: ", first_two_lines(why.refusal));
   if (!why.best && why.bound)
     return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
                              seconds_text(why.bound->seconds))
                        : missing_memory_text(task, why.bound->memory, why.ranks, true);
-  const Evaluation& best = *why.best;
+  const PlannedLayout& best = *why.best;
   if (!best.fits && best.failure.empty())
     return missing_memory_text(task, best.memory, ranks_per_node(best.layout, task.nodes), false);
   if (!best.time) return cat("not predicted: ", first_line(best.failure));
@@ -127,17 +129,17 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result,
 }
 
 std::string search_text(const SearchTask& task, const SearchResult& result) {
-  std::string text = counts_text(task, result);
+  std::string text = search_counts_text(task, result);
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < std::min(kListedLayouts, result.ranking.size()); ++i) {
-    const Evaluation& evaluation = result.ranking[i];
-    rows.push_back({cat(i + 1), layout_text(evaluation.layout),
-                    seconds_text(evaluation.time->seconds), rank_memory_text(evaluation.memory)});
+    const PlannedLayout& planned = result.ranking[i];
+    rows.push_back({cat(i + 1), layout_text(planned.layout), seconds_text(planned.time->seconds),
+                    rank_memory_text(planned.memory)});
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
   rows.clear();
-  for (const PlainChoiceComparison& why : result.plain_choices)
-    rows.push_back({why.choice, why_not_text(task, result, why)});
+  for (const CommonSettingComparison& why : result.common_settings)
+    rows.push_back({why.setting, why_not_text(task, result, why)});
   if (!rows.empty()) text += cat("\n", format_table({"choice", "why not"}, rows));
   return text;
 }
@@ -146,14 +148,14 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   Json layouts = Json::array(), choices = Json::array();
   for (size_t i = 0; i < std::min(kListedLayouts, result.ranking.size()); ++i) {
-    const Evaluation& evaluation = result.ranking[i];
-    layouts.push_back({{"layout", layout_text(evaluation.layout)},
-                       {"keys", keys_json(evaluation.layout)},
-                       {"seconds", evaluation.time->seconds},
-                       {"memory", memory_need_json(evaluation.memory)}});
+    const PlannedLayout& planned = result.ranking[i];
+    layouts.push_back({{"layout", layout_text(planned.layout)},
+                       {"keys", keys_json(planned.layout)},
+                       {"seconds", planned.time->seconds},
+                       {"memory", memory_need_json(planned.memory)}});
   }
-  for (const PlainChoiceComparison& why : result.plain_choices) {
-    Json choice{{"choice", why.choice}, {"reason", why_not_text(task, result, why)}};
+  for (const CommonSettingComparison& why : result.common_settings) {
+    Json choice{{"choice", why.setting}, {"reason", why_not_text(task, result, why)}};
     if (why.best && why.best->fits && why.best->time) {
       choice["seconds"] = why.best->time->seconds;
       choice["memory"] = memory_need_json(why.best->memory);
@@ -163,23 +165,23 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
                             {"memory", memory_need_json(why.bound->memory)}};
     choices.push_back(choice);
   }
-  // Layouts that were not tried, or could not be timed, might take any time.
-  const bool is_bound = counts.tried == counts.all && counts.untimed == 0;
+  // Layouts that were not checked, or could not be timed, might take any time.
+  const bool is_bound = counts.checked == counts.all && counts.untimed == 0;
   return {{"machine", task.machine.name},
           {"nodes", task.nodes},
           {"batch", task.batch},
           {"counts",
            {{"all", counts.all},
-            {"tried", counts.tried},
+            {"tried", counts.checked},
             {"refused", counts.refused},
-            {"legal", counts.legal},
+            {"legal", counts.allowed},
             {"asked", counts.try_calls},
             {"too_large", counts.too_large},
             {"planned", counts.planned},
-            {"given_up", counts.abandoned},
+            {"given_up", counts.stopped},
             {"pruned", counts.pruned}}},
           {"proved", result.proved},
-          {"least_seconds", is_bound ? result.other_seconds_bound : 0.0},
+          {"least_seconds", is_bound ? result.min_other_seconds : 0.0},
           {"layouts", layouts},
           {"why_not", choices}};
 }

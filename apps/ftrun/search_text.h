@@ -19,12 +19,12 @@ std::string rank_memory_text(const MemoryNeed& memory);
 
 /// Returns a line with the number of layouts by outcome, and whether the first choice is proved to
 /// be the best.
-std::string counts_text(const SearchTask& task, const SearchResult& result);
+std::string search_counts_text(const SearchTask& task, const SearchResult& result);
 
-/// Returns the reason why a plain choice was not chosen: "needs 95.10 GiB of 78.70 GiB", "0.1 s, 23
-/// % slower; waits for collectives take 41 %".
+/// Returns the reason why a common setting was not chosen: "needs 95.10 GiB of 78.70 GiB", "0.1 s,
+/// 23 % slower; waits for collectives take 41 %".
 std::string why_not_text(const SearchTask& task, const SearchResult& result,
-                         const PlainChoiceComparison& why);
+                         const CommonSettingComparison& why);
 
 /// Returns the text of a search result, as `ftrun plan --search` prints it.
 std::string search_text(const SearchTask& task, const SearchResult& result);

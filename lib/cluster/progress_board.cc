@@ -147,7 +147,7 @@ void ProgressBoard::leave_lane(int lane) {
 }
 
 void ProgressBoard::show_texts(std::string_view what) {
-  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kExchange, what));
+  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kCommunication, what));
 }
 
 CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {

@@ -31,7 +31,7 @@ bool read_value(std::span<const uint8_t>& bytes, T& value) {
 void make_valid(Activity& activity) {
   activity.unix_ns = std::max<int64_t>(activity.unix_ns, 0);  // the duration must not overflow
   activity.what[sizeof activity.what - 1] = '\0';
-  if (activity.kind > ActivityKind::kExchange) activity = {};
+  if (activity.kind > ActivityKind::kCommunication) activity = {};
 }
 
 CollectiveRecord validated(CollectiveRecord record) {

@@ -112,7 +112,7 @@ class GraphBench {
   }
 
   /// Runs the first half of the forward operations: the attention of a block, after which the ranks
-  /// of a tensor group exchange.
+  /// of a tensor group communicate.
   void run_attention() {
     for (size_t i = 0; i < graph_.forward.size() / 2; ++i)
       if (const Op& op = graph_.forward[i]; !is_collective(op.kind))
@@ -179,23 +179,25 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   };
   if (quick) return models;
   models.push_back({decoder_of(1024, 16, 8, 2816, 8192), {2, 512}});
-  ModelConfig more = models[1].first;
-  more.qkv_bias = more.attention_out_bias = more.mlp_bias = more.output_norms = true;
-  more.qk_norm = QkNorm::kEachHead;
-  more.residual_scale = 0.5;
-  more.attention_softcap = more.logit_softcap = 30;
-  models.push_back({more, {1, 256}});
-  ModelConfig layers = models[1].first;
-  layers.family = "gpt2";
-  layers.norm = NormKind::kLayer;
-  layers.activation = Activation::kGeluTanh;
-  layers.gated = false;
-  layers.learned_positions = true;
-  layers.max_positions = 256;
-  layers.rope.partial = 0;
-  layers.kv_heads = layers.query_heads;
-  layers.qkv_bias = layers.attention_out_bias = layers.mlp_bias = true;
-  models.push_back({layers, {1, 256}});
+  ModelConfig other_features = models[1].first;
+  other_features.qkv_bias = other_features.attention_out_bias = other_features.mlp_bias =
+      other_features.output_norms = true;
+  other_features.qk_norm = QkNorm::kEachHead;
+  other_features.residual_scale = 0.5;
+  other_features.attention_softcap = other_features.logit_softcap = 30;
+  models.push_back({other_features, {1, 256}});
+  ModelConfig layer_norm_model = models[1].first;
+  layer_norm_model.family = "gpt2";
+  layer_norm_model.norm = NormKind::kLayer;
+  layer_norm_model.activation = Activation::kGeluTanh;
+  layer_norm_model.gated = false;
+  layer_norm_model.learned_positions = true;
+  layer_norm_model.max_positions = 256;
+  layer_norm_model.rope.partial = 0;
+  layer_norm_model.kv_heads = layer_norm_model.query_heads;
+  layer_norm_model.qkv_bias = layer_norm_model.attention_out_bias = layer_norm_model.mlp_bias =
+      true;
+  models.push_back({layer_norm_model, {1, 256}});
   return models;
 }
 
@@ -346,7 +348,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.matmul_flops[dtype] = fastest_matmul_rate(sampled);
+    rates.matmul_flop_rates[dtype] = fastest_matmul_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;
@@ -482,8 +484,9 @@ std::string measure_collectives_as(int rank, int ranks, int cores, int port, int
   const auto [config, batch] = sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
   GraphBench& layer = *sampled.benches[static_cast<size_t>(sampled.model.layers[1].graph)];
-  Machine machine{.name = "measured",
-                  .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flops = {{DType::kF32, 1e9}}}}};
+  Machine machine{
+      .name = "measured",
+      .rates = {Rates{.memory_bandwidth = 1e9, .matmul_flop_rates = {{DType::kF32, 1e9}}}}};
   machine.collectives = measure_collectives({.rank = rank,
                                              .ranks = ranks,
                                              .port = port,
@@ -552,22 +555,23 @@ void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Cur
 
 Machine bench_machine(const BenchRequest& request) {
   Machine machine{
-      .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured};
+      .name = request.name, .cpu_model = request.cpu_model, .measured_on = request.measured_on};
   machine.devices = usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
   for (int pass = 1; pass <= kPasses; ++pass) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
-      request.say(cat("measuring ", count_text(ranks, "rank"), " of ",
-                      count_text(machine.devices / ranks, "thread"), ", pass ", pass, " of ",
-                      kPasses));
+      request.report_progress(cat("measuring ", count_text(ranks, "rank"), " of ",
+                                  count_text(machine.devices / ranks, "thread"), ", pass ", pass,
+                                  " of ", kPasses));
       Rates rates = measure_beside_others(ranks, machine.devices, request.quick);
       const double seconds = block_seconds(rates);
       measured[ranks].push_back({std::move(rates), seconds});
     }
     // Runs of two and four ranks are also common on machines with fewer cores.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
-      request.say(cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
+      request.report_progress(
+          cat("measuring the collectives of ", ranks, " ranks, pass ", pass, " of ", kPasses));
       keep_faster(machine.collectives, measure_collectives_of(ranks, machine.devices));
     }
   }
@@ -578,15 +582,16 @@ Machine bench_machine(const BenchRequest& request) {
     machine.rates.push_back(std::move(fast->rates));
   }
   if (unevenness > kMaxPassDifference)
-    request.say(cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
-                    " % longer than the other, and the faster one is kept; measure again while "
-                    "nothing else runs"));
+    request.report_progress(
+        cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
+            " % longer than the other, and the faster one is kept; measure again while "
+            "nothing else runs"));
   // Plans use the node's link for numbers of ranks that were not measured, and for sends.
   if (const auto pair = machine.collectives.find("all_gather 2");
       pair != machine.collectives.end()) {
     const auto& points = pair->second.points();
-    machine.node_link.latency = points.front().second;
-    machine.node_link.bandwidth = points.back().first / 2 / points.back().second;
+    machine.intra_node_link.latency_seconds = points.front().second;
+    machine.intra_node_link.bandwidth = points.back().first / 2 / points.back().second;
   }
   return machine;
 }

@@ -13,10 +13,10 @@ struct BenchRequest {
   std::string name;
   /// The benchmark measures fewer sizes, and no fp16.
   bool quick = false;
-  /// The CPU and the date of the measurement (Machine::cpu_model and measured).
-  std::string cpu_model, measured;
+  /// The CPU and the date of the measurement (Machine::cpu_model and measured_on).
+  std::string cpu_model, measured_on;
   /// Called with a line of progress before each part.
-  std::function<void(const std::string&)> say;
+  std::function<void(const std::string&)> report_progress;
 };
 
 /// Measures the cores of this machine by running layer operations, optimizer updates, copies and

@@ -53,7 +53,7 @@ std::string gpu_label(const DeviceInfo& gpu, const std::string& host) {
   return cat(gpu.uuid, " (", gpu.bus_id, " of ", host, ")");
 }
 
-void check_own_gpus(const std::vector<std::string>& labels) {
+void check_distinct_gpus(const std::vector<std::string>& labels) {
   std::map<std::string, size_t> taken;
   for (size_t rank = 0; rank < labels.size(); ++rank) {
     const auto [other, is_new] =

@@ -11,9 +11,9 @@
 namespace ftrun {
 
 /// Returns the number of a rank's GPU among the GPUs that its process sees: the local rank, or 0 if
-/// the launcher shows each process a single GPU (check_own_gpus() then checks that the ranks have
-/// different GPUs). Throws Error(kUsage) if the process sees several GPUs, but not one for each
-/// local rank.
+/// the launcher shows each process a single GPU (check_distinct_gpus() then checks that the ranks
+/// have different GPUs). Throws Error(kUsage) if the process sees several GPUs, but not one for
+/// each local rank.
 int gpu_of_rank(int local_rank, int visible);
 
 /// Opens the rank's GPU with the options of the config. Throws Error(kUnsupported) for a build
@@ -27,6 +27,6 @@ std::string gpu_label(const DeviceInfo& gpu, const std::string& host);
 
 /// Throws Error(kUsage) if two ranks share a GPU, and names both. `labels` holds gpu_label() of
 /// each rank.
-void check_own_gpus(const std::vector<std::string>& labels);
+void check_distinct_gpus(const std::vector<std::string>& labels);
 
 }  // namespace ftrun

@@ -153,7 +153,7 @@ class Comparison {
 
   void compare(const ModelDescription& model, bool documents);
   void compare_updates(const Config& config);
-  const ComparedKernels& found() const { return found_; }
+  const KernelComparison& found() const { return found_; }
 
  private:
   void compare_update(const Config& config, bool has_8bit_states);
@@ -163,7 +163,7 @@ class Comparison {
   Gpu& gpu_;
   StepScalars step_;
   GpuBlock scalars_;
-  ComparedKernels found_;
+  KernelComparison found_;
   friend class GraphComparison;
 };
 
@@ -417,8 +417,8 @@ void Comparison::compare_update(const Config& config, bool has_8bit_states) {
 
 }  // namespace
 
-ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank,
-                                Gpu& gpu) {
+KernelComparison compare_kernels(const Config& config, const ModelConfig& model, int rank,
+                                 Gpu& gpu) {
   const auto start = std::chrono::steady_clock::now();
   const Config run = small_run_config(config);
   const ModelConfig small = small_model(model, config.parallel.tensor);
@@ -427,7 +427,7 @@ ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, 
   comparison.compare(training_model(run, small, rank), documents);
   comparison.compare(evaluation_model(run, small, rank), documents);
   comparison.compare_updates(config);
-  ComparedKernels found = comparison.found();
+  KernelComparison found = comparison.found();
   found.seconds = seconds_since(start);
   return found;
 }

@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// ComparedKernels is the result of compare_kernels().
-struct ComparedKernels {
+/// KernelComparison is the result of compare_kernels().
+struct KernelComparison {
   int operations = 0;
   /// The largest relative difference of an output, ||GPU - CPU|| / ||CPU||.
   double largest_difference = 0;
@@ -22,6 +22,7 @@ struct ComparedKernels {
 /// CPU, on random numbers, for a model with the same heads, layers and adapters but small
 /// matrices. Throws RankError(kEnvironment) of this device where results differ by more than
 /// rounding can explain.
-ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank, Gpu& gpu);
+KernelComparison compare_kernels(const Config& config, const ModelConfig& model, int rank,
+                                 Gpu& gpu);
 
 }  // namespace ftrun

@@ -62,16 +62,16 @@ std::vector<Interval> union_of(std::vector<Interval> intervals) {
   return joined;
 }
 
-DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr) {
+DeviceTimes compute_device_times(const Program& program, const std::vector<Interval>& by_instr) {
   DeviceTimes times;
   for (size_t i = 0; i < by_instr.size(); ++i)
-    times.by_kind[static_cast<size_t>(program.instrs[i].kind)] += seconds(by_instr[i]);
+    times.seconds_by_kind[static_cast<size_t>(program.instrs[i].kind)] += seconds(by_instr[i]);
   const std::vector<Interval> busy = intervals_of_lanes(program, by_instr, computes);
-  times.exposed_communication =
+  times.exposed_communication_seconds =
       exposed_seconds(intervals_of_lanes(program, by_instr, is_communication), busy);
   for (const Interval& copy : intervals_of_lanes(program, by_instr, moves_between_tiers)) {
-    times.copies += seconds(copy);
-    times.hidden_copies += overlap_seconds(copy, busy);
+    times.copy_seconds += seconds(copy);
+    times.hidden_copy_seconds += overlap_seconds(copy, busy);
   }
   return times;
 }

@@ -11,6 +11,6 @@ std::vector<Interval> union_of(std::vector<Interval> intervals);
 
 /// Computes the times of a run on a device from the intervals of its instructions: the seconds by
 /// kind, and the seconds of communication and copies that overlap computation or do not.
-DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr);
+DeviceTimes compute_device_times(const Program& program, const std::vector<Interval>& by_instr);
 
 }  // namespace ftrun

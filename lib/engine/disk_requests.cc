@@ -32,10 +32,10 @@ DiskRequests::DiskRequests(const Program& program, const RankMemory& memory)
 void DiskRequests::start(size_t at) {
   if (tickets_[at]) return;
   const Instr& instr = program_.instrs[at];
-  const bool write = memory_.on_disk(program_, instr.writes[0]);
+  const bool write = memory_.is_on_disk(program_, instr.writes[0]);
   const BufferRange& disk = write ? instr.writes[0] : instr.reads[0];
   const BufferRange& memory = write ? instr.reads[0] : instr.writes[0];
-  tickets_[at] = memory_.start_disk(program_, disk, memory_.at(program_, memory), write);
+  tickets_[at] = memory_.start_disk_request(program_, disk, memory_.at(program_, memory), write);
 }
 
 void DiskRequests::copy(const Instr& instr, const std::function<bool(InstrId)>& may_start) {

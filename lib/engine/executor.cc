@@ -30,15 +30,15 @@ std::vector<Communicator*> communicators_of(const Program& program,
 }
 
 /// Returns how the progress board shows each instruction while it runs: as work of this rank alone,
-/// or as an exchange with other ranks. A decision on an asynchronous device is an exchange, because
-/// it waits for all work of the device, including collectives.
+/// or as communication. A decision on an asynchronous device counts as communication, because it
+/// waits for all work of the device, including collectives.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
     const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
-    all.push_back(
-        activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
+    all.push_back(activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kCommunication,
+                           instr_label(instr)));
   }
   return all;
 }
@@ -67,7 +67,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       disk_(program, memory),
       phases_(program),
       lanes_(
-          program, [this](const Instr& instr) { run_timed(instr); },
+          program, [this](const Instr& instr) { time_instr(instr); },
           [all = communicators.distinct()] {
             for (Communicator* communicator : all)
               communicator->abort("a lane of this rank failed");
@@ -163,12 +163,12 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
   times_ = device_->times();
   if (traced) end_trace();
   if (times_)
-    step.result.exposed_communication_seconds = times_->exposed_communication;
+    step.result.exposed_communication_seconds = times_->exposed_communication_seconds;
   else if (!device_->is_asynchronous())
     step.result.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_slots_) {
     device_->drain();
-    keep_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
+    copy_loss_slots(device_->read_f64(Lane::kCompute, *loss_, {})[0]);
   }
 }
 
@@ -194,7 +194,7 @@ void Executor::capture() {
   for (size_t i = 0; i < program_.instrs.size(); ++i) {
     const Instr& instr = program_.instrs[i];
     if (instr.kind != InstrKind::kDecide) {
-      run_timed(instr);
+      time_instr(instr);
       continue;
     }
     device_->end_capture();
@@ -227,7 +227,7 @@ void Executor::run_captured(const StepRun& step) {
 }
 
 /// Copies the sums of losses, tokens and votes. No later instruction may change them.
-void Executor::keep_loss(const double* loss) {
+void Executor::copy_loss_slots(const double* loss) {
   loss_slots_.emplace();
   std::copy_n(loss, kLossSlots, loss_slots_->begin());
 }
@@ -238,8 +238,8 @@ Votes Executor::all_votes() const {
   return all;
 }
 
-std::array<double, kInstrKinds> Executor::seconds() const {
-  if (times_) return times_->by_kind;
+std::array<double, kInstrKinds> Executor::seconds_by_kind() const {
+  if (times_) return times_->seconds_by_kind;
   std::array<double, kInstrKinds> sum{};
   for (const auto& lane : seconds_)
     for (size_t kind = 0; kind < kInstrKinds; ++kind) sum[kind] += lane[kind];
@@ -248,14 +248,14 @@ std::array<double, kInstrKinds> Executor::seconds() const {
 
 /// Runs an instruction, measures its time, and shows it on the board for ranks that wait for this
 /// one. The board does not show the wait for the device, because the device may be in a collective.
-void Executor::run_timed(const Instr& instr) {
+void Executor::time_instr(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);
-  device_->enter(instr);
+  device_->begin_instr(instr);
   if (board_ != nullptr)
     board_->enter_lane(lane, activities_[static_cast<size_t>(&instr - program_.instrs.data())]);
   if (!instr.if_finite || updates()) run_instr(instr);
-  device_->leave(instr);
+  device_->end_instr(instr);
   if (board_ != nullptr) board_->leave_lane(lane);
   const double seconds = seconds_since(start);
   seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
@@ -263,7 +263,7 @@ void Executor::run_timed(const Instr& instr) {
     const double begin = std::chrono::duration<double>(start - trace_.begin).count();
     trace_.instrs[static_cast<size_t>(&instr - program_.instrs.data())] = {begin, begin + seconds};
   }
-  if (instr.lane == Lane::kCompute) phases_.record_instr(instr, lanes_.waited(), seconds);
+  if (instr.lane == Lane::kCompute) phases_.record_instr(instr, lanes_.compute_waits(), seconds);
 }
 
 void Executor::run_instr(const Instr& instr) {
@@ -310,7 +310,8 @@ void Executor::clear(const Instr& instr) {
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  device_->put(instr.lane, address<double>(instr.writes[0]) + kLossNumbers, step_->votes.counts());
+  device_->write_f64(instr.lane, address<double>(instr.writes[0]) + kLossNumbers,
+                     step_->votes.counts());
 }
 
 void Executor::load_batch(const Instr& instr) {
@@ -347,7 +348,7 @@ void Executor::run_ops(const Instr& instr) {
 /// last one.
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *communicators_[static_cast<size_t>(instr.group())];
-  device_->attach(instr.lane, group);
+  device_->prepare_communicator(instr.lane, group);
   if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
   Work last;
   for (size_t i = 0; i < instr.writes.size(); ++i) last = start_collective(instr, i, group);
@@ -391,8 +392,8 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   const CallSite site{program_.at(instr.writes[0].buffer).name};
   const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
   group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
-  std::vector<int64_t> sends = device_->counts(instr.lane, own),
-                       receives = device_->counts(instr.lane, theirs);
+  std::vector<int64_t> sends = device_->read_i32(instr.lane, own),
+                       receives = device_->read_i32(instr.lane, theirs);
   const int64_t size = dtype_bytes(communication.dtype) * communication.row_elements;
   const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
@@ -421,7 +422,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
 /// of the same link.
 void Executor::run_transfer(const Instr& instr) {
   Communicator& link = *communicators_[static_cast<size_t>(instr.group())];
-  device_->attach(instr.lane, link);
+  device_->prepare_communicator(instr.lane, link);
   const bool sends = instr.kind == InstrKind::kSend;
   const BufferRange& range = sends ? instr.reads[0] : instr.writes[0];
   const DType dtype = instr.communication().dtype;
@@ -445,7 +446,7 @@ void Executor::copy(const Instr& instr) {
 /// lane.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
-  return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
+  return lanes_.is_ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
 }
 
 void Executor::accumulate(const Instr& instr) {
@@ -459,17 +460,17 @@ void Executor::gradient_norm(const Instr& instr) {
 /// Makes the step's decision. Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
   const auto [sums, loss] =
-      device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
+      device_->read_f64(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  keep_loss(loss);
+  copy_loss_slots(loss);
   const StepDecision decision =
       step_->decide({loss_number(TrainingNumber::kLoss),
                      loss_number(TrainingNumber::kCountedTokens), std::sqrt(sum)});
   step_->result.finite = decision.finite;
   step_->result.gradient_norm = decision.gradient_norm;
   step_->scalars.update_gradient_factor = decision.update_gradient_factor;
-  device_->scalars_changed(instr.lane);
+  device_->refresh_scalars(instr.lane);
 }
 
 FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& operands) const {

@@ -147,7 +147,7 @@ class Executor {
   /// Returns the seconds that the last run spent in instructions, by kind. Lanes run at the same
   /// time, so the sum may exceed the duration of the run. On a GPU that is not timed, these are the
   /// seconds of the host threads that started the instructions.
-  std::array<double, kInstrKinds> seconds() const;
+  std::array<double, kInstrKinds> seconds_by_kind() const;
   /// Returns the seconds of the last run of a training program that is a stage of a pipeline.
   const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
   /// Returns the times of the last run that was traced (StepRun::traced).
@@ -158,6 +158,11 @@ class Executor {
  private:
   class RunScope;
 
+  // A run calls these functions, from the outside in: run() or find_nonfinite() calls run_step();
+  // run_step() or run_forward() calls run_program(); that starts all lanes (Lanes::run_once()), or
+  // run_captured(), which replays captured graphs; a lane calls time_instr() for each of its
+  // instructions, which calls run_instr(), which calls the function of the instruction's kind.
+
   /// Runs a training step. With a probe it looks for a value that is not finite, and updates
   /// nothing.
   void run_step(StepRun& step, NonfiniteProbe* probe);
@@ -166,7 +171,7 @@ class Executor {
   void end_trace();
   void run_captured(const StepRun& step);
   void capture();
-  void run_timed(const Instr& instr);
+  void time_instr(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
   void begin(const Instr& instr);
@@ -189,8 +194,8 @@ class Executor {
   UpdateOperands operands_of(const Instr& instr) const;
   FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
   void plan_gradient_norm(const Instr& instr);
-  void keep_loss(const double* loss);
-  /// Returns a number of the loss buffer, once keep_loss() has copied it.
+  void copy_loss_slots(const double* loss);
+  /// Returns a number of the loss buffer, once copy_loss_slots() has copied it.
   template <typename Number>
   double loss_number(Number number) const {
     return (*loss_slots_)[static_cast<size_t>(slot_of(number))];

@@ -65,7 +65,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   const int64_t row_bytes = divide_up(model.vocab_rows, blocks) * dtype_bytes(model.dtypes.compute);
   std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
-  for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {
+  for (int64_t i = 0; i < options.tokens && !(options.should_stop && options.should_stop()); ++i) {
     const auto used =
         static_cast<size_t>(std::min<int64_t>(sequence_length, static_cast<int64_t>(all.size())));
     const Batch batch = row_of({all.data() + all.size() - used, used}, sequence_length);
@@ -78,14 +78,14 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                    row_bytes},
                   row.data() + block * row_bytes);
     // A rank without logits chooses an arbitrary token; the broadcast replaces it by the choice of
-    // the chooser.
+    // the sampling rank.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next = kNoToken;
     if (!options.has_logits || are_finite(scores))
       next = options.temperature > 0 ? sample_token(scores, options.temperature, random)
                                      : argmax(scores);
     if (group != nullptr)
-      group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
+      group->broadcast(&next, 1, DType::kI32, options.sampling_rank, {"sample"}).wait();
     if (next == kNoToken) break;
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
       break;

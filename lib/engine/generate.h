@@ -19,11 +19,11 @@ struct GenerateOptions {
   /// Token ids that end the text.
   std::vector<int64_t> stop_ids;
   /// The rank in the group that chooses each token, and whether this rank has the logits.
-  int chooser = 0;
+  int sampling_rank = 0;
   bool has_logits = true;
   /// A function that all ranks of the group call before each token; it returns true to end the
   /// text.
-  std::function<bool()> stop;
+  std::function<bool()> should_stop;
 };
 
 /// Continues `prompt` with a logits program (plan_logits) and the executor that runs it: each new

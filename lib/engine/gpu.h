@@ -59,7 +59,7 @@ class Gpu {
   struct Staging;
   struct LaneStream {
     DeviceStream stream = nullptr;
-    /// The event after all work that was put into the stream before the current run.
+    /// The event after all work that was enqueued in the stream before the current run.
     DeviceEvent tail = nullptr;
   };
 
@@ -102,7 +102,7 @@ class GpuBlock {
   bool pinned_ = false;
 };
 
-/// GpuEvent owns an event: a mark in a stream that other streams or the host can wait for.
+/// GpuEvent owns an event: a point in a stream that other streams or the host can wait for.
 class GpuEvent {
  public:
   enum class Use { kOrder, kTiming, kHostWait };

@@ -32,7 +32,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
       groups_(std::move(groups)),
       transfer_rings_(static_cast<size_t>(lane_count(program))),
       counts_(transfer_rings_.size()),
-      most_counts_(transfer_rings_.size(), 0) {
+      max_counts_(transfer_rings_.size(), 0) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
@@ -123,7 +123,7 @@ void GpuDevice::plan(const Instr& instr) {
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
   if (instr.kind == InstrKind::kCountedAllToAll) {
-    int64_t& most = most_counts_[static_cast<size_t>(instr.lane)];
+    int64_t& most = max_counts_[static_cast<size_t>(instr.lane)];
     most = std::max(most, element_count(program_, instr.reads[1]));
   }
   if (instr.kind == InstrKind::kGradientNorm)
@@ -159,15 +159,15 @@ void GpuDevice::make_staging() {
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   for (size_t lane = 0; lane < counts_.size(); ++lane)
-    if (most_counts_[lane] > 0)
+    if (max_counts_[lane] > 0)
       counts_[lane] =
-          GpuBlock::pinned(gpu_, most_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
+          GpuBlock::pinned(gpu_, max_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
   if (can_capture_) {
     captured_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
-  put_ring_.emplace(gpu_, kVotes * dtype_bytes(DType::kF64));
+  f64_ring_.emplace(gpu_, kVotes * dtype_bytes(DType::kF64));
   batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
@@ -190,11 +190,11 @@ void GpuDevice::send_scalars(DeviceStream stream) {
   scalar_ring_->send(device_scalars_.data(), scalars_, sizeof *scalars_, stream);
 }
 
-void GpuDevice::scalars_changed(Lane lane) {
+void GpuDevice::refresh_scalars(Lane lane) {
   send_scalars(gpu_.stream(lane));
 }
 
-void GpuDevice::enter(const Instr& instr) {
+void GpuDevice::begin_instr(const Instr& instr) {
   const DeviceStream stream = gpu_.stream(instr.lane);
   const auto id = static_cast<size_t>(id_of(instr));
   kernels().bind_thread();
@@ -205,7 +205,7 @@ void GpuDevice::enter(const Instr& instr) {
   if (is_timed_) timings_[id].begin.record(stream);
 }
 
-void GpuDevice::leave(const Instr& instr) {
+void GpuDevice::end_instr(const Instr& instr) {
   const DeviceStream stream = gpu_.stream(instr.lane);
   const InstrId id = id_of(instr);
   if (is_timed_) timings_[static_cast<size_t>(id)].end.record(stream);
@@ -238,7 +238,7 @@ void GpuDevice::drain() {
 
 std::optional<DeviceTimes> GpuDevice::times() {
   if (!gpu_.options().timed) return std::nullopt;
-  return account_times(program_, intervals());
+  return compute_device_times(program_, intervals());
 }
 
 std::vector<Interval> GpuDevice::intervals() {
@@ -320,11 +320,11 @@ void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStr
   if (input_mode_ == InputMode::kCapture) kernels().copy(to, staged, bytes, stream);
 }
 
-void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
+void GpuDevice::write_f64(Lane lane, double* to, std::span<const double> numbers) {
   const auto bytes = static_cast<int64_t>(numbers.size_bytes());
   if (input_mode_ != InputMode::kSend)
     return stage_input(to, numbers.data(), bytes, gpu_.stream(lane));
-  put_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
+  f64_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
@@ -348,7 +348,7 @@ void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
   kernels().run_ops(graph, ops, storage, context, gpu_.stream(Lane::kCompute));
 }
 
-void GpuDevice::attach(Lane lane, Communicator& group) {
+void GpuDevice::prepare_communicator(Lane lane, Communicator& group) {
   group.use_stream(gpu_.stream(lane));
 }
 
@@ -445,7 +445,8 @@ void GpuDevice::compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
   kernels().compute_scales(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }
 
-std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {
+std::array<const double*, 2> GpuDevice::read_f64(Lane lane, const TypedSpan& a,
+                                                 const TypedSpan& b) {
   require(a.count + b.count <= fetched_doubles_, "there is room for what is fetched");
   kernels().bind_thread();
   const DeviceStream stream = gpu_.stream(lane);
@@ -463,9 +464,9 @@ double GpuDevice::number_at(Lane lane, const void* address) {
   return *fetched_.as<double>();
 }
 
-std::vector<int64_t> GpuDevice::counts(Lane lane, const TypedSpan& numbers) {
+std::vector<int64_t> GpuDevice::read_i32(Lane lane, const TypedSpan& numbers) {
   const auto number = static_cast<size_t>(lane);
-  require(numbers.count <= most_counts_[number], "there is room for what is counted");
+  require(numbers.count <= max_counts_[number], "there is room for what is counted");
   kernels().bind_thread();
   const DeviceStream stream = gpu_.stream(lane);
   auto* const begin = counts_[number].as<int32_t>();

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// GpuDevice runs the lanes of a GPU. A lane's thread puts the device's work into the lane's
+/// GpuDevice runs the lanes of a GPU. A lane's thread enqueues the device's work in the lane's
 /// stream. An instruction that depends on another lane's work makes its stream wait, while the host
 /// continues. Host code (disk copies, updates and sums of state in the host tier) waits on the host
 /// for the events that it needs and for all work in its own lane's stream, so that the order of
@@ -21,19 +21,19 @@ class GpuDevice final : public LaneDevice {
   ~GpuDevice() override { drop_captures(); }
 
   void begin_run(const StepScalars& scalars, bool traced) override;
-  void enter(const Instr& instr) override;
-  void leave(const Instr& instr) override;
+  void begin_instr(const Instr& instr) override;
+  void end_instr(const Instr& instr) override;
   bool waits_are_over(const Instr& instr) override;
   bool is_asynchronous() const override { return true; }
   std::optional<DeviceTimes> times() override;
   std::vector<Interval> intervals() override;
 
   void clear(Lane lane, const TypedSpan& to) override;
-  void put(Lane lane, double* to, std::span<const double> numbers) override;
+  void write_f64(Lane lane, double* to, std::span<const double> numbers) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                KernelContext context) override;
-  void attach(Lane lane, Communicator& group) override;
+  void prepare_communicator(Lane lane, Communicator& group) override;
   void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
@@ -49,9 +49,9 @@ class GpuDevice final : public LaneDevice {
   void drop_captures() override;
   void stage_inputs() override;
   void drain() override;
-  std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
-  std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;
-  void scalars_changed(Lane lane) override;
+  std::array<const double*, 2> read_f64(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
+  std::vector<int64_t> read_i32(Lane lane, const TypedSpan& numbers) override;
+  void refresh_scalars(Lane lane) override;
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
@@ -109,8 +109,8 @@ class GpuDevice final : public LaneDevice {
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// InputMode describes how load() and put() treat their data: they send it, capture it, or stage
-  /// it for a replay.
+  /// InputMode describes how load() and write_f64() treat their data: they send it, capture it, or
+  /// stage it for a replay.
   enum class InputMode { kSend, kCapture, kStage };
   InputMode input_mode_ = InputMode::kSend;
   bool can_capture_ = false;
@@ -132,20 +132,21 @@ class GpuDevice final : public LaneDevice {
 
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;
-  /// The pinned memory into which fetch() and is_finite() copy; only the compute lane calls them.
+  /// The pinned memory into which read_f64() and is_finite() copy; only the compute lane calls
+  /// them.
   GpuBlock fetched_;
   /// Memory of one F64.
   GpuBlock probe_;
   std::optional<PinnedRing> scalar_ring_;
-  std::optional<PinnedRing> put_ring_;
+  std::optional<PinnedRing> f64_ring_;
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
   /// The pinned ring of each lane for data that moves between the device and the host tier.
   std::vector<std::optional<PinnedRing>> transfer_rings_;
-  /// The pinned memory of each lane into which counts() copies its result, and the maximum number
+  /// The pinned memory of each lane into which read_i32() copies its result, and the maximum number
   /// of counts of the lane's instructions.
   std::vector<GpuBlock> counts_;
-  std::vector<int64_t> most_counts_;
+  std::vector<int64_t> max_counts_;
 };
 
 }  // namespace ftrun

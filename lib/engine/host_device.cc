@@ -11,7 +11,7 @@ void HostDevice::clear(Lane, const TypedSpan& to) {
   std::memset(to.data, 0, static_cast<size_t>(to.bytes()));
 }
 
-void HostDevice::put(Lane, double* to, std::span<const double> numbers) {
+void HostDevice::write_f64(Lane, double* to, std::span<const double> numbers) {
   std::copy(numbers.begin(), numbers.end(), to);
 }
 
@@ -52,11 +52,11 @@ void HostDevice::compute_scales(Lane, const FlatUpdate& update, Tier,
   ftrun::compute_scales(update, optimizer, *scalars_);
 }
 
-std::array<const double*, 2> HostDevice::fetch(Lane, const TypedSpan& a, const TypedSpan& b) {
+std::array<const double*, 2> HostDevice::read_f64(Lane, const TypedSpan& a, const TypedSpan& b) {
   return {reinterpret_cast<const double*>(a.data), reinterpret_cast<const double*>(b.data)};
 }
 
-std::vector<int64_t> HostDevice::counts(Lane, const TypedSpan& numbers) {
+std::vector<int64_t> HostDevice::read_i32(Lane, const TypedSpan& numbers) {
   const auto* begin = reinterpret_cast<const int32_t*>(numbers.data);
   return {begin, begin + numbers.count};
 }

@@ -9,19 +9,19 @@ namespace ftrun {
 class HostDevice final : public LaneDevice {
  public:
   void begin_run(const StepScalars& scalars, bool) override { scalars_ = &scalars; }
-  void enter(const Instr&) override {}
-  void leave(const Instr&) override {}
+  void begin_instr(const Instr&) override {}
+  void end_instr(const Instr&) override {}
   bool waits_are_over(const Instr&) override { return true; }
   bool is_asynchronous() const override { return false; }
   std::optional<DeviceTimes> times() override { return std::nullopt; }
   std::vector<Interval> intervals() override { return {}; }
 
   void clear(Lane lane, const TypedSpan& to) override;
-  void put(Lane lane, double* to, std::span<const double> numbers) override;
+  void write_f64(Lane lane, double* to, std::span<const double> numbers) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                KernelContext context) override;
-  void attach(Lane, Communicator&) override {}
+  void prepare_communicator(Lane, Communicator&) override {}
   void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
@@ -31,9 +31,9 @@ class HostDevice final : public LaneDevice {
   void compute_scales(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) override;
   void drain() override {}
-  std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
-  std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;
-  void scalars_changed(Lane) override {}
+  std::array<const double*, 2> read_f64(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
+  std::vector<int64_t> read_i32(Lane lane, const TypedSpan& numbers) override;
+  void refresh_scalars(Lane) override {}
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:

@@ -121,8 +121,8 @@ void round_to(DType dtype, std::span<float> values) {
 
 }  // namespace
 
-void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
-                   std::span<float> out) {
+void compute_initial_values(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
+                            std::span<float> out) {
   require(static_cast<int64_t>(out.size()) == end - begin,
           "`out` has an element for each of the range");
   const InitialSource kind = tensor.initial.source;
@@ -151,7 +151,7 @@ void InitialWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end,
     return read_adapter(*adapter_, stored->second, begin, end, out);
   if (tensor.initial.source == InitialSource::kRowLengths) return copy_lengths(tensor, begin, out);
   if (tensor.initial.source != InitialSource::kFolder)
-    return make_elements(tensor, seed_, begin, end, out);
+    return compute_initial_values(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
 }
 

@@ -16,8 +16,8 @@ namespace ftrun {
 
 /// Computes the initial values of elements [begin, end) of a tensor (of any InitialSource but
 /// kFolder). They depend only on seed, name and position, so they are the same in every layout.
-void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
-                   std::span<float> out);
+void compute_initial_values(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
+                            std::span<float> out);
 
 /// TensorPart names elements [begin, end) of a tensor, which is borrowed.
 struct TensorPart {
@@ -61,7 +61,7 @@ class InitialWeights {
   const AdapterFolder* adapter_;
   /// The model, after check_fit().
   const ModelDescription* model_ = nullptr;
-  /// The places where `adapter_` holds tensors, by the model's names; check_fit() fills the map.
+  /// The tensors of `adapter_`, by the model's names; check_fit() fills the map.
   std::map<std::string, AdapterTensor> stored_;
   /// The computed row lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;

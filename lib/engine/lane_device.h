@@ -50,20 +50,20 @@ struct Interval {
 
 /// DeviceTimes holds the times of a run's instructions on a device, in seconds.
 struct DeviceTimes {
-  std::array<double, kInstrKinds> by_kind{};
+  std::array<double, kInstrKinds> seconds_by_kind{};
   /// Seconds during which one or more collectives ran and compute did not.
-  double exposed_communication = 0;
+  double exposed_communication_seconds = 0;
   /// Seconds of copies between the tiers device and host: all of them, and those during which
   /// compute ran.
-  double copies = 0;
-  double hidden_copies = 0;
+  double copy_seconds = 0;
+  double hidden_copy_seconds = 0;
 };
 
 /// LaneDevice does the work of lanes on memory. The executor decides which instruction is next and
 /// what it does; the device decides where and how the work runs. On the host a call does the work
-/// itself. On a GPU a call puts work of the device tier into the stream of its lane, and does work
-/// of the host tier at once. Every function except begin_run() is called from the thread of its
-/// lane, unless its comment names another caller.
+/// itself. On a GPU a call enqueues work of the device tier in the stream of its lane, and does
+/// work of the host tier at once. Every function except begin_run() is called from the thread of
+/// its lane, unless its comment names another caller.
 class LaneDevice {
  public:
   virtual ~LaneDevice() = default;
@@ -71,10 +71,10 @@ class LaneDevice {
   /// Begins a run, before any lane starts. `scalars` is borrowed for the run. If the run is
   /// `traced`, an asynchronous device records when each instruction begins and ends.
   virtual void begin_run(const StepScalars& scalars, bool traced) = 0;
-  /// Begins an instruction, even one that is skipped; leave() ends it. Lanes ensures that the
+  /// Begins an instruction, even one that is skipped; end_instr() ends it. Lanes ensures that the
   /// instructions for which it waits have left their own lanes.
-  virtual void enter(const Instr& instr) = 0;
-  virtual void leave(const Instr& instr) = 0;
+  virtual void begin_instr(const Instr& instr) = 0;
+  virtual void end_instr(const Instr& instr) = 0;
   /// Returns whether the instructions for which `instr` waits have ended, not only started.
   virtual bool waits_are_over(const Instr& instr) = 0;
   /// Returns whether instructions may still run after the lanes' threads have started them: the
@@ -89,7 +89,7 @@ class LaneDevice {
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
   /// Writes numbers to `to`; `numbers` may change once this returns.
-  virtual void put(Lane lane, double* to, std::span<const double> numbers) = 0;
+  virtual void write_f64(Lane lane, double* to, std::span<const double> numbers) = 0;
   /// Copies host data to the device, `to[i].count` elements each. The data may change once this
   /// returns.
   virtual void load(Lane lane, std::span<const void* const> from,
@@ -98,7 +98,7 @@ class LaneDevice {
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, KernelContext context) = 0;
   /// Prepares the group's communicator for the collectives of an instruction on this lane.
-  virtual void attach(Lane lane, Communicator& group) = 0;
+  virtual void prepare_communicator(Lane lane, Communicator& group) = 0;
   /// Copies a span to another, converting the dtype, within a tier or between tiers.
   virtual void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
   virtual void add(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
@@ -123,8 +123,8 @@ class LaneDevice {
   /// Destroys all captured graphs, including one that an error has interrupted. Call it before the
   /// groups of the program are closed or aborted.
   virtual void drop_captures() {}
-  /// Stages inputs until the next replay(): load() and put() then only copy their data to where the
-  /// first captured graph reads it, and must be called in the order of the capture.
+  /// Stages inputs until the next replay(): load() and write_f64() then only copy their data to
+  /// where the first captured graph reads it, and must be called in the order of the capture.
   virtual void stage_inputs() {}
 
   /// Waits until the work of all lanes is over; called by the thread that runs the program, when
@@ -132,11 +132,12 @@ class LaneDevice {
   virtual void drain() = 0;
   /// Waits, and returns host addresses of the F64 numbers of two spans of the device tier. They are
   /// readable until the lane's next call.
-  virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
+  virtual std::array<const double*, 2> read_f64(Lane lane, const TypedSpan& a,
+                                                const TypedSpan& b) = 0;
   /// Waits, and returns I32 numbers of the device tier.
-  virtual std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) = 0;
-  /// Records that the scalars given to begin_run() have changed.
-  virtual void scalars_changed(Lane lane) = 0;
+  virtual std::vector<int64_t> read_i32(Lane lane, const TypedSpan& numbers) = 0;
+  /// Makes later work of the lane use the present values of the scalars given to begin_run().
+  virtual void refresh_scalars(Lane lane) = 0;
   /// Waits, and returns whether all numbers are finite: F64, F32, BF16 or F16.
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };

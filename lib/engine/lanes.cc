@@ -137,7 +137,7 @@ bool Lanes::done_before(const LaneInstr& instr, Lane first_lane) const {
   return true;
 }
 
-bool Lanes::ready(InstrId id) {
+bool Lanes::is_ready(InstrId id) {
   const auto& of_thread = instrs_[thread_of(program_.instr(id).lane)];
   const std::lock_guard lock(mutex_);
   return !error_ && done_before(of_thread[position_[static_cast<size_t>(id)]]);
@@ -168,7 +168,7 @@ void Lanes::wait_for(const LaneInstr& instr) {
   const double rest = seconds_until([&] { return done_before(instr); });
   if (instr.lane != static_cast<size_t>(Lane::kCompute)) return;
   exposed_communication_seconds_ += groups;
-  waited_ = {stages, groups + rest};
+  compute_waits_ = {stages, groups + rest};
 }
 
 void Lanes::fail(std::exception_ptr error) {

@@ -13,10 +13,10 @@
 namespace ftrun {
 
 /// Lanes runs a program's instructions: compute on the calling thread, every other lane on its own
-/// thread, which lives as long as this object. If a GPU does the work, the threads only put it into
-/// its streams, and an instruction is "done" here once that has happened (engine/gpu_device.h does
-/// the rest). The lanes of groups then share a thread, so that collectives of several communicators
-/// are launched in program order on every rank, as NCCL requires.
+/// thread, which lives as long as this object. If a GPU does the work, the threads only enqueue it
+/// in its streams, and an instruction is "done" here once that has happened (engine/gpu_device.h
+/// does the rest). The lanes of groups then share a thread, so that collectives of several
+/// communicators are launched in program order on every rank, as NCCL requires.
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;
@@ -36,15 +36,15 @@ class Lanes {
 
   /// Returns whether everything that the instruction waits for is done. Only the lane that runs the
   /// previous instruction may call it.
-  bool ready(InstrId id);
+  bool is_ready(InstrId id);
 
-  /// Waited holds the seconds that compute waited before the current instruction: for joint work of
-  /// ranks of several stages, and for anything else.
-  struct Waited {
-    double stages = 0;
-    double other = 0;
+  /// ComputeWaits holds the seconds that compute waited before the current instruction: for joint
+  /// work of ranks of several stages, and for anything else.
+  struct ComputeWaits {
+    double stage_seconds = 0;
+    double other_seconds = 0;
   };
-  const Waited& waited() const { return waited_; }
+  const ComputeWaits& compute_waits() const { return compute_waits_; }
 
   /// Returns the seconds that compute waited for lanes of groups in the last run. Does not count
   /// waits for copies between tiers after communication was done, or waits for other stages of a
@@ -93,7 +93,7 @@ class Lanes {
   /// The lanes of groups that have ranks of several pipeline stages.
   std::vector<size_t> stage_lanes_;
   /// The waits of the calling thread.
-  Waited waited_;
+  ComputeWaits compute_waits_;
   std::mutex mutex_;
   /// Waiter is a waiting thread and the condition that ends its wait: the thread that fulfills the
   /// condition wakes only this one.

@@ -27,7 +27,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   // Huge pages avoid most page faults of the first step and many TLB misses of later steps.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
-  mapped_ = whole_pages(bytes);
+  mapped_ = round_up_to_pages(bytes);
 }
 
 HostBlock::~HostBlock() {
@@ -82,8 +82,8 @@ int64_t lacking_bytes(int64_t bytes) {
 
 }  // namespace
 
-RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
-    : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
+RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryRemedy remedy, Gpu* gpu)
+    : group_(group), swap_options_(std::move(swap)), remedy_(std::move(remedy)), gpu_(gpu) {}
 
 /// Describes a refused allocation: its purpose, the available memory, and the memory that the rank
 /// holds already.
@@ -114,7 +114,7 @@ auto RankMemory::allocate_or_explain(int64_t bytes, Tier tier,
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
     throw Error(ExitCode::kEnvironment, refusal_text(bytes, tier, what(), error),
                 pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
-                : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
+                : remedy_ ? remedy_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
   }
 }
@@ -131,7 +131,7 @@ TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, cons
       block.shared = group_.allocate(bytes);
     else
       block.host = HostBlock(bytes, name);
-    if (block.shows_pages()) block.pages = TouchedPages(block.data(), block.bytes());
+    if (block.reports_pages()) block.pages = TouchedPages(block.data(), block.bytes());
     return block;
   });
 }
@@ -155,8 +155,8 @@ void RankMemory::open_swap(const Program& program) {
   try {
     swap_ = std::make_unique<SwapFile>(swap_options_);
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kEnvironment || !advice_) throw;
-    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme, 0)));
+    if (error.code() != ExitCode::kEnvironment || !remedy_) throw;
+    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", remedy_(Tier::kNvme, 0)));
   }
 }
 
@@ -212,7 +212,7 @@ const RankMemory::OwnedBlock& RankMemory::block(const Buffer& buffer) const {
   return found->second;
 }
 
-bool RankMemory::on_disk(const Program& program, const BufferRange& range) const {
+bool RankMemory::is_on_disk(const Program& program, const BufferRange& range) const {
   return program.at(range.buffer).tier == Tier::kNvme;
 }
 
@@ -242,36 +242,37 @@ void RankMemory::populate(const Program& program, BufferId buffer) const {
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 
-SwapFile::Ticket RankMemory::start_disk(const Program& program, const BufferRange& range,
-                                        void* data, bool write) const {
+SwapFile::Ticket RankMemory::start_disk_request(const Program& program, const BufferRange& range,
+                                                void* data, bool write) const {
   ShadowMap& disk = block(program.at(range.buffer)).disk;
   return write ? swap_->write(data, range.bytes, disk.write_offset(range.offset, range.bytes))
                : swap_->read(data, range.bytes, disk.read_offset(range.offset, range.bytes));
 }
 
-void RankMemory::keep_disk() {
+void RankMemory::begin_disk_snapshot() {
   for (auto& [key, block] : blocks_)
     if (block.tier == Tier::kNvme) block.disk.begin();
 }
 
-void RankMemory::release_disk() {
+void RankMemory::end_disk_snapshot() {
   for (auto& [key, block] : blocks_)
     if (block.tier == Tier::kNvme) block.disk.end();
 }
 
-void RankMemory::read_kept(const Program& program, const BufferRange& range, void* data) const {
+void RankMemory::read_disk_snapshot(const Program& program, const BufferRange& range,
+                                    void* data) const {
   swap_->read_synchronously(
       data, swap_align(range.bytes),
       block(program.at(range.buffer)).disk.snapshot_offset(range.offset, range.bytes));
 }
 
 void RankMemory::read_disk(const Program& program, const BufferRange& range, void* data) const {
-  swap_->wait(start_disk(program, range, data, false));
+  swap_->wait(start_disk_request(program, range, data, false));
 }
 
 void RankMemory::write_disk(const Program& program, const BufferRange& range,
                             const void* data) const {
-  swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
+  swap_->wait(start_disk_request(program, range, const_cast<void*>(data), true));
 }
 
 /// Sums the bytes of a tier; `measure` returns the bytes of a block of memory.

@@ -58,14 +58,14 @@ struct TierBlock {
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
   /// Returns the bytes that the block's allocator provided.
   int64_t allocated_bytes() const {
-    return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes();
+    return host.mapped() + round_up_to_pages(shared.bytes()) + gpu.bytes();
   }
-  bool shows_pages() const { return gpu.data() == nullptr; }
+  bool reports_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice returns the remedy for an allocation that fails because a tier lacks `lacking`
+/// MemoryRemedy returns the remedy for an allocation that fails because a tier lacks `lacking`
 /// bytes (0: unknown): changes of the config that make a run need less memory of that tier.
-using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
+using MemoryRemedy = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
 /// name between the programs, arenas as large as the largest program's, and a swap file for the
@@ -75,7 +75,7 @@ class RankMemory {
   /// Allocates buffers that peers may see from `group`. `swap` says where the disk tier is; its
   /// size is that of the first program with a disk tier. With a GPU the device tier is the GPU's
   /// memory, which peers do not read, and the host tier is pinned memory (GpuOptions::pin_memory).
-  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
+  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryRemedy remedy = nullptr,
                       Gpu* gpu = nullptr);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
@@ -88,7 +88,7 @@ class RankMemory {
 
   /// Returns the address of a range of one of the programs, in memory.
   std::byte* at(const Program& program, const BufferRange& range) const;
-  bool on_disk(const Program& program, const BufferRange& range) const;
+  bool is_on_disk(const Program& program, const BufferRange& range) const;
 
   /// Returns the GPU whose memory is the device tier; null on a CPU.
   Gpu* gpu() const { return gpu_; }
@@ -107,17 +107,19 @@ class RankMemory {
   void read_disk(const Program& program, const BufferRange& range, void* data) const;
   void write_disk(const Program& program, const BufferRange& range, const void* data) const;
   /// Starts to read or write a range on disk, and returns the ticket for swap().wait().
-  SwapFile::Ticket start_disk(const Program& program, const BufferRange& range, void* data,
-                              bool write) const;
+  SwapFile::Ticket start_disk_request(const Program& program, const BufferRange& range, void* data,
+                                      bool write) const;
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// Keeps the present content of the disk tier until release_disk(). read_kept() reads it, even if
-  /// newer content was written meanwhile. Must not be called while lanes run.
-  void keep_disk();
-  void release_disk();
-  /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.
-  void read_kept(const Program& program, const BufferRange& range, void* data) const;
+  /// Preserves the present content of the disk tier until end_disk_snapshot().
+  /// read_disk_snapshot() reads it, even if newer content was written meanwhile. Must not be called
+  /// while lanes run.
+  void begin_disk_snapshot();
+  void end_disk_snapshot();
+  /// Reads the content that begin_disk_snapshot() has preserved, as read_disk() does. Any thread
+  /// may call it.
+  void read_disk_snapshot(const Program& program, const BufferRange& range, void* data) const;
 
   /// TierBytes holds the bytes of a tier: persistent ones by category, and arenas.
   struct TierBytes {
@@ -133,13 +135,14 @@ class RankMemory {
   TierBytes touched(Tier tier) const;
 
  private:
-  /// OwnedBlock is the memory, or the place on disk, of one persistent buffer.
+  /// OwnedBlock is the memory, or the range of the swap file, of one persistent buffer.
   struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
     Category category = Category::kSums;
     Tier tier = Tier::kDevice;
-    /// The place of the block on disk. A write after keep_disk() may change it.
+    /// The location of the block in the swap file. A write after begin_disk_snapshot() may change
+    /// it.
     mutable ShadowMap disk;
   };
   template <typename Measure>
@@ -158,7 +161,7 @@ class RankMemory {
 
   Communicator& group_;
   SwapOptions swap_options_;
-  MemoryAdvice advice_;
+  MemoryRemedy remedy_;
   int64_t disk_used_ = 0;
   /// The offset in the swap file of the region for second copies of buffers
   /// (Buffer::shadow_offset).

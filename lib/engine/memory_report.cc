@@ -93,9 +93,9 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int
     report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier),
                                                setup.memory().touched(tier)};
   report.baseline_bytes = setup.baseline_bytes();
-  report.peers = mapped_peer_bytes(setup.plan().programs(), over_shared_memory(setup));
-  if (setup.memory().gpu() == nullptr) report.working = working_bytes(setup) + around_steps;
-  report.measured = measured;
+  report.peer_bytes = mapped_peer_bytes(setup.plan().programs(), over_shared_memory(setup));
+  if (setup.memory().gpu() == nullptr) report.working_bytes = working_bytes(setup) + around_steps;
+  report.measured_bytes = measured;
   if (const Gpu* gpu = setup.memory().gpu()) report.gpu = gpu->kernels().memory();
   return report;
 }
@@ -109,18 +109,20 @@ std::string memory_text(const MemoryReport& report) {
   }
   std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()),
                             " planned + ", human_bytes(report.baseline_bytes), " before training");
-  if (report.peers > 0) process += cat(" + ", human_bytes(report.peers), " of peers at a time");
-  if (report.working > 0)
-    process += cat(" + ", human_bytes(report.working), " for threads and communicators");
-  process +=
-      cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
-          " measured at most, error ", percent_error_text(report.measured, report.predicted()));
+  if (report.peer_bytes > 0)
+    process +=
+        cat(" + ", human_bytes(report.peer_bytes), " of other ranks' memory mapped at one time");
+  if (report.working_bytes > 0)
+    process += cat(" + ", human_bytes(report.working_bytes), " for threads and communicators");
+  process += cat(" = ", human_bytes(report.predicted_bytes()), " predicted, ",
+                 human_bytes(report.measured_bytes), " measured at most, error ",
+                 percent_error_text(report.measured_bytes, report.predicted_bytes()));
   if (report.on_gpu())
     arenas += cat("GPU: ", human_bytes(report.gpu.total_bytes - report.gpu.free_bytes), " of ",
                   human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own included\n");
   return "\nmemory of rank 0\n" +
          format_table(
-             {"tier", "category", "predicted", "allocated", "touched", "error", "measured"}, rows) +
+             {"tier", "category", "predicted", "allocated", "measured", "error", "rounded"}, rows) +
          arenas + process;
 }
 
@@ -136,18 +138,18 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
           record["touched"][name] = touched;
         });
   record["process"] = {{"fixed", report.baseline_bytes},
-                       {"peers", report.peers},
-                       {"working", report.working},
-                       {"predicted", report.predicted()},
-                       {"measured", report.measured}};
+                       {"peers", report.peer_bytes},
+                       {"working", report.working_bytes},
+                       {"predicted", report.predicted_bytes()},
+                       {"measured", report.measured_bytes}};
   if (report.on_gpu())
     record["gpu"] = {{"used", report.gpu.total_bytes - report.gpu.free_bytes},
                      {"total", report.gpu.total_bytes}};
   return record;
 }
 
-std::vector<MemoryFigure> memory_metrics(const RankMemory& memory) {
-  std::vector<MemoryFigure> figures;
+std::vector<MemoryMetric> memory_metrics(const RankMemory& memory) {
+  std::vector<MemoryMetric> figures;
   for (const Tier tier : kTiers) {
     const TierMemory measured{memory.allocated(tier), memory.touched(tier)};
     for_each_part(

@@ -169,7 +169,7 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
   }
   if (converts) convert(data, source, room, dtype(piece), end - begin);
   const void* const stored = converts ? room : data;
-  if (memory_.on_disk(program_, to))
+  if (memory_.is_on_disk(program_, to))
     memory_.write_disk(program_, to, stored);
   else
     memory_.write(program_, to, stored);
@@ -177,10 +177,10 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 
 /// Reads elements [begin, end) of the unit in their stored dtype. If they lie on disk and
 /// `reading.of_snapshot` is set, reads the values of the snapshot.
-void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
-                       StateReading reading) const {
+void ModelState::read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+                               StateReadOptions reading) const {
   const BufferRange from = range_of(piece, begin, end);
-  if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
+  if (!memory_.is_on_disk(program_, from)) return memory_.read(program_, from, out);
   std::optional<BounceBuffer> own;
   if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
   std::byte* const sectors_read = reading.sectors.data();
@@ -192,7 +192,7 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
     const int64_t last = std::min(from.offset + from.bytes, first + room);
     const BufferRange sectors{from.buffer, first, swap_align(last - first)};
     if (reading.of_snapshot)
-      memory_.read_kept(program_, sectors, sectors_read);
+      memory_.read_disk_snapshot(program_, sectors, sectors_read);
     else
       memory_.read_disk(program_, sectors, sectors_read);
     std::memcpy(to + (at - from.offset), sectors_read + (at - first),
@@ -201,18 +201,18 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
   }
 }
 
-void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
-                           StateReading reading) const {
-  if (dtype(piece) == DType::kF32) return fetch(piece, begin, end, out, reading);
+void ModelState::read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
+                                   StateReadOptions reading) const {
+  if (dtype(piece) == DType::kF32) return read_elements(piece, begin, end, out, reading);
   if (const PackedFormat& format = packed(piece)) {
     const int64_t first = begin / kPackedRecord * kPackedRecord;
     std::vector<std::byte> records(static_cast<size_t>(format.bytes(end - first)));
-    fetch(piece, first, round_up(end, kPackedRecord), records.data(), reading);
+    read_elements(piece, first, round_up(end, kPackedRecord), records.data(), reading);
     return unpack_values(format, records.data(), begin - first,
                          {out, static_cast<size_t>(end - begin)});
   }
   std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
-  fetch(piece, begin, end, raw.data(), reading);
+  read_elements(piece, begin, end, raw.data(), reading);
   convert(raw.data(), dtype(piece), out, DType::kF32, end - begin);
 }
 
@@ -390,7 +390,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
       memory_.read(program_, from, to);
   }
   copy_streamed(in_main_memory);
-  memory_.keep_disk();
+  memory_.begin_disk_snapshot();
   return slices_of({.of_snapshot = true, .sectors = sectors});
 }
 
@@ -400,10 +400,10 @@ void ModelState::populate_snapshot() const {
 }
 
 void ModelState::release_snapshot() {
-  memory_.release_disk();
+  memory_.end_disk_snapshot();
 }
 
-std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
+std::vector<StateSlice> ModelState::slices_of(StateReadOptions reading) const {
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
@@ -423,17 +423,17 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
 /// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit. It
 /// refers to the state itself, or to the copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
-                                   const Box& box, int64_t first, StateReading reading) const {
+                                   const Box& box, int64_t first, StateReadOptions reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const BufferRange range = range_of(piece, first, first + box.numel() * piece.block);
-  if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
+  if (reading.of_snapshot && !memory_.is_on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
     saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);
   } else if (memory_.is_in_main_memory(program_, range)) {
     saved.data = memory_.at(program_, range);
   } else {
     saved.read = [this, &piece, first, reading](int64_t begin, int64_t end, void* out) {
-      fetch(piece, first + begin * piece.block, first + end * piece.block, out, reading);
+      read_elements(piece, first + begin * piece.block, first + end * piece.block, out, reading);
     };
   }
   return saved;
@@ -449,14 +449,14 @@ std::vector<StateInfo> ModelState::states() const {
   return all;
 }
 
-void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
-                         Communicator& group, std::span<float> out,
-                         std::span<std::byte> sectors) const {
+void ModelState::gather_elements(const std::string& tensor, int64_t begin, int64_t end,
+                                 bool receives, Communicator& group, std::span<float> out,
+                                 std::span<std::byte> sectors) const {
   const auto found = std::find_if(model_.tensors.begin(), model_.tensors.end(),
                                   [&](const TensorInfo& info) { return info.name == tensor; });
   require(found != model_.tensors.end(), "the model has this tensor");
   const auto id = static_cast<TensorId>(found - model_.tensors.begin());
-  const auto [unit, start] = place_of(id);
+  const auto [unit, start] = location_of(id);
   std::vector<float> room;
   const int split = holders_[static_cast<size_t>(unit->id)].split;
   for (int index = 0; index < split; index += found->copies) {
@@ -466,11 +466,11 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
     if (wanted.size() == 0) continue;
     const UnitRange in_unit{start + wanted.begin, start + wanted.end};
     if (part == whole_box(found->shape)) {
-      collect_part(*unit, index, in_unit, receives, group, out, sectors);
+      gather_part(*unit, index, in_unit, receives, group, out, sectors);
       continue;
     }
     room.resize(receives ? static_cast<size_t>(wanted.size()) : 0);
-    collect_part(*unit, index, in_unit, receives, group, room, sectors);
+    gather_part(*unit, index, in_unit, receives, group, room, sectors);
     if (!receives) continue;
     const float* from = room.data();
     for (const Box& box : cut_box(part, wanted.begin, wanted.end)) {
@@ -482,7 +482,7 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
   }
 }
 
-int64_t ModelState::collect_bytes(int64_t elements) const {
+int64_t ModelState::gather_bytes(int64_t elements) const {
   const bool divided = std::any_of(holders_.begin(), holders_.end(),
                                    [](const UnitHolders& holders) { return holders.split > 1; });
   int64_t bytes = 0;
@@ -501,7 +501,7 @@ const StatePiece& ModelState::parameters_of(UnitId unit) const {
 }
 
 /// Returns the unit of a tensor, and the element of the unit where the tensor begins.
-std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
+std::pair<const Unit*, int64_t> ModelState::location_of(TensorId tensor) const {
   for (const Unit& unit : partition_.units)
     for (const Slice& slice : unit.slices)
       if (slice.tensor == tensor) {
@@ -514,10 +514,10 @@ std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
 /// Collects the elements `wanted` of a unit from the ranks that hold shards of it. `index` selects
 /// the part of the model: it is the index among the tensor-parallel ranks that divide the unit's
 /// tensors.
-void ModelState::collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
-                              Communicator& group, std::span<float> out,
-                              std::span<std::byte> sectors) const {
-  const StateReading reading{.sectors = sectors};
+void ModelState::gather_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
+                             Communicator& group, std::span<float> out,
+                             std::span<std::byte> sectors) const {
+  const StateReadOptions reading{.sectors = sectors};
   const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
   std::vector<float> sent;
   for (int part = 0; part < holders.parts; ++part) {
@@ -530,10 +530,10 @@ void ModelState::collect_part(const Unit& unit, int index, const UnitRange& want
     if (owner != group.rank()) {
       group.receive(there, to - from, DType::kF32, owner, {"export"}).wait();
     } else if (receives) {
-      fetch_f32(parameters_of(unit.id), from, to, there, reading);
+      read_elements_f32(parameters_of(unit.id), from, to, there, reading);
     } else {
       sent.resize(static_cast<size_t>(to - from));
-      fetch_f32(parameters_of(unit.id), from, to, sent.data(), reading);
+      read_elements_f32(parameters_of(unit.id), from, to, sent.data(), reading);
       group.send(sent.data(), to - from, DType::kF32, 0, {"export"}).wait();
     }
   }

@@ -19,9 +19,9 @@
 
 namespace ftrun {
 
-/// StateReading specifies which version of the state is read, the present one or the snapshot, and
-/// the buffer through which state on disk is read (empty: fetch() allocates one).
-struct StateReading {
+/// StateReadOptions specifies which version of the state is read, the present one or the snapshot,
+/// and the buffer through which state on disk is read (empty: read_elements() allocates one).
+struct StateReadOptions {
   bool of_snapshot = false;
   std::span<std::byte> sectors;
 };
@@ -58,14 +58,15 @@ class ModelState {
   /// thread may call it.
   void populate_snapshot() const;
 
-  /// Collects elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that
+  /// Gathers elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that
   /// together hold one copy of the model: only its first rank may set `receives`, and gets the
   /// elements. State on disk is read through `sectors`, if given, as in slices().
-  void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
-               Communicator& group, std::span<float> out, std::span<std::byte> sectors = {}) const;
-  /// Returns an upper bound on the bytes that collect() allocates to receive `elements` elements:
-  /// for parts of tensors that ranks divide, and for stored numbers that are not fp32.
-  int64_t collect_bytes(int64_t elements) const;
+  void gather_elements(const std::string& tensor, int64_t begin, int64_t end, bool receives,
+                       Communicator& group, std::span<float> out,
+                       std::span<std::byte> sectors = {}) const;
+  /// Returns an upper bound on the bytes that gather_elements() allocates to receive `elements`
+  /// elements: for parts of tensors that ranks divide, and for stored numbers that are not fp32.
+  int64_t gather_bytes(int64_t elements) const;
 
   /// Lists every state of the whole model that is saved: the states of trained parameters.
   std::vector<StateInfo> states() const;
@@ -90,9 +91,9 @@ class ModelState {
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
   BufferRange range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  std::vector<StateSlice> slices_of(StateReading reading) const;
+  std::vector<StateSlice> slices_of(StateReadOptions reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                         int64_t first, StateReading reading) const;
+                         int64_t first, StateReadOptions reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void pack(const StatePiece& piece, const Slice& slice, const InitialWeights& initial);
   void measure_lengths(InitialWeights& initial,
@@ -101,14 +102,14 @@ class ModelState {
   void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
-  std::pair<const Unit*, int64_t> place_of(TensorId tensor) const;
-  void collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
-                    Communicator& group, std::span<float> out, std::span<std::byte> sectors) const;
+  std::pair<const Unit*, int64_t> location_of(TensorId tensor) const;
+  void gather_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
+                   Communicator& group, std::span<float> out, std::span<std::byte> sectors) const;
   const StatePiece& parameters_of(UnitId unit) const;
-  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
-             StateReading reading = {}) const;
-  void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
-                 StateReading reading) const;
+  void read_elements(const StatePiece& piece, int64_t begin, int64_t end, void* out,
+                     StateReadOptions reading = {}) const;
+  void read_elements_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
+                         StateReadOptions reading) const;
 
   const ModelDescription& model_;
   const Program& program_;

@@ -68,7 +68,7 @@ std::vector<int> cores_near(const std::string& bus_id, const std::filesystem::pa
   return parse_core_list(read_line(nodes / cat("node", node) / "cpulist"));
 }
 
-std::vector<int> bind_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
+std::vector<int> bind_to_cores_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
   if (!may_run_on(parse_core_list(read_line(sysfs / "devices/system/cpu/online")))) return {};
   const std::vector<int> near = cores_near(bus_id, sysfs);
   if (near.empty()) return {};

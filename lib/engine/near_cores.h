@@ -20,6 +20,7 @@ std::vector<int> cores_near(const std::string& bus_id, const std::filesystem::pa
 /// sysfs): memory that they touch first is then near the device, and copies do not cross sockets.
 /// Returns these cores, or none if it bound nothing: a thread that is bound already (by a
 /// scheduler, taskset, numactl) is left as it is.
-std::vector<int> bind_near(const std::string& bus_id, const std::filesystem::path& sysfs = "/sys");
+std::vector<int> bind_to_cores_near(const std::string& bus_id,
+                                    const std::filesystem::path& sysfs = "/sys");
 
 }  // namespace ftrun

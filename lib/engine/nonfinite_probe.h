@@ -9,11 +9,11 @@
 
 namespace ftrun {
 
-/// NonfiniteLocation is the place where a rank first found a value that is not finite.
+/// NonfiniteLocation is the location where a rank first found a value that is not finite.
 struct NonfiniteLocation {
   /// The instruction that computed the value; -1: every value is finite.
   InstrId instr = -1;
-  /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
+  /// The location as text: "forward layer 3 mb 0 (layers.2): hidden".
   std::string text;
 };
 

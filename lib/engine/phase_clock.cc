@@ -5,21 +5,22 @@ namespace ftrun {
 void PhaseClock::begin() {
   seconds_ = {};
   decided_ = false;
-  current_ = &seconds_.before;
+  current_ = &seconds_.before_layers_seconds;
 }
 
-void PhaseClock::record_instr(const Instr& instr, const Lanes::Waited& waited, double seconds) {
+void PhaseClock::record_instr(const Instr& instr, const Lanes::ComputeWaits& waits,
+                              double seconds) {
   if (!is_on() || decided_) return;
   if (instr.kind == InstrKind::kDecide) {
     decided_ = true;
-    seconds_.waited_at_end = waited.stages + waited.other;
+    seconds_.end_wait_seconds = waits.stage_seconds + waits.other_seconds;
     return;
   }
   if (instr.runs_ops() && instr.layer >= 0)
-    current_ = &seconds_.layers[{instr.kind, instr.layer, instr.micro_batch}];
-  if (instr.kind == InstrKind::kGradientNorm) current_ = &seconds_.after;
-  seconds_.waited_for_stages += waited.stages;
-  *current_ += seconds + waited.other;
+    current_ = &seconds_.layer_seconds[{instr.kind, instr.layer, instr.micro_batch}];
+  if (instr.kind == InstrKind::kGradientNorm) current_ = &seconds_.after_layers_seconds;
+  seconds_.stage_wait_seconds += waits.stage_seconds;
+  *current_ += seconds + waits.other_seconds;
 }
 
 }  // namespace ftrun

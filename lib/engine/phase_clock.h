@@ -23,13 +23,13 @@ struct LayerPhase {
 struct PipelineSeconds {
   /// Seconds of waits for joint work of ranks of several stages and, before the decision, for all
   /// ranks' gradient norm.
-  double waited_for_stages = 0;
-  double waited_at_end = 0;
+  double stage_wait_seconds = 0;
+  double end_wait_seconds = 0;
   /// Seconds of computing, and of waits for anything but other stages: before the first layer, in
   /// each layer, and from the gradient norm on.
-  double before = 0;
-  std::map<LayerPhase, double> layers;
-  double after = 0;
+  double before_layers_seconds = 0;
+  std::map<LayerPhase, double> layer_seconds;
+  double after_layers_seconds = 0;
 };
 
 /// PhaseClock measures the compute lane of a pipeline's program.
@@ -40,7 +40,7 @@ class PhaseClock {
 
   void begin();
   /// Adds an instruction of the compute lane that has run.
-  void record_instr(const Instr& instr, const Lanes::Waited& waited, double seconds);
+  void record_instr(const Instr& instr, const Lanes::ComputeWaits& waits, double seconds);
   const PipelineSeconds& seconds() const { return seconds_; }
 
  private:
@@ -51,8 +51,9 @@ class PhaseClock {
   PipelineSeconds seconds_;
   bool decided_ = false;
   /// The member of seconds_ to which the seconds of the next instruction are added, unless it
-  /// begins another phase of a layer: the current phase, `before` or `after`.
-  double* current_ = &seconds_.before;
+  /// begins another phase of a layer: the current phase, `before_layers_seconds` or
+  /// `after_layers_seconds`.
+  double* current_ = &seconds_.before_layers_seconds;
 };
 
 }  // namespace ftrun

@@ -118,7 +118,7 @@ ReplicaCheck::ReplicaCheck(const StepPlan& plan, const RankMemory& memory, Excha
       exchange_(std::move(exchange)),
       sum_(std::move(sum)) {
   list_parts(plan);
-  find_shared();
+  find_replicated();
 }
 
 /// Sorts the parts into sets, so that two ranks hold copies either of a whole set or of nothing in
@@ -133,7 +133,7 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
     for (const bool cut : {false, true})
       for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
   for (const StatePiece& piece : plan.train.pieces) {
-    if (memory_.on_disk(program_, piece.range)) continue;
+    if (memory_.is_on_disk(program_, piece.range)) continue;
     const Unit& unit = plan.partition.unit(piece.unit);
     const Buffer& buffer = program_.at(piece.range.buffer);
     const bool cut = piece.begin != 0 || piece.end != unit.padded;
@@ -166,15 +166,15 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
   }
 }
 
-void ReplicaCheck::find_shared() {
+void ReplicaCheck::find_replicated() {
   std::string keys;
   for (const StateSet& set : sets_) keys += cat(set.key, ' ');
   const std::vector<std::string> all = exchange_(keys);
   for (size_t s = 0; s < sets_.size(); ++s)
     for (const auto& [key, ranks] : by_text(words_at(all, s))) {
       if (ranks.size() < 2) continue;
-      if (key == sets_[s].key) sets_[s].shared = static_cast<int64_t>(shared_.size());
-      shared_.push_back({s, static_cast<double>(ranks.size())});
+      if (key == sets_[s].key) sets_[s].replicated = static_cast<int64_t>(replicated_.size());
+      replicated_.push_back({s, static_cast<double>(ranks.size())});
     }
 }
 
@@ -210,31 +210,31 @@ std::vector<uint64_t> ReplicaCheck::hashes(const StateSet& set) const {
 void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;
-  std::vector<double> sums(shared_.size() * kQuarters * 2, 0.0);
+  std::vector<double> sums(replicated_.size() * kQuarters * 2, 0.0);
   for (const StateSet& set : sets_) {
-    if (set.shared < 0) continue;
+    if (set.replicated < 0) continue;
     const std::vector<uint64_t> parts = hashes(set);
     const uint64_t hash = xxh3(parts.data(), parts.size() * sizeof(uint64_t));
     for (size_t q = 0; q < kQuarters; ++q) {
       const auto x = static_cast<double>(hash >> (16 * q) & 0xFFFF);
-      double* const at = sums.data() + (static_cast<size_t>(set.shared) * kQuarters + q) * 2;
+      double* const at = sums.data() + (static_cast<size_t>(set.replicated) * kQuarters + q) * 2;
       at[0] = x;
       at[1] = x * x;
     }
   }
   sum_(sums);
   using Wide = unsigned __int128;
-  for (size_t s = 0; s < shared_.size(); ++s)
+  for (size_t s = 0; s < replicated_.size(); ++s)
     for (size_t q = 0; q < kQuarters; ++q) {
       const double* const at = sums.data() + (s * kQuarters + q) * 2;
       const auto x = static_cast<Wide>(at[0]);
-      if (static_cast<Wide>(shared_[s].ranks) * static_cast<Wide>(at[1]) != x * x)
-        name_culprit(shared_[s].set, step);
+      if (static_cast<Wide>(replicated_[s].ranks) * static_cast<Wide>(at[1]) != x * x)
+        throw_divergence(replicated_[s].set, step);
     }
 }
 
 std::string ReplicaCheck::hashes_text(const StateSet& set) const {
-  if (set.shared < 0) return "-";
+  if (set.replicated < 0) return "-";
   std::string text = set.key;
   const std::vector<uint64_t> found = hashes(set);
   for (size_t i = 0; i < found.size(); ++i)
@@ -243,7 +243,7 @@ std::string ReplicaCheck::hashes_text(const StateSet& set) const {
 }
 
 /// Finds the ranks whose state differs, and throws an error that names them. Collective.
-void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
+void ReplicaCheck::throw_divergence(size_t set, int64_t step) const {
   for (const auto& [key, holders] : holders_of(exchange_(hashes_text(sets_[set]))))
     for (size_t part = 0; part < holders.front().parts.size(); ++part) {
       std::map<std::string, std::vector<int>> versions;

@@ -26,7 +26,7 @@ class ReplicaCheck {
   ReplicaCheck(const StepPlan& plan, const RankMemory& memory, ExchangeTexts exchange, Sum sum);
 
   /// Returns whether any two ranks hold copies of the same state.
-  bool compares() const { return !shared_.empty(); }
+  bool compares() const { return !replicated_.empty(); }
 
   /// Compares the copies of all ranks. Collective. Where copies differ, throws the same
   /// Error(kEnvironment) on all ranks, with the tensor and the ranks that differ: those in the
@@ -45,30 +45,30 @@ class ReplicaCheck {
     /// A hash that identifies the parts of the model in the set.
     std::string key;
     std::vector<StatePart> parts;
-    /// The index in shared_ if another rank also holds the set; otherwise -1.
-    int64_t shared = -1;
+    /// The index in replicated_ if another rank also holds the set; otherwise -1.
+    int64_t replicated = -1;
   };
-  /// SharedSet is a set that several ranks hold.
-  struct SharedSet {
+  /// ReplicatedSet is a set that several ranks hold.
+  struct ReplicatedSet {
     /// The index of the set on this rank, and the number of ranks that hold it.
     size_t set = 0;
     double ranks = 0;
   };
 
   void list_parts(const StepPlan& plan);
-  void find_shared();
+  void find_replicated();
   uint64_t hash_of(const StatePart& part) const;
   std::vector<uint64_t> hashes(const StateSet& set) const;
   std::string hashes_text(const StateSet& set) const;
-  [[noreturn]] void name_culprit(size_t set, int64_t step) const;
+  [[noreturn]] void throw_divergence(size_t set, int64_t step) const;
 
   const Program& program_;
   const RankMemory& memory_;
   ExchangeTexts exchange_;
   Sum sum_;
   std::vector<StateSet> sets_;
-  /// The shared sets, in the same order on all ranks.
-  std::vector<SharedSet> shared_;
+  /// The replicated sets, in the same order on all ranks.
+  std::vector<ReplicatedSet> replicated_;
 };
 
 }  // namespace ftrun

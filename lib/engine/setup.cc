@@ -75,7 +75,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
           gpu) {
   for (const ProgramPlan* plan : model_.plan.program_plans()) prepare(gpu, *plan);
   if (gpu != nullptr)
-    compared_ = compare_kernels(config, model_.config, communicators_.rank(), *gpu);
+    kernel_comparison_ = compare_kernels(config, model_.config, communicators_.rank(), *gpu);
   // All programs are allocated before any executor is made, because executors hold addresses in the
   // arenas.
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);

@@ -61,7 +61,7 @@ class TrainingSetup {
   /// memory, data, the staging area of checkpoints, and on a CPU the executors.
   int64_t baseline_bytes() const { return baseline_bytes_; }
   /// Returns the comparison of a GPU's kernels with the CPU's.
-  const std::optional<ComparedKernels>& compared() const { return compared_; }
+  const std::optional<KernelComparison>& kernel_comparison() const { return kernel_comparison_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
@@ -81,7 +81,7 @@ class TrainingSetup {
   SaveBuffers save_buffers_;
   int64_t baseline_bytes_;
   RankMemory memory_;
-  std::optional<ComparedKernels> compared_;
+  std::optional<KernelComparison> kernel_comparison_;
   std::unique_ptr<Executor> train_executor_;
   std::unique_ptr<Executor> evaluation_executor_;
   std::unique_ptr<ModelState> state_;

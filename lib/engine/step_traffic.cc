@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 /// Stands for a count that the back end could not measure.
-constexpr int64_t kUnseen = -1;
+constexpr int64_t kUnmeasured = -1;
 
 DiskTraffic difference(const DiskTraffic& now, const DiskTraffic& before) {
   return {now.read - before.read, now.written - before.written};
@@ -21,95 +21,97 @@ void add_to(DiskTraffic& sum, const DiskTraffic& part) {
   sum.written += part.written;
 }
 
-std::vector<std::string> table_row(const char* what, int64_t program,
-                                   std::optional<int64_t> observed) {
-  if (!observed) return {what, std::to_string(program), "-", "-", ""};
-  return {what, std::to_string(program), std::to_string(*observed),
-          percent_error_text(*observed, program), human_bytes(*observed)};
+std::vector<std::string> table_row(const char* what, int64_t predicted,
+                                   std::optional<int64_t> measured) {
+  if (!measured) return {what, std::to_string(predicted), "-", "-", ""};
+  return {what, std::to_string(predicted), std::to_string(*measured),
+          percent_error_text(*measured, predicted), human_bytes(*measured)};
 }
 
 }  // namespace
 
 void TrafficSums::add(const TrafficSums& other) {
   steps = other.steps;
-  sent_by_program += other.sent_by_program;
-  if (transported && other.transported)
-    *transported += *other.transported;
+  predicted_sent += other.predicted_sent;
+  if (measured_sent && other.measured_sent)
+    *measured_sent += *other.measured_sent;
   else
-    transported.reset();
-  add_to(disk_by_program, other.disk_by_program);
-  add_to(disk, other.disk);
+    measured_sent.reset();
+  add_to(predicted_disk, other.predicted_disk);
+  add_to(measured_disk, other.measured_disk);
 }
 
 StepTraffic::StepTraffic(const TrainingSetup& setup)
     : setup_(setup),
-      sent_(program_traffic(setup.train_plan().program).bytes),
-      disk_(disk_traffic(setup.train_plan().program)) {}
+      predicted_sent_(program_traffic(setup.train_plan().program).bytes),
+      predicted_disk_(disk_traffic(setup.train_plan().program)) {}
 
-StepTraffic::Observed StepTraffic::observe() const {
-  Observed now;
+StepTraffic::TransportCounters StepTraffic::read_counters() const {
+  TransportCounters now;
   for (const Communicator* group : setup_.communicators().distinct()) {
     const std::optional<int64_t> bytes = group->transported_bytes();
-    now.transported =
-        bytes && now.transported ? std::optional(*now.transported + *bytes) : std::nullopt;
+    now.measured_sent =
+        bytes && now.measured_sent ? std::optional(*now.measured_sent + *bytes) : std::nullopt;
   }
   if (const SwapFile* swap = setup_.memory().swap())
-    now.disk = {swap->counters().bytes_read, swap->counters().bytes_written};
+    now.measured_disk = {swap->counters().bytes_read, swap->counters().bytes_written};
   return now;
 }
 
 void StepTraffic::begin() {
-  before_ = observe();
+  before_ = read_counters();
 }
 
 void StepTraffic::end(bool finite) {
   if (!finite) return;
-  const Observed now = observe();
+  const TransportCounters now = read_counters();
   ++sums_.steps;
-  sums_.sent_by_program += sent_;
-  if (sums_.transported && now.transported && before_.transported)
-    *sums_.transported += *now.transported - *before_.transported;
+  sums_.predicted_sent += predicted_sent_;
+  if (sums_.measured_sent && now.measured_sent && before_.measured_sent)
+    *sums_.measured_sent += *now.measured_sent - *before_.measured_sent;
   else
-    sums_.transported.reset();
-  add_to(sums_.disk_by_program, disk_);
-  add_to(sums_.disk, difference(now.disk, before_.disk));
+    sums_.measured_sent.reset();
+  add_to(sums_.predicted_disk, predicted_disk_);
+  add_to(sums_.measured_disk, difference(now.measured_disk, before_.measured_disk));
 }
 
 std::string encode_traffic(const TrafficSums& sums) {
-  return cat(sums.steps, " ", sums.sent_by_program, " ", sums.transported.value_or(kUnseen), " ",
-             sums.disk_by_program.read, " ", sums.disk_by_program.written, " ", sums.disk.read, " ",
-             sums.disk.written);
+  return cat(sums.steps, " ", sums.predicted_sent, " ", sums.measured_sent.value_or(kUnmeasured),
+             " ", sums.predicted_disk.read, " ", sums.predicted_disk.written, " ",
+             sums.measured_disk.read, " ", sums.measured_disk.written);
 }
 
 TrafficSums decode_traffic(const std::string& text) {
   TrafficSums sums;
   std::istringstream fields(text);
-  fields >> sums.steps >> sums.sent_by_program >> *sums.transported >> sums.disk_by_program.read >>
-      sums.disk_by_program.written >> sums.disk.read >> sums.disk.written;
-  if (sums.transported == kUnseen) sums.transported.reset();
+  fields >> sums.steps >> sums.predicted_sent >> *sums.measured_sent >> sums.predicted_disk.read >>
+      sums.predicted_disk.written >> sums.measured_disk.read >> sums.measured_disk.written;
+  if (sums.measured_sent == kUnmeasured) sums.measured_sent.reset();
   return sums;
 }
 
-std::string traffic_text(const TrafficSums& sums, int ranks) {
+std::string measured_traffic_text(const TrafficSums& sums, int ranks) {
   std::vector<std::vector<std::string>> rows;
-  if (sums.sent_by_program > 0)
-    rows.push_back(table_row("communication", sums.sent_by_program, sums.transported));
-  if (sums.disk_by_program.read > 0)
-    rows.push_back(table_row("disk, read", sums.disk_by_program.read, sums.disk.read));
-  if (sums.disk_by_program.written > 0)
-    rows.push_back(table_row("disk, written", sums.disk_by_program.written, sums.disk.written));
+  if (sums.predicted_sent > 0)
+    rows.push_back(table_row("communication", sums.predicted_sent, sums.measured_sent));
+  if (sums.predicted_disk.read > 0)
+    rows.push_back(table_row("disk, read", sums.predicted_disk.read, sums.measured_disk.read));
+  if (sums.predicted_disk.written > 0)
+    rows.push_back(
+        table_row("disk, written", sums.predicted_disk.written, sums.measured_disk.written));
   if (rows.empty()) return "";
   return cat("\nbytes of ", count_text(ranks, "rank"), " in ", count_text(sums.steps, "step"), "\n",
-             format_table({"traffic", "by the program", "observed", "error", "measured"}, rows));
+             format_table({"traffic", "predicted", "measured", "error", "rounded"}, rows));
 }
 
 std::map<std::string, std::map<std::string, int64_t>> traffic_record(const TrafficSums& sums) {
   std::map<std::string, std::map<std::string, int64_t>> record;
   record["steps"]["counted"] = sums.steps;
-  record["communication"]["program"] = sums.sent_by_program;
-  if (sums.transported) record["communication"]["transport"] = *sums.transported;
-  record["disk_read"] = {{"program", sums.disk_by_program.read}, {"disk", sums.disk.read}};
-  record["disk_written"] = {{"program", sums.disk_by_program.written}, {"disk", sums.disk.written}};
+  record["communication"]["program"] = sums.predicted_sent;
+  if (sums.measured_sent) record["communication"]["transport"] = *sums.measured_sent;
+  record["disk_read"] = {{"program", sums.predicted_disk.read}, {"disk", sums.measured_disk.read}};
+  record["disk_written"] = {{"program", sums.predicted_disk.written},
+                            {"disk", sums.measured_disk.written}};
   return record;
 }
 

@@ -11,23 +11,24 @@
 namespace ftrun {
 
 /// TrafficSums counts the bytes of the finite training steps, as the program predicts them and as
-/// observed in transport. The sums are of one rank or of all ranks.
+/// measured in transport. The sums are of one rank or of all ranks.
 struct TrafficSums {
   int64_t steps = 0;
-  int64_t sent_by_program = 0;
+  /// Bytes sent to other ranks.
+  int64_t predicted_sent = 0;
   /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a back end
   /// cannot count them.
-  std::optional<int64_t> transported = 0;
-  DiskTraffic disk_by_program;
+  std::optional<int64_t> measured_sent = 0;
+  DiskTraffic predicted_disk;
   /// The bytes that the kernel moved between memory and disk blocks.
-  DiskTraffic disk;
+  DiskTraffic measured_disk;
 
   /// Adds the sums of another rank, which has run the same steps.
   void add(const TrafficSums& other);
 };
 
 /// StepTraffic counts the traffic of this rank's steps. Steps that are not finite do not run the
-/// instructions after the decision, so both predicted and observed bytes leave them out.
+/// instructions after the decision, so both predicted and measured bytes leave them out.
 class StepTraffic {
  public:
   explicit StepTraffic(const TrainingSetup& setup);
@@ -38,17 +39,17 @@ class StepTraffic {
   const TrafficSums& sums() const { return sums_; }
 
  private:
-  /// Observed holds counters at one moment; the traffic of a run is a difference of two.
-  struct Observed {
-    std::optional<int64_t> transported = 0;
-    DiskTraffic disk;
+  /// TransportCounters holds counters at one moment; the traffic of a run is a difference of two.
+  struct TransportCounters {
+    std::optional<int64_t> measured_sent = 0;
+    DiskTraffic measured_disk;
   };
-  Observed observe() const;
+  TransportCounters read_counters() const;
 
   const TrainingSetup& setup_;
-  const int64_t sent_;
-  const DiskTraffic disk_;
-  Observed before_;
+  const int64_t predicted_sent_;
+  const DiskTraffic predicted_disk_;
+  TransportCounters before_;
   TrafficSums sums_;
 };
 
@@ -56,11 +57,12 @@ class StepTraffic {
 std::string encode_traffic(const TrafficSums& sums);
 TrafficSums decode_traffic(const std::string& text);
 
-/// Makes a table with predicted and observed bytes of each kind of traffic; "" when nothing moved.
-std::string traffic_text(const TrafficSums& sums, int ranks);
+/// Makes a table with predicted and measured bytes of each kind of traffic; "" when nothing moved.
+std::string measured_traffic_text(const TrafficSums& sums, int ranks);
 
 /// Returns the sums for run.json: "communication" with "program" and "transport" (absent when it
-/// was not seen), "disk_read" and "disk_written" with "program" and "disk", "steps" with "counted".
+/// was not measured), "disk_read" and "disk_written" with "program" and "disk", "steps" with
+/// "counted".
 std::map<std::string, std::map<std::string, int64_t>> traffic_record(const TrafficSums& sums);
 
 }  // namespace ftrun

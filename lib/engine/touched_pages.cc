@@ -23,13 +23,13 @@ int64_t page_bytes() {
 
 }  // namespace
 
-int64_t whole_pages(int64_t bytes) {
+int64_t round_up_to_pages(int64_t bytes) {
   return round_up(bytes, page_bytes());
 }
 
 TouchedPages::TouchedPages(const std::byte* data, int64_t bytes)
     : data_(data),
-      pages_(whole_pages(bytes) / page_bytes()),
+      pages_(round_up_to_pages(bytes) / page_bytes()),
       found_(static_cast<size_t>(divide_up(pages_, kChunkPages))) {}
 
 int64_t TouchedPages::count(size_t chunk) const {

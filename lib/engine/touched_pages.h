@@ -7,7 +7,7 @@
 namespace ftrun {
 
 /// Rounds `bytes` up to whole pages, which is what the kernel maps.
-int64_t whole_pages(int64_t bytes);
+int64_t round_up_to_pages(int64_t bytes);
 
 /// TouchedPages counts the pages of a block of memory that count_bytes() ever found in use, as the
 /// kernel reports them (mincore). A page that was touched and later swapped out or freed still

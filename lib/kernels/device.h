@@ -14,7 +14,7 @@ struct LayerGraph;
 struct Op;
 
 /// DeviceStreamHandle is a stream, a queue of work on the device; DeviceEventHandle is an event, a
-/// mark in a stream; DeviceGraphHandle is a captured graph (cudaStream_t, cudaEvent_t,
+/// point in a stream; DeviceGraphHandle is a captured graph (cudaStream_t, cudaEvent_t,
 /// cudaGraphExec_t). Null is not a stream: every call needs one that create_stream() made.
 struct DeviceStreamHandle;
 struct DeviceEventHandle;
@@ -31,7 +31,7 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
-  /// The GPU's place on the bus ("0000:1B:00.0"), which all MIG instances of a GPU share.
+  /// The GPU's address on the PCI bus ("0000:1B:00.0"), which all MIG instances of a GPU share.
   std::string bus_id;
   /// The UUID "GPU-5f3c...". A MIG instance has its own UUID, so two processes have the same text
   /// exactly when they use the same device, on any machine.
@@ -51,9 +51,9 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// LibraryUse says what computes attention, the operation that a GPU library may compute in place
-/// of our kernels.
-struct LibraryUse {
+/// AttentionLibraryUse says what computes attention, the operation that a GPU library may compute
+/// in place of our kernels.
+struct AttentionLibraryUse {
   /// The implementation that was chosen: "own", or "cudnn 9.19.0" if the table names cuDNN for this
   /// GPU. The choice decides the bits of results.
   std::string chosen = "own";
@@ -132,7 +132,7 @@ class DeviceKernels {
   /// Error(kUnsupported), with the calculation, if one of its operations cannot run on this GPU.
   virtual void prepare(const LayerGraph& graph) = 0;
   /// Returns what computes the operations that a library may compute in place of our kernels.
-  virtual LibraryUse library_use() const = 0;
+  virtual AttentionLibraryUse library_use() const = 0;
   /// Runs consecutive operations of a list of the graph, as run_op() (kernels.h) does. They may
   /// share a kernel, with the same bits as separate runs. Activations are F32, BF16 or F16; so are
   /// gradients of parameters, which may have another dtype than the activations. `context.scalars`

@@ -17,20 +17,20 @@ namespace ftrun {
 // micro-batches.
 //
 // The first four of these inputs give each row a 64-bit key by splitmix64, which takes a handful of
-// instructions per row. Each stretch of 4,096 columns has its own key, which selects a bijection of
+// instructions per row. Each block of 4,096 columns has its own key, which selects a bijection of
 // 32 bits that maps a column to its random bits. The bijection has only two multiplications; for
-// columns that differ in higher bits than a stretch has, its results would not be independent.
+// columns that differ in higher bits than a block has, its results would not be independent.
 // Philox would cost more: ten rounds of two 64-bit products for four elements, while this takes two
 // 32-bit products for one element, which every vector unit and every GPU has.
 
-/// DropoutKeys selects the bijection of a stretch.
+/// DropoutKeys selects the bijection of a block.
 struct DropoutKeys {
   uint32_t low = 0;
   uint32_t high = 0;
 };
 
 /// The number of columns with one bijection.
-inline constexpr int64_t kDropoutStretch = 4096;
+inline constexpr int64_t kColumnsPerDropoutKey = 4096;
 
 /// Returns the key of token `token` of the step's global batch.
 FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site,
@@ -40,21 +40,21 @@ FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t 
   return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
 }
 
-/// Returns the keys of the stretch that contains a column of the row.
+/// Returns the keys of the block that contains a column of the row.
 FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t column) {
-  const auto stretch = static_cast<uint64_t>(column / kDropoutStretch);
-  const uint64_t key = stretch == 0 ? row_key : splitmix64(row_key + stretch);
+  const auto block = static_cast<uint64_t>(column / kColumnsPerDropoutKey);
+  const uint64_t key = block == 0 ? row_key : splitmix64(row_key + block);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
 /// Returns the index of the n-th token of a micro-batch among the tokens that are not row padding.
 /// Padding tokens get the indices of later tokens, because their results are never read.
-FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t sequence_length,
-                                               int64_t row_padding) {
+FTRUN_HOST_DEVICE inline int64_t dropout_token_index(int64_t n, int64_t sequence_length,
+                                                     int64_t row_padding) {
   return n - n / sequence_length * row_padding;
 }
 
-/// Returns the 32 bits of a column of that stretch, uniformly distributed over rows. The vector
+/// Returns the 32 bits of a column of that block, uniformly distributed over rows. The vector
 /// kernels have the same function (`scrambled`, kernels/cpu/simd.inc).
 FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
   uint32_t x = column ^ keys.low;

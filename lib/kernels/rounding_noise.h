@@ -18,16 +18,16 @@ struct RoundingNoise {
   uint32_t second = 0;
 };
 
-/// Returns the keys of a stretch in a step with this StepScalars::rounding_key.
-FTRUN_HOST_DEVICE inline DropoutKeys rounding_keys(uint64_t rounding_key, int64_t stretch) {
-  const uint64_t keys = splitmix64(rounding_key ^ splitmix64(static_cast<uint64_t>(stretch)));
+/// Returns the keys of a block in a step with this StepScalars::rounding_key.
+FTRUN_HOST_DEVICE inline DropoutKeys rounding_keys(uint64_t rounding_key, int64_t block) {
+  const uint64_t keys = splitmix64(rounding_key ^ splitmix64(static_cast<uint64_t>(block)));
   return {static_cast<uint32_t>(keys), static_cast<uint32_t>(keys >> 32)};
 }
 
-/// Returns the random numbers of element `place` of a stretch, as the CPU's vector kernels
+/// Returns the random numbers of an element of a block, as the CPU's vector kernels
 /// compute them (kernels/cpu/flat_kernels.inc).
-FTRUN_HOST_DEVICE inline RoundingNoise rounding_noise(const DropoutKeys& keys, uint32_t place) {
-  const uint32_t first = dropout_bits(keys, place);
+FTRUN_HOST_DEVICE inline RoundingNoise rounding_noise(const DropoutKeys& keys, uint32_t element) {
+  const uint32_t first = dropout_bits(keys, element);
   return {first, (first * 0x9e3779b1U) >> 16};
 }
 

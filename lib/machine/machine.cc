@@ -54,8 +54,8 @@ double seconds_at(const Curve& curve, double bytes) {
 /// one node to the next and have the latency of `link`; the others have `near_latency`.
 double ring_seconds(const Link& link, double near_latency, std::string_view kind, double bytes,
                     int ranks, int far) {
-  if (kind == "send") return link.latency + bytes / link.bandwidth;
-  const double once = far * link.latency + (ranks - 1 - far) * near_latency +
+  if (kind == "send") return link.latency_seconds + bytes / link.bandwidth;
+  const double once = far * link.latency_seconds + (ranks - 1 - far) * near_latency +
                       bytes * (ranks - 1) / ranks / link.bandwidth;
   return kind == "all_reduce" ? 2 * once : once;
 }
@@ -63,10 +63,10 @@ double ring_seconds(const Link& link, double near_latency, std::string_view kind
 }  // namespace
 
 Link link_between_nodes(const Machine& machine, int ranks_on_node) {
-  Link link = machine.cluster_link;
+  Link link = machine.inter_node_link;
   link.bandwidth *= ranks_on_node;
-  if (machine.node_link.bandwidth > 0 && ranks_on_node > 1)
-    link.bandwidth = std::min(link.bandwidth, machine.node_link.bandwidth);
+  if (machine.intra_node_link.bandwidth > 0 && ranks_on_node > 1)
+    link.bandwidth = std::min(link.bandwidth, machine.intra_node_link.bandwidth);
   return link;
 }
 
@@ -74,24 +74,24 @@ double collective_seconds(const Machine& machine, std::string_view kind, double 
                           int ranks_on_node) {
   if (ranks < 2) return 0;
   if (ranks_on_node < ranks) {
-    if (machine.cluster_link.bandwidth == 0)
+    if (machine.inter_node_link.bandwidth == 0)
       throw Error(ExitCode::kUsage,
                   cat("the machine ", machine.name,
                       " has no links.cluster, over which ranks of several nodes exchange"),
                   "add it to the machine file, or plan for one node");
     const auto nodes = static_cast<int>(divide_up(ranks, ranks_on_node));
-    return ring_seconds(link_between_nodes(machine, ranks_on_node), machine.node_link.latency, kind,
-                        bytes, ranks, nodes - 1);
+    return ring_seconds(link_between_nodes(machine, ranks_on_node),
+                        machine.intra_node_link.latency_seconds, kind, bytes, ranks, nodes - 1);
   }
   if (const auto found = machine.collectives.find(cat(kind, " ", ranks));
       found != machine.collectives.end())
     return seconds_at(found->second, bytes);
-  if (machine.node_link.bandwidth == 0)
+  if (machine.intra_node_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name,
                     " has no links.node, the link between the ranks of a node"),
                 "add it to the machine file, or plan for one rank");
-  return ring_seconds(machine.node_link, 0, kind, bytes, ranks, ranks - 1);
+  return ring_seconds(machine.intra_node_link, 0, kind, bytes, ranks, ranks - 1);
 }
 
 }  // namespace ftrun

@@ -38,7 +38,7 @@ struct Rates {
   double memory_bandwidth = 0;
   /// Floating-point operations per second of a large matrix multiplication, by the dtype of
   /// activations.
-  std::map<DType, double> matmul_flops;
+  std::map<DType, double> matmul_flop_rates;
   /// The factor by which a kind of work ("linear fp32", "update", "copy") is slower than these
   /// rates, as a function of the seconds that it would take at the rates.
   std::map<std::string, Curve> slowdowns;
@@ -48,10 +48,10 @@ struct Rates {
   bool operator==(const Rates&) const = default;
 };
 
-/// Link is a connection over which ranks exchange bytes.
+/// Link is a connection over which ranks communicate.
 struct Link {
   /// Seconds from one rank to the next.
-  double latency = 0;
+  double latency_seconds = 0;
   /// Bytes a second, each way, of one rank.
   double bandwidth = 0;
 
@@ -70,7 +70,7 @@ struct Machine {
   std::vector<Rates> rates;
   /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a
   /// bandwidth of 0: there is no such link.
-  Link node_link, cluster_link, host_link;
+  Link intra_node_link, inter_node_link, host_link;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory_bandwidth = 0;
   /// Bytes of main memory of a node, in addition to its GPUs' memory; 0: not known.
@@ -79,7 +79,7 @@ struct Machine {
   /// node: "all_reduce 2".
   std::map<std::string, Curve> collectives;
   /// Bytes a second of the disk; 0: not known.
-  double disk_read = 0, disk_write = 0;
+  double disk_read_bandwidth = 0, disk_write_bandwidth = 0;
   /// The minimum seconds that an operation takes.
   double min_op_seconds = 0;
   /// Full recompute runs the whole forward list of a layer again, as another program does

@@ -161,10 +161,10 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
       section.problem(entry->at,
                       cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
     else
-      rates.matmul_flops[*dtype] =
+      rates.matmul_flop_rates[*dtype] =
           section.quantity_of(entry->value, entry->value.text, QuantityUnit::kFlopRate);
   }
-  if (rates.matmul_flops.empty()) section.problem(node.at, "rates.products is missing", "");
+  if (rates.matmul_flop_rates.empty()) section.problem(node.at, "rates.products is missing", "");
   rates.default_slowdown = section.factor("otherwise", 1);
   for (const ConfigEntry* entry : section.entries("slowdown")) {
     const Curve curve =
@@ -190,8 +190,8 @@ void read_links(MachineSection& top, Machine& machine) {
   const ConfigNode* const node = top.find("links");
   if (node == nullptr) return;
   MachineSection links(*node, "links", top.problems());
-  machine.node_link = link_of(links, "node", QuantityUnit::kByteRate);
-  machine.cluster_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
+  machine.intra_node_link = link_of(links, "node", QuantityUnit::kByteRate);
+  machine.inter_node_link = link_of(links, "cluster", QuantityUnit::kNetworkRate);
   machine.host_link = link_of(links, "host", QuantityUnit::kByteRate);
   links.report_unknown_keys();
 }
@@ -229,8 +229,8 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   }
   if (const ConfigNode* const disk = top.find("disk")) {
     MachineSection section(*disk, "disk", problems);
-    machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
-    machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
+    machine.disk_read_bandwidth = section.quantity("read", QuantityUnit::kByteRate, true);
+    machine.disk_write_bandwidth = section.quantity("write", QuantityUnit::kByteRate, true);
     section.report_unknown_keys();
   }
   machine.min_op_seconds = top.quantity("launch", QuantityUnit::kSeconds);
@@ -261,7 +261,8 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   MachineSection top(root, "", problems);
   stack.name = top.text("stack");
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
-  for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
+  for (const StackEfficiency& efficiency : kStackEfficiencies)
+    stack.*efficiency.value = top.factor(efficiency.key, 1);
   stack.recomputes_whole_layers = top.flag("recomputes_whole_layers");
   top.allow("sources");  // only people read it
   top.report_unknown_keys();
@@ -293,7 +294,7 @@ std::string curve_text(const Curve& curve, QuantityUnit unit,
 
 std::string rates_text(const Rates& rates) {
   std::vector<std::string> matmul_rates;
-  for (const auto& [dtype, rate] : rates.matmul_flops)
+  for (const auto& [dtype, rate] : rates.matmul_flop_rates)
     matmul_rates.push_back(
         cat(precision_name(dtype), ": ", quantity_text(rate, QuantityUnit::kFlopRate)));
   std::string text =
@@ -312,7 +313,8 @@ std::string rates_text(const Rates& rates) {
 
 std::string link_text(const char* name, const Link& link) {
   if (link.bandwidth == 0) return "";
-  return cat("  ", name, ": {latency: ", quantity_text(link.latency, QuantityUnit::kSeconds),
+  return cat("  ", name,
+             ": {latency: ", quantity_text(link.latency_seconds, QuantityUnit::kSeconds),
              ", bandwidth: ", quantity_text(link.bandwidth, QuantityUnit::kByteRate), "}\n");
 }
 
@@ -380,8 +382,8 @@ std::string machine_yaml(const Machine& machine) {
     text += cat("memory: ", quantity_text(machine.memory_capacity, QuantityUnit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
-  const std::string links = link_text("node", machine.node_link) +
-                            link_text("cluster", machine.cluster_link) +
+  const std::string links = link_text("node", machine.intra_node_link) +
+                            link_text("cluster", machine.inter_node_link) +
                             link_text("host", machine.host_link);
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.collectives.empty()) text += "exchange:\n";
@@ -391,9 +393,10 @@ std::string machine_yaml(const Machine& machine) {
         curve_text(curve, QuantityUnit::kBytes,
                    [](double seconds) { return quantity_text(seconds, QuantityUnit::kSeconds); }),
         "\n");
-  if (machine.disk_read > 0)
-    text += cat("disk: {read: ", quantity_text(machine.disk_read, QuantityUnit::kByteRate),
-                ", write: ", quantity_text(machine.disk_write, QuantityUnit::kByteRate), "}\n");
+  if (machine.disk_read_bandwidth > 0)
+    text += cat(
+        "disk: {read: ", quantity_text(machine.disk_read_bandwidth, QuantityUnit::kByteRate),
+        ", write: ", quantity_text(machine.disk_write_bandwidth, QuantityUnit::kByteRate), "}\n");
   if (machine.host_memory_bandwidth > 0)
     text +=
         cat("host_memory: ", quantity_text(machine.host_memory_bandwidth, QuantityUnit::kByteRate),

@@ -12,13 +12,13 @@ namespace ftrun {
 namespace {
 
 double matmul_rate(const Rates& rates, DType dtype) {
-  const auto found = rates.matmul_flops.find(dtype);
-  if (found != rates.matmul_flops.end()) return found->second;
+  const auto found = rates.matmul_flop_rates.find(dtype);
+  if (found != rates.matmul_flop_rates.end()) return found->second;
   throw Error(
       ExitCode::kUsage,
       cat("the machine file has no rate of matrix multiplication in ", precision_name(dtype)),
       cat("add it to rates.products, or plan in ",
-          precision_name(rates.matmul_flops.begin()->first)));
+          precision_name(rates.matmul_flop_rates.begin()->first)));
 }
 
 }  // namespace

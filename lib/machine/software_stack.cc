@@ -15,10 +15,10 @@ namespace {
 
 /// Returns the member of SoftwareStack that scales a kind for which machine files say how much
 /// slower small operations are (matrix multiplications and attention); null for other kinds.
-double SoftwareStack::*share_of(OpKind kind) {
+double SoftwareStack::*efficiency_of(OpKind kind) {
   switch (op_spec(kind).work_class) {
     case WorkClass::kMatmul:
-      return &SoftwareStack::products;
+      return &SoftwareStack::matmul;
     case WorkClass::kAttention:
       return &SoftwareStack::attention;
     case WorkClass::kOther:
@@ -43,15 +43,15 @@ Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
   changed.slowdowns.clear();
   changed.default_slowdown = 1 / stack.memory;
   for (int k = 0; k < kOpKinds; ++k)
-    for (const auto& [dtype, rate] : rates.matmul_flops) {
-      double SoftwareStack::*const share = share_of(static_cast<OpKind>(k));
-      if (share == nullptr) continue;
+    for (const auto& [dtype, rate] : rates.matmul_flop_rates) {
+      double SoftwareStack::*const efficiency = efficiency_of(static_cast<OpKind>(k));
+      if (efficiency == nullptr) continue;
       const std::string_view kind = op_name(static_cast<OpKind>(k));
       std::vector<std::pair<double, double>> points;
       if (const Curve* curve = small_work_curve(rates, kind, dtype)) points = curve->points();
       if (points.empty()) points.emplace_back(1, 1);
       const double large = points.back().second;
-      for (auto& [seconds, factor] : points) factor *= 1 / (large * (stack.*share));
+      for (auto& [seconds, factor] : points) factor *= 1 / (large * (stack.*efficiency));
       changed.slowdowns[cat(kind, " ", precision_name(dtype))] = Curve(std::move(points));
     }
   return changed;
@@ -64,8 +64,8 @@ Machine with_stack(const Machine& machine, const SoftwareStack& stack) {
   changed.name = cat(machine.name, " with ", stack.name);
   for (Rates& rates : changed.rates) rates = with_stack(rates, stack);
   changed.recomputes_whole_layers = stack.recomputes_whole_layers;
-  changed.node_link.bandwidth *= stack.node;
-  changed.cluster_link.bandwidth *= stack.cluster;
+  changed.intra_node_link.bandwidth *= stack.intra_node;
+  changed.inter_node_link.bandwidth *= stack.inter_node;
   return changed;
 }
 

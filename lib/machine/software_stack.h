@@ -11,15 +11,15 @@ namespace ftrun {
 struct SoftwareStack {
   std::string name;
   /// The shares of the peak that large matrix multiplications and attention reach.
-  double products = 1;
+  double matmul = 1;
   double attention = 1;
   /// The share of the memory rate that all other work reaches, counted in the passes of ftrun's own
   /// kernels: below 1 also where another program makes more passes.
   double memory = 1;
   /// The shares of links.node and links.cluster that communication appears to reach; above 1 if
   /// most of it is hidden behind matrix multiplications of the same layer.
-  double node = 1;
-  double cluster = 1;
+  double intra_node = 1;
+  double inter_node = 1;
   /// Full recompute runs the whole forward list of a layer again, with its last matrix
   /// multiplication and collective, whose results backward does not read.
   bool recomputes_whole_layers = false;
@@ -27,16 +27,16 @@ struct SoftwareStack {
   bool operator==(const SoftwareStack&) const = default;
 };
 
-/// StackShare is a number of a stack with its key in files.
-struct StackShare {
+/// StackEfficiency is a share of a stack with its key in stack files.
+struct StackEfficiency {
   const char* key;
   double SoftwareStack::*value;
 };
-inline constexpr StackShare kStackShares[] = {{"products", &SoftwareStack::products},
-                                              {"attention", &SoftwareStack::attention},
-                                              {"memory", &SoftwareStack::memory},
-                                              {"node", &SoftwareStack::node},
-                                              {"cluster", &SoftwareStack::cluster}};
+inline constexpr StackEfficiency kStackEfficiencies[] = {{"products", &SoftwareStack::matmul},
+                                                         {"attention", &SoftwareStack::attention},
+                                                         {"memory", &SoftwareStack::memory},
+                                                         {"node", &SoftwareStack::intra_node},
+                                                         {"cluster", &SoftwareStack::inter_node}};
 
 /// Returns the machine with another program's rates in place of those measured with ftrun's
 /// kernels. Small matrix multiplications and attention keep the factor by which they are slower

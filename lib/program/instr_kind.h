@@ -57,13 +57,13 @@ enum class WorkKind : uint8_t {
   kBackward,    // input gradients, with or without weight gradients
   kWeightGrad,  // only gradients of weights
   kUpdate,
-  kExchange,
+  kCommunication,
   kCopy,
   kOther,
 };
 inline constexpr std::array<WorkKind, 7> kWorkKinds{
-    WorkKind::kForward,  WorkKind::kBackward, WorkKind::kWeightGrad, WorkKind::kUpdate,
-    WorkKind::kExchange, WorkKind::kCopy,     WorkKind::kOther};
+    WorkKind::kForward,       WorkKind::kBackward, WorkKind::kWeightGrad, WorkKind::kUpdate,
+    WorkKind::kCommunication, WorkKind::kCopy,     WorkKind::kOther};
 
 /// InstrTraits holds what code that runs no instructions knows about a kind.
 struct InstrTraits {
@@ -105,7 +105,7 @@ inline constexpr InstrTraits kInstrTraits[] = {
   {.kind = InstrKind::collective,               \
    .name = #text,                               \
    .detail = InstrDetail::kCommunication,       \
-   .work = WorkKind::kExchange},
+   .work = WorkKind::kCommunication},
 #define FTRUN_OTHER_COLLECTIVE(collective, text)
 #include "base/collectives.inc"
     {.kind = InstrKind::kCopy,

@@ -59,7 +59,7 @@ double collective_seconds_of_list(const SearchTask& task, const LayerGraph& grap
   for (const Op& op : list) {
     if (!is_collective(op.kind)) continue;
     const OpSpec& spec = op_spec(op.kind);
-    // The operation's name is also the name of the exchange in the machine file. A shift is one
+    // The operation's name is also the name of the collective in the machine file. A shift is one
     // send by each rank.
     const std::string_view name = spec.collective == CollectiveKind::kShift ? "send" : spec.name;
     const ValueId whole = spec.collective == CollectiveKind::kReduceScatter ? op.in[0] : op.out[0];
@@ -80,9 +80,9 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
 
 /// Calls `each` with the number of each layer of a pipeline stage.
 template <class Each>
-void for_each_layer(const PipelineLayout& cut, int stage, int32_t layers, const Each& each) {
-  for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-    const LayerRange range = cut.layers(cut.model_chunk_of(stage, chunk), layers);
+void for_each_layer(const PipelineLayout& pipeline, int stage, int32_t layers, const Each& each) {
+  for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
+    const LayerRange range = pipeline.layers(pipeline.model_chunk_of(stage, chunk), layers);
     for (int32_t l = range.first; l < range.end; ++l) each(static_cast<size_t>(l));
   }
 }
@@ -106,10 +106,10 @@ int64_t sampled_micro_batches(const Layout& layout) {
 }  // namespace
 
 BoundCalculator::GraphCost& BoundCalculator::GraphCost::operator+=(const GraphCost& other) {
-  forward += other.forward;
-  backward += other.backward;
-  backward_split += other.backward_split;
-  exchange += other.exchange;
+  forward_seconds += other.forward_seconds;
+  backward_seconds += other.backward_seconds;
+  split_backward_seconds += other.split_backward_seconds;
+  communication_seconds += other.communication_seconds;
   saved += other.saved;
   saved_for_weights += other.saved_for_weights;
   saved_for_inputs += other.saved_for_inputs;
@@ -118,10 +118,10 @@ BoundCalculator::GraphCost& BoundCalculator::GraphCost::operator+=(const GraphCo
 }
 
 BoundCalculator::GraphCost BoundCalculator::GraphCost::operator-(const GraphCost& other) const {
-  return {forward - other.forward,
-          backward - other.backward,
-          backward_split - other.backward_split,
-          exchange - other.exchange,
+  return {forward_seconds - other.forward_seconds,
+          backward_seconds - other.backward_seconds,
+          split_backward_seconds - other.split_backward_seconds,
+          communication_seconds - other.communication_seconds,
           saved - other.saved,
           saved_for_weights - other.saved_for_weights,
           saved_for_inputs - other.saved_for_inputs,
@@ -136,11 +136,11 @@ BoundCalculator::GraphCost BoundCalculator::cost_of(const LayerGraph& graph,
     return kernel_seconds(task_, rates, graph, list);
   };
   GraphCost cost;
-  cost.forward = kernels(graph.forward);
-  cost.backward = kernels(graph.backward);
-  cost.backward_split = kernels(graph.input_grad) + kernels(graph.weight_grad);
-  cost.exchange = collective_seconds_of_list(task_, graph, graph.forward, crossing) +
-                  collective_seconds_of_list(task_, graph, graph.backward, crossing);
+  cost.forward_seconds = kernels(graph.forward);
+  cost.backward_seconds = kernels(graph.backward);
+  cost.split_backward_seconds = kernels(graph.input_grad) + kernels(graph.weight_grad);
+  cost.communication_seconds = collective_seconds_of_list(task_, graph, graph.forward, crossing) +
+                               collective_seconds_of_list(task_, graph, graph.backward, crossing);
   cost.saved = plan_saved(graph).bytes;
   cost.saved_for_weights = plan_saved(graph, SavedFor::kWeightGrad).bytes;
   cost.saved_for_inputs = plan_saved(graph, SavedFor::kInputGrad).bytes;
@@ -200,10 +200,10 @@ const BoundCalculator::ModelCosts& BoundCalculator::model_costs_of(const Layout&
   return costs;
 }
 
-/// Cuts the model into pipeline stages as pipeline_layout() does with balance_stages(). Layouts
+/// Divides the model into pipeline stages as pipeline_layout() does with balance_stages(). Layouts
 /// whose layers weigh the same share the numbers of blocks.
-BoundCalculator::PipelineCut& BoundCalculator::cut_of(const ModelCosts& costs,
-                                                      const Layout& layout) {
+BoundCalculator::StagePartition& BoundCalculator::stage_partition_of(const ModelCosts& costs,
+                                                                     const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
       stages == 1 ? ChunkPlacement::kLoop : traits_of(layout.schedule).placement;
@@ -213,53 +213,55 @@ BoundCalculator::PipelineCut& BoundCalculator::cut_of(const ModelCosts& costs,
     if (known.empty()) known = balanced_blocks(costs.layer_weights, stages * chunks);
     blocks = known;
   }
-  PipelineCut& cut = cuts_[{layout.tensor, stages, chunks, placement, blocks}];
-  if (cut.layout.stages() != stages)
-    cut.layout = layout_of_blocks(stages, chunks, placement, blocks);
-  return cut;
+  StagePartition& pipeline = stage_partitions_[{layout.tensor, stages, chunks, placement, blocks}];
+  if (pipeline.layout.stages() != stages)
+    pipeline.layout = layout_of_blocks(stages, chunks, placement, blocks);
+  return pipeline;
 }
 
 /// Computes the seconds of the busiest stage. A stage begins when the first micro-batch has passed
 /// all layers before the stage's first layer, and computes all its actions one after another. If
 /// backward is one list, the earlier layers still have to compute the backward pass of the last
 /// micro-batch after it.
-double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
+double BoundCalculator::compute_seconds(const ModelCosts& costs, const PipelineLayout& pipeline,
                                         const Layout& layout) const {
   const auto layers = static_cast<int32_t>(costs.model.layers.size());
   const bool is_split = splits_backward(layout);
   double largest = 0;
-  for (int stage = 0; stage < cut.stages(); ++stage) {
+  for (int stage = 0; stage < pipeline.stages(); ++stage) {
     GraphCost cost;
-    int first_model_chunk = cut.model_chunk_of(stage, 0);
-    for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-      const int model_chunk = cut.model_chunk_of(stage, chunk);
-      const LayerRange range = cut.layers(model_chunk, layers);
+    int first_model_chunk = pipeline.model_chunk_of(stage, 0);
+    for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
+      const int model_chunk = pipeline.model_chunk_of(stage, chunk);
+      const LayerRange range = pipeline.layers(model_chunk, layers);
       cost += costs.cost_of(range);
       first_model_chunk = std::min(first_model_chunk, model_chunk);
     }
     double around = 0;
-    if (cut.stages() > 1) {
+    if (pipeline.stages() > 1) {
       const GraphCost& before =
-          costs.prefix_costs[static_cast<size_t>(cut.layers(first_model_chunk, layers).first)];
-      around = before.forward + (is_split ? 0 : before.backward);
+          costs.prefix_costs[static_cast<size_t>(pipeline.layers(first_model_chunk, layers).first)];
+      around = before.forward_seconds + (is_split ? 0 : before.backward_seconds);
     }
-    const double one = cost.forward + (is_split ? cost.backward_split : cost.backward);
+    const double one =
+        cost.forward_seconds + (is_split ? cost.split_backward_seconds : cost.backward_seconds);
     const auto times = static_cast<double>(layout.accumulation);
-    largest = std::max(largest, std::max(around + times * one, times * cost.exchange));
+    largest = std::max(largest, std::max(around + times * one, times * cost.communication_seconds));
   }
   return largest;
 }
 
 const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_parameters_of(
-    const ModelCosts& costs, PipelineCut& cut, const StateFacts& facts) {
+    const ModelCosts& costs, StagePartition& pipeline, const StateProperties& properties) {
   std::vector<StageParameters>& stages =
-      cut.parameters[{facts.persistence_threshold, facts.has_master}];
+      pipeline.parameters[{properties.persistence_threshold, properties.has_master}];
   if (!stages.empty()) return stages;
   const ModelDescription& model = costs.model;
-  for (int stage = 0; stage < cut.layout.stages(); ++stage) {
+  const auto layers = static_cast<int32_t>(model.layers.size());
+  for (int stage = 0; stage < pipeline.layout.stages(); ++stage) {
     StageParameters& sum = stages.emplace_back();
     std::set<TensorId> seen;
-    for_each_layer(cut.layout, stage, static_cast<int32_t>(model.layers.size()), [&](size_t l) {
+    for_each_layer(pipeline.layout, stage, layers, [&](size_t l) {
       const Layer& layer = model.layers[l];
       for (const GraphParam& param : layer.params) {
         if (!seen.insert(param.tensors.front()).second) continue;
@@ -272,13 +274,13 @@ const std::vector<BoundCalculator::StageParameters>& BoundCalculator::stage_para
         }
         const auto elements = static_cast<double>(all);
         sum.bytes += bytes;
-        const bool is_large = largest > facts.persistence_threshold && !param.fp32;
+        const bool is_large = largest > properties.persistence_threshold && !param.fp32;
         if (is_large) sum.sharded_bytes += bytes;
         if (!model.tensor(param.tensors.front()).trainable) continue;
-        sum.trained += elements;
+        sum.trained_elements += elements;
         sum.trained_bytes += bytes;
-        if (is_large) sum.offloadable += elements;
-        if (facts.has_master && !param.fp32)
+        if (is_large) sum.offloadable_elements += elements;
+        if (properties.has_master && !param.fp32)
           sum.master_bytes += elements * static_cast<double>(dtype_bytes(DType::kF32));
       }
     });
@@ -292,10 +294,10 @@ double BoundCalculator::update_seconds(double bytes, const Layout& layout) const
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 
-/// Returns the minimum seconds for each byte of an exchange; the time is at least proportional to
+/// Returns the minimum seconds for each byte of a collective; the time is at least proportional to
 /// the bytes.
-double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
-  const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
+double BoundCalculator::seconds_per_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
+  const auto [known, added] = seconds_per_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
     known->second =
         collective_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
@@ -303,25 +305,26 @@ double BoundCalculator::seconds_of_byte(std::string_view kind, int64_t ranks, Cr
 }
 
 double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>& stages,
-                                              const Layout& layout, const StateFacts& facts) {
+                                              const Layout& layout,
+                                              const StateProperties& properties) {
   const int64_t ranks = layout.zero == 0 ? layout.data : layout.shards();
   if (ranks == 1) return 0;
   const Crossing crossing = crossing_of(ranks, layout.tensor, layout, task_.nodes);
-  const double all_reduce = seconds_of_byte("all_reduce", ranks, crossing),
-               reduce_scatter = seconds_of_byte("reduce_scatter", ranks, crossing),
-               all_gather = seconds_of_byte("all_gather", ranks, crossing);
+  const double all_reduce = seconds_per_byte("all_reduce", ranks, crossing),
+               reduce_scatter = seconds_per_byte("reduce_scatter", ranks, crossing),
+               all_gather = seconds_per_byte("all_gather", ranks, crossing);
   double largest = 0;
   for (const StageParameters& stage : stages) {
-    const double gradients = stage.trained * facts.communicated_bytes;
+    const double gradients = stage.trained_elements * properties.communicated_bytes;
     const double whole = all_reduce * gradients;
-    const double cut_up = std::min(reduce_scatter * gradients, whole);
+    const double sharded = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
     // At stages 1 and 2 the bound is the faster of an all-reduce of whole gradients, and a
     // reduce-scatter with an all-gather of the updated weights.
     if (layout.zero == 1 || layout.zero == 2)
-      seconds = std::min(whole, cut_up + all_gather * stage.trained_bytes);
+      seconds = std::min(whole, sharded + all_gather * stage.trained_bytes);
     if (layout.zero == 3)
-      seconds = cut_up + (facts.has_secondary_shards ? 0 : all_gather * stage.sharded_bytes);
+      seconds = sharded + (properties.has_secondary_shards ? 0 : all_gather * stage.sharded_bytes);
     largest = std::max(largest, seconds);
   }
   return largest;
@@ -331,21 +334,21 @@ double BoundCalculator::collective_seconds_of(const std::vector<StageParameters>
 /// in flight and all its chunks. The values of a forward pass are saved until the backward pass; if
 /// backward is split, until the input gradients and the weight gradients that read them are
 /// computed.
-int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut,
+int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const PipelineLayout& pipeline,
                                          int stage, const Layout& layout) const {
   std::vector<GraphCost> chunks;
-  for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
-    const LayerRange range = cut.layers(cut.model_chunk_of(stage, chunk),
-                                        static_cast<int32_t>(costs.model.layers.size()));
+  for (int chunk = 0; chunk < pipeline.chunks(); ++chunk) {
+    const LayerRange range = pipeline.layers(pipeline.model_chunk_of(stage, chunk),
+                                             static_cast<int32_t>(costs.model.layers.size()));
     chunks.push_back(costs.cost_of(range));
   }
-  if (cut.stages() == 1) return chunks.front().saved;
+  if (pipeline.stages() == 1) return chunks.front().saved;
   const bool is_split = splits_backward(layout);
   if (traits_of(layout.schedule).keeps_all_micro_batches)
     return chunks.front().saved * layout.accumulation;
   int64_t now = 0, largest = 0;
   for (const ScheduleAction& action :
-       make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
+       make_schedule(layout.schedule, pipeline.stages(), pipeline.chunks(), stage,
                      static_cast<int32_t>(sampled_micro_batches(layout)))) {
     const GraphCost& chunk = chunks[static_cast<size_t>(action.chunk)];
     const int64_t forward =
@@ -360,7 +363,8 @@ int64_t BoundCalculator::max_saved_bytes(const ModelCosts& costs, const Pipeline
 }
 
 MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t saved,
-                                      const Layout& layout, const StateFacts& facts) const {
+                                      const Layout& layout,
+                                      const StateProperties& properties) const {
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer_offload == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
@@ -373,16 +377,18 @@ MemoryNeed BoundCalculator::memory_of(const StageParameters& stage, int64_t save
   double device = 0, host = 0;
   const double parameters = stage.bytes / (shards_parameters ? shards : 1);
   if (counts(layout.parameter_offload)) device += parameters;
-  const double moments = stage.trained * facts.state_bytes / shards;
+  const double moments = stage.trained_elements * properties.state_bytes / shards;
   if (keeps_optimizer) device += moments + stage.master_bytes / shards;
   // The master copy is left out of the bound, because it exists only for some targets of offloaded
   // weights.
   if (!keeps_optimizer && counts(layout.optimizer_offload)) device += moments;
   if (task_.machine.has_gpus && layout.optimizer_offload == OffloadDevice::kCpu)
-    host += facts.offloaded_share * stage.offloadable * facts.state_bytes / shards;
+    host +=
+        properties.offloaded_share * stage.offloadable_elements * properties.state_bytes / shards;
   if (task_.machine.has_gpus && layout.parameter_offload == OffloadDevice::kCpu)
     host += stage.sharded_bytes / shards;
-  double gradients = stage.trained * facts.gradient_bytes / (layout.zero >= 2 ? shards : 1);
+  double gradients =
+      stage.trained_elements * properties.gradient_bytes / (layout.zero >= 2 ? shards : 1);
   if (!keeps_optimizer) gradients = 0;
   device += std::max(gradients, static_cast<double>(saved));
   return {static_cast<int64_t>(device), static_cast<int64_t>(host)};
@@ -399,11 +405,11 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
   if (!added) return shared;
   try {
     shared.costs = &model_costs_of(layout);
-    shared.cut = &cut_of(*shared.costs, layout);
-    const PipelineLayout& cut = shared.cut->layout;
-    shared.compute = compute_seconds(*shared.costs, cut, layout);
-    for (int stage = 0; stage < cut.stages(); ++stage)
-      shared.saved.push_back(max_saved_bytes(*shared.costs, cut, stage, layout));
+    shared.pipeline = &stage_partition_of(*shared.costs, layout);
+    const PipelineLayout& pipeline = shared.pipeline->layout;
+    shared.compute_seconds = compute_seconds(*shared.costs, pipeline, layout);
+    for (int stage = 0; stage < pipeline.stages(); ++stage)
+      shared.saved.push_back(max_saved_bytes(*shared.costs, pipeline, stage, layout));
   } catch (...) {
     shared_costs_.erase(known);
     throw;
@@ -411,23 +417,23 @@ BoundCalculator::SharedCosts& BoundCalculator::shared_costs_of(const Layout& lay
   return shared;
 }
 
-Bound BoundCalculator::compute_bound(const Layout& layout, const StateFacts& facts) {
+Bound BoundCalculator::compute_bound(const Layout& layout, const StateProperties& properties) {
   const SharedCosts& shared = shared_costs_of(layout);
   const std::vector<StageParameters>& stages =
-      stage_parameters_of(*shared.costs, *shared.cut, facts);
+      stage_parameters_of(*shared.costs, *shared.pipeline, properties);
   Bound bound;
   double update = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, facts);
+    const MemoryNeed memory = memory_of(stages[stage], shared.saved[stage], layout, properties);
     bound.memory.device = std::max(bound.memory.device, memory.device);
     bound.memory.host = std::max(bound.memory.host, memory.host);
-    update = std::max(update, 2 * stages[stage].trained * facts.state_bytes /
+    update = std::max(update, 2 * stages[stage].trained_elements * properties.state_bytes /
                                   static_cast<double>(layout.shards()));
   }
-  const double compute = shared.compute + update_seconds(update, layout),
-               exchange = collective_seconds_of(stages, layout, facts);
-  bound.seconds = (1 - kSlack) * std::max(compute, exchange);
-  bound.seconds_without_overlap = compute + exchange;
+  const double compute = shared.compute_seconds + update_seconds(update, layout),
+               communication = collective_seconds_of(stages, layout, properties);
+  bound.seconds = (1 - kSlack) * std::max(compute, communication);
+  bound.unoverlapped_seconds = compute + communication;
   return bound;
 }
 

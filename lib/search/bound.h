@@ -15,7 +15,7 @@
 #include "model/description.h"
 #include "search/layout.h"
 #include "search/search_task.h"
-#include "search/state_facts.h"
+#include "search/state_properties.h"
 
 namespace ftrun {
 
@@ -25,7 +25,7 @@ struct Bound {
   double seconds = 0;
   /// The seconds if computation and communication did not overlap. This is not a bound, but an
   /// estimate that shows which layouts are worth planning.
-  double seconds_without_overlap = 0;
+  double unoverlapped_seconds = 0;
   MemoryNeed memory;
 };
 
@@ -33,9 +33,9 @@ struct Bound {
 /// terms: the computation of the busiest stage, including the filling and draining of the pipeline
 /// and the update; and the communication. The bound on the memory is the state of one rank, plus
 /// the larger of its gradients and the maximum of the activations that its layers save at one time.
-/// The exact plan includes all these terms, so neither bound exceeds it (tests/search). Costs that
-/// several layouts share (of layers, the cut of the model, the activations saved in a schedule) are
-/// computed once.
+/// The full plan includes all these terms, so neither bound exceeds it (tests/search). Costs that
+/// several layouts share (of layers, the division of the model into stages, the activations saved
+/// in a schedule) are computed once.
 class BoundCalculator {
  public:
   /// Makes an object without costs. `task` must outlive it.
@@ -51,20 +51,20 @@ class BoundCalculator {
   /// Computes the costs of the models, using all cores. Layouts share these costs.
   void compute_costs(const MissingModels& models);
 
-  /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
-  /// layout. Throws the errors of try_layout(), training_model(), and list_seconds().
-  Bound compute_bound(const Layout& layout, const StateFacts& facts);
+  /// Computes the bound of a layout. `properties` are the state properties of the task's config
+  /// with the layout. Throws the errors of try_layout(), training_model(), and list_seconds().
+  Bound compute_bound(const Layout& layout, const StateProperties& properties);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
   struct GraphCost {
-    double forward = 0;
+    double forward_seconds = 0;
     /// Seconds of backward if it is one operation list.
-    double backward = 0;
+    double backward_seconds = 0;
     /// Seconds of backward if it is two operation lists: input gradients and weight gradients.
-    double backward_split = 0;
+    double split_backward_seconds = 0;
     /// Seconds of communication between tensor ranks.
-    double exchange = 0;
+    double communication_seconds = 0;
     /// Bytes that forward saves for backward (`saved`). If backward is two operation lists: bytes
     /// that forward saves for the weight gradients, bytes that it saves for the input gradients
     /// only, and bytes that the input-gradient list saves for the weight gradients (`deferred`).
@@ -77,7 +77,7 @@ class BoundCalculator {
     GraphCost operator-(const GraphCost& other) const;
   };
   /// LayerWeights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
-  /// equal pipeline cuts.
+  /// equal stage partitions.
   using LayerWeights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
@@ -85,7 +85,8 @@ class BoundCalculator {
     ModelDescription model;
     /// Element k is the cost of the first k layers.
     std::vector<GraphCost> prefix_costs;
-    /// The load of each layer, by which a pipeline is cut, and the same in whole numbers.
+    /// The load of each layer, by which layers are divided among stages, and the same in whole
+    /// numbers.
     std::vector<double> layer_weights;
     LayerWeights whole_layer_weights;
     /// The error that prevented computing the costs.
@@ -101,17 +102,17 @@ class BoundCalculator {
   /// elements.
   struct StageParameters {
     double bytes = 0;
-    double trained = 0;
+    double trained_elements = 0;
     double trained_bytes = 0;
     /// The number of trained elements of tensors whose state may be offloaded.
-    double offloadable = 0;
+    double offloadable_elements = 0;
     /// Bytes of tensors that stage 3 shards.
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
-  /// PipelineCut is the cut of a model into pipeline stages, with the StageParameters for each
-  /// persistence threshold, with and without a master copy.
-  struct PipelineCut {
+  /// StagePartition is the division of a model into pipeline stages, with the StageParameters for
+  /// each persistence threshold, with and without a master copy.
+  struct StagePartition {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageParameters>> parameters;
   };
@@ -119,8 +120,8 @@ class BoundCalculator {
   /// state.
   struct SharedCosts {
     const ModelCosts* costs = nullptr;
-    PipelineCut* cut = nullptr;
-    double compute = 0;
+    StagePartition* pipeline = nullptr;
+    double compute_seconds = 0;
     /// The maximum number of bytes that each stage saves at one time.
     std::vector<int64_t> saved;
   };
@@ -128,32 +129,35 @@ class BoundCalculator {
   static ModelCostsKey model_costs_key(const Layout& layout);
   ModelCosts make_model_costs(const Layout& layout) const;
   const ModelCosts& model_costs_of(const Layout& layout);
-  PipelineCut& cut_of(const ModelCosts& costs, const Layout& layout);
+  StagePartition& stage_partition_of(const ModelCosts& costs, const Layout& layout);
   SharedCosts& shared_costs_of(const Layout& layout);
   GraphCost cost_of(const LayerGraph& graph, const Layout& layout) const;
-  double compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
+  double compute_seconds(const ModelCosts& costs, const PipelineLayout& pipeline,
                          const Layout& layout) const;
   double collective_seconds_of(const std::vector<StageParameters>& stages, const Layout& layout,
-                               const StateFacts& facts);
+                               const StateProperties& properties);
   double update_seconds(double bytes, const Layout& layout) const;
-  const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs, PipelineCut& cut,
-                                                          const StateFacts& facts);
-  double seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing);
-  int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& cut, int stage,
+  const std::vector<StageParameters>& stage_parameters_of(const ModelCosts& costs,
+                                                          StagePartition& pipeline,
+                                                          const StateProperties& properties);
+  double seconds_per_byte(std::string_view kind, int64_t ranks, Crossing crossing);
+  int64_t max_saved_bytes(const ModelCosts& costs, const PipelineLayout& pipeline, int stage,
                           const Layout& layout) const;
   MemoryNeed memory_of(const StageParameters& stage, int64_t saved, const Layout& layout,
-                       const StateFacts& facts) const;
+                       const StateProperties& properties) const;
 
   const SearchTask& task_;
   std::map<ModelCostsKey, ModelCosts> model_costs_;
   /// The number of blocks in each model chunk, by the weights of layers and the number of chunks.
   std::map<std::pair<LayerWeights, int64_t>, std::vector<int64_t>> blocks_;
-  /// Cuts by tensor-parallel degree, stages, chunks, placement of chunks, and numbers of blocks.
-  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, PipelineCut>
-      cuts_;
+  /// Stage partitions by tensor-parallel degree, stages, chunks, placement of chunks, and numbers
+  /// of blocks.
+  std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>,
+           StagePartition>
+      stage_partitions_;
   /// Shared costs by layout. The fields of the layout that concern state have their defaults.
   std::map<Layout, SharedCosts> shared_costs_;
-  std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_of_byte_;
+  std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_per_byte_;
 };
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@ constexpr size_t kLeastMemoryPlans = 4;
 
 /// Returns whether `one` needs less device memory than `other`. A layout that could not be planned
 /// needs more than any other.
-bool needs_less(const Evaluation& one, const Evaluation& other) {
+bool needs_less(const PlannedLayout& one, const PlannedLayout& other) {
   return std::pair(!one.has_memory(), one.memory.device) <
          std::pair(!other.has_memory(), other.memory.device);
 }
@@ -34,31 +34,32 @@ std::vector<size_t> Candidates::numbers_of(
   return numbers;
 }
 
-void Candidates::add_planned(size_t number, Evaluation found) {
+void Candidates::add_planned(size_t number, PlannedLayout found) {
   if (found.is_ranked()) best_seconds_ = std::min(best_seconds_, found.time->seconds);
   if (!found.fits) too_large_.push_back(found.layout);
-  exact_.emplace(number, std::move(found));
+  planned_.emplace(number, std::move(found));
 }
 
-bool Candidates::may_win(size_t number) const {
+bool Candidates::may_be_faster(size_t number) const {
   return all_[number].fits && all_[number].bound.seconds < best_seconds_ && !is_planned(number);
 }
 
 int64_t Candidates::count_pruned() const {
   int64_t count = 0;
   for (size_t i = 0; i < all_.size(); ++i)
-    if (all_[i].fits && !is_tried(i) && all_[i].bound.seconds >= best_seconds_) ++count;
+    if (all_[i].fits && !is_attempted(i) && all_[i].bound.seconds >= best_seconds_) ++count;
   return count;
 }
 
-std::vector<Evaluation> Candidates::ranking() const {
-  std::vector<Evaluation> ranked;
-  for (const auto& [number, found] : exact_)
+std::vector<PlannedLayout> Candidates::ranking() const {
+  std::vector<PlannedLayout> ranked;
+  for (const auto& [number, found] : planned_)
     if (found.is_ranked()) ranked.push_back(found);
-  std::stable_sort(ranked.begin(), ranked.end(), [](const Evaluation& a, const Evaluation& b) {
-    return std::pair(a.time->seconds, complexity(a.layout)) <
-           std::pair(b.time->seconds, complexity(b.layout));
-  });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const PlannedLayout& a, const PlannedLayout& b) {
+                     return std::pair(a.time->seconds, complexity(a.layout)) <
+                            std::pair(b.time->seconds, complexity(b.layout));
+                   });
   return ranked;
 }
 
@@ -78,18 +79,19 @@ bool Candidates::is_likely_large(const Layout& layout) const {
   });
 }
 
-std::optional<Evaluation> Candidates::best_of(const std::vector<size_t>& numbers) const {
+std::optional<PlannedLayout> Candidates::best_of(const std::vector<size_t>& numbers) const {
   for (const bool fitting : {true, false})
-    if (const Evaluation* best = known_best(numbers, fitting)) return *best;
+    if (const PlannedLayout* best = known_best(numbers, fitting)) return *best;
   return std::nullopt;
 }
 
-const Evaluation* Candidates::known_best(const std::vector<size_t>& numbers, bool fitting) const {
-  const Evaluation* best = nullptr;
+const PlannedLayout* Candidates::known_best(const std::vector<size_t>& numbers,
+                                            bool fitting) const {
+  const PlannedLayout* best = nullptr;
   for (const size_t i : numbers) {
-    const auto found = exact_.find(i);
-    if (found == exact_.end() || found->second.is_ranked() != fitting) continue;
-    const Evaluation& one = found->second;
+    const auto found = planned_.find(i);
+    if (found == planned_.end() || found->second.is_ranked() != fitting) continue;
+    const PlannedLayout& one = found->second;
     const bool better = best == nullptr || (fitting ? one.time->seconds < best->time->seconds
                                                     : needs_less(one, *best));
     if (better) best = &one;
@@ -117,9 +119,9 @@ std::vector<size_t> Candidates::least_memory_numbers() const {
   return unknown;
 }
 
-std::optional<Evaluation> Candidates::least_memory() const {
-  std::optional<Evaluation> nearest;
-  for (const auto& [number, found] : exact_)
+std::optional<PlannedLayout> Candidates::least_memory() const {
+  std::optional<PlannedLayout> nearest;
+  for (const auto& [number, found] : planned_)
     if (found.has_memory() && (!nearest || memory_order(found) < memory_order(*nearest)))
       nearest = found;
   return nearest;

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "search/bound.h"
-#include "search/evaluate.h"
 #include "search/layout.h"
+#include "search/plan_layout.h"
 #include "search/search_task.h"
 
 namespace ftrun {
 
-/// Candidate is a legal layout of a search, with its bounds.
+/// Candidate is an allowed layout of a search, with its bounds.
 struct Candidate {
   Layout layout;
   Bound bound;
@@ -25,7 +25,7 @@ struct Candidate {
   bool fits = false;
 };
 
-/// Candidates holds the legal layouts of a search, and what is known of them by exact plans. A
+/// Candidates holds the allowed layouts of a search, and what is known of them by full plans. A
 /// candidate is identified by its number, which is known once all are added and sorted.
 class Candidates {
  public:
@@ -43,40 +43,42 @@ class Candidates {
   /// Lists the candidates whose layouts `matches` accepts.
   std::vector<size_t> numbers_of(const std::function<bool(const Layout&)>& matches) const;
 
-  /// Records the result of an exact plan.
-  void add_planned(size_t number, Evaluation found);
-  /// Records that an exact plan was abandoned.
-  void add_abandoned(size_t number) { abandoned_.insert(number); }
-  size_t planned() const { return exact_.size(); }
-  size_t abandoned() const { return abandoned_.size(); }
-  bool is_planned(size_t number) const { return exact_.contains(number); }
-  bool is_tried(size_t number) const {
-    return exact_.contains(number) || abandoned_.contains(number);
+  /// Records the result of a full plan.
+  void add_planned(size_t number, PlannedLayout found);
+  /// Records that a full plan was stopped.
+  void add_stopped(size_t number) { stopped_.insert(number); }
+  size_t planned() const { return planned_.size(); }
+  size_t stopped() const { return stopped_.size(); }
+  bool is_planned(size_t number) const { return planned_.contains(number); }
+  bool is_attempted(size_t number) const {
+    return planned_.contains(number) || stopped_.contains(number);
   }
 
   /// Returns the least time of the planned layouts that fit.
   double best_seconds() const { return best_seconds_; }
   /// Returns whether a candidate that is not planned may be faster than the planned layouts.
-  bool may_win(size_t number) const;
+  bool may_be_faster(size_t number) const;
   /// Counts the candidates that fit by their bounds and were never planned, because they cannot be
   /// faster than the best layout.
   int64_t count_pruned() const;
   /// Lists the planned layouts that fit by time, and equally fast ones by complexity.
-  std::vector<Evaluation> ranking() const;
+  std::vector<PlannedLayout> ranking() const;
 
-  /// Returns the plan_effort() of a candidate.
-  double effort_of(size_t number) const { return plan_effort(task_, all_[number].layout); }
-  /// Returns the one of these candidates whose exact plan takes the least time.
+  /// Returns the estimate_planning_effort() of a candidate.
+  double effort_of(size_t number) const {
+    return estimate_planning_effort(task_, all_[number].layout);
+  }
+  /// Returns the one of these candidates whose full plan takes the least time.
   size_t cheapest_of(const std::vector<size_t>& numbers) const;
   /// Returns whether the layout probably needs too much memory, because it equals a layout that was
   /// too large except for settings that need more memory: larger micro-batches, less recompute, a
   /// lower ZeRO stage, fewer shards.
   bool is_likely_large(const Layout& layout) const;
 
-  /// Returns the fastest of these candidates that fits according to exact plans or, if none fits,
+  /// Returns the fastest of these candidates that fits according to full plans or, if none fits,
   /// the one that needs the least memory.
-  std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const;
-  /// Returns whether one of these candidates fits according to its exact plan, which has a time.
+  std::optional<PlannedLayout> best_of(const std::vector<size_t>& numbers) const;
+  /// Returns whether one of these candidates fits according to its full plan, which has a time.
   bool has_fitting(const std::vector<size_t>& numbers) const {
     return known_best(numbers, true) != nullptr;
   }
@@ -85,24 +87,24 @@ class Candidates {
   /// are already planned.
   std::vector<size_t> least_memory_numbers() const;
   /// Returns the planned layout that needs the least memory; nothing if none could be planned.
-  std::optional<Evaluation> least_memory() const;
+  std::optional<PlannedLayout> least_memory() const;
 
  private:
-  const Evaluation* known_best(const std::vector<size_t>& numbers, bool fitting) const;
+  const PlannedLayout* known_best(const std::vector<size_t>& numbers, bool fitting) const;
   std::pair<int64_t, int64_t> memory_order(const Layout& layout, const MemoryNeed& memory) const;
   std::pair<int64_t, int64_t> memory_order(const Candidate& one) const {
     return memory_order(one.layout, one.bound.memory);
   }
-  std::pair<int64_t, int64_t> memory_order(const Evaluation& one) const {
+  std::pair<int64_t, int64_t> memory_order(const PlannedLayout& one) const {
     return memory_order(one.layout, one.memory);
   }
 
   const SearchTask& task_;
   std::vector<Candidate> all_;
-  /// Results of exact plans, by number.
-  std::map<size_t, Evaluation> exact_;
-  /// Candidates whose exact plans were abandoned.
-  std::set<size_t> abandoned_;
+  /// Results of full plans, by number.
+  std::map<size_t, PlannedLayout> planned_;
+  /// Candidates whose full plans were stopped.
+  std::set<size_t> stopped_;
   /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;
   double best_seconds_ = kUnknownTime;

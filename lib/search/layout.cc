@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout
 }
 
 void write_layout(const Layout& layout, WrittenConfig& config) {
-  // A layout does not specify where a pipeline is cut.
+  // A layout does not specify how the layers are divided among the stages of a pipeline.
   config.erase("parallel.pipeline_layers");
   for (const char* key : kPipelineKeys) config.erase(key);
   for (auto& [path, value] : layout_keys(layout)) {

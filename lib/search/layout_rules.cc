@@ -9,9 +9,9 @@ namespace {
 
 constexpr const char* kNodeShards = "zero_optimization.zero_hpz_partition_size";
 
-/// Replaces the number of replicas, if it is above 1, by the smallest legal number above 1. Whether
-/// a config is legal does not depend on the exact number, except with secondary shards, which must
-/// divide the number of shards; then the layout is returned unchanged.
+/// Replaces the number of replicas, if it is above 1, by the smallest allowed number above 1.
+/// Whether a config is allowed does not depend on the exact number, except with secondary shards,
+/// which must divide the number of shards; then the layout is returned unchanged.
 Layout with_few_replicas(const SearchTask& task, Layout layout) {
   if (layout.replicas == 1 || task.written.get<int64_t>(kNodeShards) > 1) return layout;
   int64_t least = 2;
@@ -43,17 +43,17 @@ const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
   if (const auto* why = std::get_if<std::string>(&tried))
     known->second.refusal = *why;
   else
-    known->second.facts = state_facts(std::get<Config>(tried));
+    known->second.properties = state_properties(std::get<Config>(tried));
   return known->second;
 }
 
-/// Searches for a legal layout on the mesh of `layout`. It tries each ZeRO stage without offload,
-/// with the smallest and the largest micro-batch.
-const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout) {
+/// Searches for an allowed layout on the mesh of `layout`. It tries each ZeRO stage without
+/// offload, with the smallest and the largest micro-batch.
+const LayoutRules::AllowedExample& LayoutRules::allowed_example_on_mesh_of(const Layout& layout) {
   const auto [known, added] =
-      legal_starts_.try_emplace({layout.data, layout.tensor, layout.pipeline});
-  LegalStart& start = known->second;
-  if (!added) return start;
+      allowed_examples_.try_emplace({layout.data, layout.tensor, layout.pipeline});
+  AllowedExample& example = known->second;
+  if (!added) return example;
   const int64_t rows = layout.micro_batch * layout.accumulation;
   for (const int64_t micro_batch : {int64_t{1}, rows})
     for (int64_t zero = 0; zero <= 3; ++zero) {
@@ -64,15 +64,15 @@ const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout)
                          .micro_batch = micro_batch,
                          .accumulation = rows / micro_batch};
       const TryResult& tried = result_of(plain);
-      if (start.first_tried == nullptr) start.first_tried = &tried;
-      if (!tried.is_legal()) continue;
-      start.layout = plain;
-      return start;
+      if (example.first_tried == nullptr) example.first_tried = &tried;
+      if (!tried.is_allowed()) continue;
+      example.layout = plain;
+      return example;
     }
-  return start;
+  return example;
 }
 
-/// Judges all layouts of a kind by the first one that is asked for; its aspects are legal one by
+/// Judges all layouts of a kind by the first one that is asked for; its aspects are allowed one by
 /// one.
 const LayoutRules::TryResult& LayoutRules::result_of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
@@ -86,21 +86,21 @@ const LayoutRules::TryResult& LayoutRules::result_of_kind(const Layout& layout) 
 }
 
 LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
-  const LegalStart& start = legal_start_of(layout);
-  if (!start.layout) return {.refusal = &start.first_tried->refusal};
-  Layout order = *start.layout, state = *start.layout, recompute = *start.layout;
+  const AllowedExample& example = allowed_example_on_mesh_of(layout);
+  if (!example.layout) return {.refusal = &example.first_tried->refusal};
+  Layout order = *example.layout, state = *example.layout, recompute = *example.layout;
   copy_schedule(layout, order);
   const Layout few = with_few_replicas(task_, layout);
   copy_state(few, state);
   recompute.recompute = layout.recompute;
   for (const Layout& aspect : {order, recompute})
-    if (const TryResult& tried = result_of(aspect); !tried.is_legal())
+    if (const TryResult& tried = result_of(aspect); !tried.is_allowed())
       return {.refusal = &tried.refusal};
   const TryResult& of_state = result_of(state);
-  if (!of_state.is_legal()) return {.refusal = &of_state.refusal};
+  if (!of_state.is_allowed()) return {.refusal = &of_state.refusal};
   const TryResult& together = result_of_kind(few);
-  if (!together.is_legal()) return {.refusal = &together.refusal};
-  return {.facts = &of_state.facts};
+  if (!together.is_allowed()) return {.refusal = &together.refusal};
+  return {.properties = &of_state.properties};
 }
 
 }  // namespace ftrun

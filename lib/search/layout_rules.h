@@ -8,11 +8,11 @@
 
 #include "search/layout.h"
 #include "search/search_task.h"
-#include "search/state_facts.h"
+#include "search/state_properties.h"
 
 namespace ftrun {
 
-/// LayoutRules decides which layouts of a task are legal. It does not call try_layout() for every
+/// LayoutRules decides which layouts of a task are allowed. It does not call try_layout() for every
 /// layout, but for single aspects on each mesh: the schedule with the micro-batches, the offload of
 /// the state, and recompute. In addition it calls try_layout() once for each kind of complete
 /// layout (KindKey). tests/search compares the results with those of try_layout().
@@ -23,10 +23,10 @@ class LayoutRules {
 
   /// Verdict is the judgement of a layout. Its pointers are valid as long as the rules exist.
   struct Verdict {
-    /// The reason for the refusal; null if the layout is legal.
+    /// The reason for the refusal; null if the layout is allowed.
     const std::string* refusal = nullptr;
-    /// The facts that the bounds of a legal layout need; null if the layout is refused.
-    const StateFacts* facts = nullptr;
+    /// The properties that the bounds of an allowed layout need; null if the layout is refused.
+    const StateProperties* properties = nullptr;
   };
   /// Judges a layout of the task by results of try_layout(); calls it for results that are not
   /// known yet.
@@ -36,32 +36,32 @@ class LayoutRules {
   int64_t try_calls() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
-  /// TryResult is the result of try_layout() for one layout: a refusal, or facts.
+  /// TryResult is the result of try_layout() for one layout: a refusal, or properties.
   struct TryResult {
     std::string refusal;
-    StateFacts facts;
+    StateProperties properties;
 
-    bool is_legal() const { return refusal.empty(); }
+    bool is_allowed() const { return refusal.empty(); }
   };
   /// KindKey is the number of ranks of a layout, and the layout with each of its numbers replaced
   /// by 0 (if it is 1) or 1 (if it is more).
   using KindKey = std::pair<int64_t, Layout>;
   /// MeshKey is the data, tensor and pipeline degree of a mesh.
   using MeshKey = std::array<int64_t, 3>;
-  /// LegalStart holds a legal layout on a mesh, if one was found, and the result for the first
-  /// layout that was tried, which explains a refusal.
-  struct LegalStart {
+  /// AllowedExample holds an allowed layout on a mesh, if one was found, and the result for the
+  /// first layout that was tried, which explains a refusal.
+  struct AllowedExample {
     std::optional<Layout> layout;
     const TryResult* first_tried = nullptr;
   };
 
   const TryResult& result_of(const Layout& layout);
-  const LegalStart& legal_start_of(const Layout& layout);
+  const AllowedExample& allowed_example_on_mesh_of(const Layout& layout);
   const TryResult& result_of_kind(const Layout& layout);
 
   const SearchTask& task_;
   std::map<Layout, TryResult> tried_;
-  std::map<MeshKey, LegalStart> legal_starts_;
+  std::map<MeshKey, AllowedExample> allowed_examples_;
   std::map<KindKey, const TryResult*> kinds_;
 };
 

@@ -25,8 +25,8 @@ namespace {
 /// Bytes for each parameter in the textbook formulas.
 constexpr double kWeights = 2, kGradients = 2, kMoments = 8;
 
-double shared(double bytes, bool is_cut, int64_t ranks) {
-  return is_cut ? bytes / static_cast<double>(ranks) : bytes;
+double shared(double bytes, bool is_sharded, int64_t ranks) {
+  return is_sharded ? bytes / static_cast<double>(ranks) : bytes;
 }
 
 /// Returns the number of nodes that the ranks of a row need.
@@ -143,7 +143,7 @@ std::vector<MemoryTablePart> table_parts(const MemoryTableModel& model,
                 " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
                 "the loss's logits");
   if (planned.buckets > 0)
-    parts[5].why = query.zero == 3 ? "weights that are gathered, gradients before they are cut"
+    parts[5].why = query.zero == 3 ? "weights that are gathered, gradients before they are sharded"
                                    : "gradients being reduce-scattered";
   parts[6].why = planned.rest > 0 ? "gaps between packed buffers" : "";
   parts[7].why = "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation";
@@ -157,7 +157,7 @@ void add_time(const MemoryTableModel& model, const Config& config, const StepPla
   const int64_t nodes = nodes_for(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;
-  row.communication_wait_share = time.collective_wait / time.seconds;
+  row.communication_wait_share = time.collective_wait_seconds / time.seconds;
 }
 
 }  // namespace

@@ -18,23 +18,23 @@
 namespace ftrun {
 namespace {
 
-/// The share of the search time after which no more exact plans of the best layouts are made. The
-/// rest is for the comparison with plain choices.
-constexpr double kExactShare = 0.85;
+/// The share of the search time after which no more full plans of the best layouts are made. The
+/// rest is for the comparison with common settings.
+constexpr double kPlanningShare = 0.85;
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kMaxUntimed = 16;
 /// The maximum number of layouts that are checked and bounded between two reads of the clock. There
 /// are fewer if they need the costs of more models than there are cores.
-constexpr size_t kTriedTogether = 256;
-/// The number of exact plans that are computed concurrently. Each of them starts as many threads as
+constexpr size_t kCheckedTogether = 256;
+/// The number of full plans that are computed concurrently. Each of them starts as many threads as
 /// there are cores (ClassPlans, predict_step()).
 constexpr size_t kPlannedTogether = 2;
-/// Exact plans of a plain choice until one of them fits.
-constexpr int kTriesOfChoice = 2;
-/// The largest number of nodes that is tried if nothing fits.
+/// Full plans of a common setting until one of them fits.
+constexpr int kPlansOfSetting = 2;
+/// The largest number of nodes that is checked if nothing fits.
 constexpr int64_t kMaxNodes = 4096;
 
-/// Search runs one search: it computes bounds, then exact plans.
+/// Search runs one search: it computes bounds, then full plans.
 class Search {
  public:
   Search(const SearchTask& task, const SearchLimits& limits, const TimeBudget& time)
@@ -42,7 +42,7 @@ class Search {
         limits_(limits),
         time_(time),
         layouts_(all_layouts(task)),
-        choices_(task, layouts_),
+        settings_(task, layouts_),
         candidates_(task) {
     result_.counts.all = static_cast<int64_t>(layouts_.size());
   }
@@ -52,20 +52,20 @@ class Search {
     plan_best();
     // The time limit may have passed before the layouts that need the least memory were planned.
     if (!has_timed() && !result_.proved) plan_in_time(candidates_.least_memory_numbers(), true);
-    // An abandoned plan takes longer than estimated.
+    // A stopped plan takes longer than estimated.
     result_.needed_seconds =
         candidates_.planned() == 0
             ? std::max(result_.needed_seconds,
-                       candidates_.abandoned() == 0 ? 0 : 2 * time_.elapsed_seconds())
+                       candidates_.stopped() == 0 ? 0 : 2 * time_.elapsed_seconds())
             : 0;
-    if (!has_timed() && result_.untimed_reason.empty() && result_.counts.legal > 0) {
+    if (!has_timed() && result_.untimed_reason.empty() && result_.counts.allowed > 0) {
       find_least_memory();
     } else {
-      plan_choices();
+      plan_common_settings();
       result_.ranking = candidates_.ranking();
-      result_.plain_choices = choices_.compare(candidates_, result_.ranking);
+      result_.common_settings = settings_.compare(candidates_, result_.ranking);
     }
-    result_.counts.abandoned = static_cast<int64_t>(candidates_.abandoned());
+    result_.counts.stopped = static_cast<int64_t>(candidates_.stopped());
     result_.counts.pruned = candidates_.count_pruned();
     return std::move(result_);
   }
@@ -77,83 +77,84 @@ class Search {
   /// Plans the cheapest of these candidates if nothing was planned before, even if that ends a
   /// little late: a plan of some layout says more than bounds of all.
   void plan_first(const std::vector<size_t>& numbers, bool timed) {
-    if (numbers.empty() || candidates_.planned() > 0 || candidates_.abandoned() > 0) return;
+    if (numbers.empty() || candidates_.planned() > 0 || candidates_.stopped() > 0) return;
     const size_t cheapest = candidates_.cheapest_of(numbers);
-    result_.needed_seconds = time_.end_of_plans(candidates_.effort_of(cheapest));
-    if (time_.allows_first_end(result_.needed_seconds)) plan({cheapest}, timed);
+    result_.needed_seconds = time_.estimate_end_seconds(candidates_.effort_of(cheapest));
+    if (time_.may_end_first_plan_at(result_.needed_seconds)) plan({cheapest}, timed);
   }
 
   void refuse(const Layout& layout, const std::string& why) {
     ++result_.counts.refused;
     if (result_.refusal.empty()) result_.refusal = why;
-    choices_.note_refusal(layout, why);
+    settings_.add_refusal(layout, why);
   }
 
-  /// Computes the bounds of all legal layouts, until the time for bounds is over.
+  /// Computes the bounds of all allowed layouts, until the time for bounds is over.
   void find_bounds() {
     LayoutRules rules(task_);
     BoundCalculator bounds(task_);
     const auto models_together = static_cast<size_t>(usable_cores());
-    size_t tried = 0;
-    while (tried < layouts_.size() && (tried == 0 || !time_.bounds_time_is_over())) {
-      std::vector<Layout> legal;
-      std::vector<const StateFacts*> facts;
+    size_t checked = 0;
+    while (checked < layouts_.size() && (checked == 0 || !time_.bounds_time_is_over())) {
+      std::vector<Layout> allowed;
+      std::vector<const StateProperties*> properties;
       BoundCalculator::MissingModels models;
-      const size_t end = std::min(tried + kTriedTogether, layouts_.size());
-      for (; tried < end && models.size() < models_together; ++tried) {
-        const Layout& layout = layouts_[tried];
+      const size_t end = std::min(checked + kCheckedTogether, layouts_.size());
+      for (; checked < end && models.size() < models_together; ++checked) {
+        const Layout& layout = layouts_[checked];
         const LayoutRules::Verdict verdict = rules.verdict_of(layout);
         if (verdict.refusal != nullptr) {
           refuse(layout, *verdict.refusal);
           continue;
         }
         bounds.add_missing_model(layout, models);
-        legal.push_back(layout);
-        facts.push_back(verdict.facts);
+        allowed.push_back(layout);
+        properties.push_back(verdict.properties);
       }
       bounds.compute_costs(models);
-      for (size_t i = 0; i < legal.size(); ++i) add_candidate(legal[i], *facts[i], bounds);
+      for (size_t i = 0; i < allowed.size(); ++i) add_candidate(allowed[i], *properties[i], bounds);
     }
-    result_.counts.tried = static_cast<int64_t>(tried);
+    result_.counts.checked = static_cast<int64_t>(checked);
     result_.counts.try_calls = rules.try_calls();
     candidates_.sort_by_bound();
   }
 
-  void add_candidate(const Layout& layout, const StateFacts& facts, BoundCalculator& bounds) {
+  void add_candidate(const Layout& layout, const StateProperties& properties,
+                     BoundCalculator& bounds) {
     Candidate candidate{layout, {}, false};
     try {
-      candidate.bound = bounds.compute_bound(layout, facts);
+      candidate.bound = bounds.compute_bound(layout, properties);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
     }
     candidate.fits =
         fits_memory(task_, candidate.bound.memory, ranks_per_node(layout, task_.nodes));
-    ++result_.counts.legal;
+    ++result_.counts.allowed;
     if (!candidate.fits) ++result_.counts.too_large;
     candidates_.add(std::move(candidate));
   }
 
-  /// Evaluates a layout exactly; nothing if the time limit passes before. A layout that cannot be
+  /// Plans a layout fully; returns nothing if the time limit passes before. A layout that cannot be
   /// planned counts as one that does not fit.
-  std::optional<Evaluation> plan_layout(const Layout& layout, bool timed) const {
+  std::optional<PlannedLayout> plan_before_deadline(const Layout& layout, bool timed) const {
     try {
-      return evaluate(task_, layout, timed, time_.deadline());
+      return plan_layout(task_, layout, timed, time_.deadline());
     } catch (const PlanDeadlineExceeded&) {
       return std::nullopt;
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
-      return Evaluation{.layout = layout, .failure = error.what()};
+      return PlannedLayout{.layout = layout, .failure = error.what()};
     }
   }
 
-  /// Plans each of these candidates exactly if its plan ends in time, kPlannedTogether at a time.
+  /// Plans each of these candidates fully if its plan ends in time, kPlannedTogether at a time.
   /// If nothing is planned yet and plans may be late, the cheapest of them may end a little late.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
     double effort = 0;
     for (const size_t i : numbers) {
-      if (candidates_.is_tried(i)) continue;
+      if (candidates_.is_attempted(i)) continue;
       const double own = candidates_.effort_of(i);
       if (!time_.ends_in_time(effort + own)) continue;
       some.push_back(i);
@@ -166,13 +167,15 @@ class Search {
     if (time_.may_plan_late()) plan_first(numbers, timed);
   }
 
-  /// Plans candidates exactly and concurrently. None of them may have been planned before.
+  /// Plans candidates fully and concurrently. None of them may have been planned before.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     const double before = time_.elapsed_seconds();
-    std::vector<std::optional<Evaluation>> found(numbers.size());
+    std::vector<std::optional<PlannedLayout>> found(numbers.size());
     run_in_parallel(
         numbers.size(),
-        [&](size_t i) { found[i] = plan_layout(candidates_.at(numbers[i]).layout, timed); },
+        [&](size_t i) {
+          found[i] = plan_before_deadline(candidates_.at(numbers[i]).layout, timed);
+        },
         kPlannedTogether);
     time_.add_plan_seconds(time_.elapsed_seconds() - before);
     for (size_t i = 0; i < numbers.size(); ++i) {
@@ -180,11 +183,11 @@ class Search {
       if (found[i])
         add_planned(numbers[i], std::move(*found[i]), timed);
       else
-        candidates_.add_abandoned(numbers[i]);
+        candidates_.add_stopped(numbers[i]);
     }
   }
 
-  void add_planned(size_t number, Evaluation found, bool timed) {
+  void add_planned(size_t number, PlannedLayout found, bool timed) {
     ++result_.counts.planned;
     if (found.fits && !found.time && timed) {
       ++result_.counts.untimed;
@@ -193,7 +196,7 @@ class Search {
     candidates_.add_planned(number, std::move(found));
   }
 
-  /// Plans layouts exactly until no other layout can be faster. Each round plans the layout with
+  /// Plans layouts fully until no other layout can be faster. Each round plans the layout with
   /// the lowest bound and the layout with the lowest estimate. Layouts that are probably too large
   /// are planned last.
   void plan_best() {
@@ -201,12 +204,12 @@ class Search {
     std::iota(by_bound.begin(), by_bound.end(), size_t{0});
     std::vector<size_t> by_guess = by_bound;
     std::stable_sort(by_guess.begin(), by_guess.end(), [&](size_t a, size_t b) {
-      return candidates_.at(a).bound.seconds_without_overlap <
-             candidates_.at(b).bound.seconds_without_overlap;
+      return candidates_.at(a).bound.unoverlapped_seconds <
+             candidates_.at(b).bound.unoverlapped_seconds;
     });
     const auto first_of = [&](const std::vector<size_t>& order, const auto& is_wanted) {
       const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
-        return candidates_.may_win(i) && is_wanted(i);
+        return candidates_.may_be_faster(i) && is_wanted(i);
       });
       return found == order.end() ? std::nullopt : std::optional(*found);
     };
@@ -215,9 +218,8 @@ class Search {
       std::vector<size_t> numbers;
       double effort = 0;
       const auto is_wanted = [&](size_t i) {
-        if (candidates_.is_tried(i)) return false;
-        const double added =
-            numbers.empty() || numbers.front() != i ? candidates_.effort_of(i) : 0;
+        if (candidates_.is_attempted(i)) return false;
+        const double added = numbers.empty() || numbers.front() != i ? candidates_.effort_of(i) : 0;
         return time_.ends_in_time(effort + added) &&
                (likely_too || !candidates_.is_likely_large(candidates_.at(i).layout));
       };
@@ -229,7 +231,7 @@ class Search {
       }
       return numbers;
     };
-    while (!time_.has_used(kExactShare)) {
+    while (!time_.has_used(kPlanningShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.untimed_reason.empty() && candidates_.planned() >= kMaxUntimed && !has_timed())
         break;
@@ -240,33 +242,33 @@ class Search {
     }
     if (candidates_.planned() == 0) {
       std::vector<size_t> fitting = by_bound;
-      std::erase_if(fitting, [&](size_t i) { return !candidates_.may_win(i); });
+      std::erase_if(fitting, [&](size_t i) { return !candidates_.may_be_faster(i); });
       plan_first(fitting, true);
     }
     const std::optional<size_t> left = first_of(by_bound, [](size_t) { return true; });
-    result_.other_seconds_bound =
+    result_.min_other_seconds =
         left ? candidates_.at(*left).bound.seconds : candidates_.best_seconds();
     result_.proved =
-        !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
+        !left && result_.counts.checked == result_.counts.all && result_.counts.untimed == 0;
   }
 
-  /// Plans layouts of each plain choice until one fits. If the search time ended early, one of
+  /// Plans layouts of each common setting until one fits. If the search time ended early, one of
   /// these layouts may be faster than all layouts planned before.
-  void plan_choices() {
-    for (const PlainChoice& choice : choices_.all())
-      plan_choice(candidates_.numbers_of(choice.matches));
+  void plan_common_settings() {
+    for (const CommonSetting& setting : settings_.all())
+      plan_common_setting(candidates_.numbers_of(setting.matches));
   }
 
   /// Plans the candidates with the lowest bounds on time, and then the one with the lowest bound on
   /// memory, until one fits.
-  void plan_choice(const std::vector<size_t>& numbers) {
+  void plan_common_setting(const std::vector<size_t>& numbers) {
     int tries = 0;
     std::optional<size_t> least;
     for (const size_t i : numbers) {
-      if (!candidates_.at(i).fits || candidates_.is_tried(i)) continue;
+      if (!candidates_.at(i).fits || candidates_.is_attempted(i)) continue;
       if (candidates_.has_fitting(numbers) || time_.has_used(1)) return;
       if (!time_.ends_in_time(candidates_.effort_of(i))) continue;
-      if (tries++ < kTriesOfChoice) {
+      if (tries++ < kPlansOfSetting) {
         plan({i});
       } else if (!least || candidates_.at(i).bound.memory.device <
                                candidates_.at(*least).bound.memory.device) {
@@ -285,39 +287,39 @@ class Search {
     if (result_.least_memory && limits_.tries_more_nodes) search_more_nodes();
   }
 
-  std::optional<Evaluation> plan_least_memory() {
+  std::optional<PlannedLayout> plan_least_memory() {
     plan_in_time(candidates_.least_memory_numbers(), false);
     return candidates_.least_memory();
   }
 
   /// Notes that the time ended before all layouts on this number of nodes were searched. The
   /// smallest such number is kept.
-  void note_untried_nodes(int64_t nodes) {
-    if (result_.first_untried_nodes == 0) result_.first_untried_nodes = nodes;
+  void record_unchecked_nodes(int64_t nodes) {
+    if (result_.first_unchecked_nodes == 0) result_.first_unchecked_nodes = nodes;
   }
 
   /// Doubles the number of nodes until a layout fits or the time is over.
   void search_more_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
-      const double left = time_.left_seconds();
-      if (left <= 0) return note_untried_nodes(larger.nodes);
+      const double left = time_.remaining_seconds();
+      if (left <= 0) return record_unchecked_nodes(larger.nodes);
       Search search(larger, {.seconds = left}, time_.for_more_nodes(left));
       search.find_bounds();
       const SearchCounts& counts = search.result_.counts;
-      // If even the bounds of all tried layouts are too large, none of them fits.
-      if (counts.legal > counts.too_large) {
-        const std::optional<Evaluation> found = search.plan_least_memory();
-        time_.learn_from(search.time_);
+      // If even the bounds of all checked layouts are too large, none of them fits.
+      if (counts.allowed > counts.too_large) {
+        const std::optional<PlannedLayout> found = search.plan_least_memory();
+        time_.copy_plan_times(search.time_);
         if (found && found->fits) {
           result_.fit_on_more_nodes = found;
           result_.sufficient_nodes = larger.nodes;
           return;
         }
-        if (counts.planned == 0) return note_untried_nodes(larger.nodes);
+        if (counts.planned == 0) return record_unchecked_nodes(larger.nodes);
       }
-      // The simplest layouts are tried first. A later one, which has more shards, may fit.
-      if (counts.tried < counts.all) note_untried_nodes(larger.nodes);
+      // The simplest layouts are checked first. A later one, which has more shards, may fit.
+      if (counts.checked < counts.all) record_unchecked_nodes(larger.nodes);
     }
   }
 
@@ -325,7 +327,7 @@ class Search {
   const SearchLimits limits_;
   TimeBudget time_;
   const std::vector<Layout> layouts_;
-  PlainChoices choices_;
+  CommonSettings settings_;
   Candidates candidates_;
   SearchResult result_;
 };

@@ -43,13 +43,13 @@ struct MemoryNeed {
 
 /// Returns the bytes of a device that one of `ranks` ranks of a node may use: `given` bytes or, if
 /// that is 0, as many as the machine has. 0: no limit. Ranks on CPUs share the node's memory.
-int64_t device_budget(const Machine& machine, int64_t given, int64_t ranks);
-int64_t device_budget(const SearchTask& task, int64_t ranks);
+int64_t device_memory_budget(const Machine& machine, int64_t given, int64_t ranks);
+int64_t device_memory_budget(const SearchTask& task, int64_t ranks);
 
 /// Returns the bytes of main memory that one of `ranks` ranks of a node with GPUs may use, like
-/// device_budget().
-int64_t host_budget(const Machine& machine, int64_t given, int64_t ranks);
-int64_t host_budget(const SearchTask& task, int64_t ranks);
+/// device_memory_budget().
+int64_t host_memory_budget(const Machine& machine, int64_t given, int64_t ranks);
+int64_t host_memory_budget(const SearchTask& task, int64_t ranks);
 
 /// Returns how many bytes a rank, one of `ranks` ranks on its node, needs beyond its budgets.
 int64_t missing_bytes(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);

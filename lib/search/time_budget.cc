@@ -9,10 +9,10 @@ namespace {
 constexpr double kBoundsShare = 0.5;
 /// The share of the search time for each larger number of nodes that is tried if nothing fits.
 constexpr double kNodesShare = 0.2;
-/// The seconds that the first exact plan may take beyond the time of the search.
+/// The seconds that the first full plan may take beyond the time of the search.
 constexpr double kGraceSeconds = 1;
-/// The seconds that an exact plan takes for each unit of plan_effort(), while none is measured, and
-/// how much longer than measured it may take.
+/// The seconds that a full plan takes for each unit of estimate_planning_effort(), while none is
+/// measured, and how much longer than measured it may take.
 constexpr double kSecondsOfEffort = 10e-6;
 constexpr double kEffortMargin = 1.3;
 
@@ -25,17 +25,17 @@ TimeBudget TimeBudget::for_more_nodes(double left) const {
   TimeBudget budget(left);
   budget.bounds_seconds_ = kBoundsShare * std::min(left, seconds_ * kNodesShare);
   budget.may_plan_late_ = false;
-  budget.learn_from(*this);
+  budget.copy_plan_times(*this);
   return budget;
 }
 
-double TimeBudget::end_of_plans(double effort) const {
+double TimeBudget::estimate_end_seconds(double effort) const {
   const double seconds_of_effort =
       planned_effort_ > 0 ? kEffortMargin * planned_seconds_ / planned_effort_ : kSecondsOfEffort;
   return elapsed_seconds() + effort * seconds_of_effort;
 }
 
-bool TimeBudget::allows_first_end(double second) const {
+bool TimeBudget::may_end_first_plan_at(double second) const {
   return second <= seconds_ + kGraceSeconds;
 }
 
@@ -45,7 +45,7 @@ TimeBudget::Clock::time_point TimeBudget::deadline() const {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(max_seconds));
 }
 
-void TimeBudget::learn_from(const TimeBudget& other) {
+void TimeBudget::copy_plan_times(const TimeBudget& other) {
   planned_seconds_ = other.planned_seconds_;
   planned_effort_ = other.planned_effort_;
 }

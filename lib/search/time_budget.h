@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// TimeBudget is the time of one search: how much of it is used, and whether exact plans that begin
+/// TimeBudget is the time of one search: how much of it is used, and whether full plans that begin
 /// now end within it. It learns from the plans that were made how long other plans take.
 class TimeBudget {
  public:
@@ -19,36 +19,36 @@ class TimeBudget {
   TimeBudget for_more_nodes(double left) const;
 
   double elapsed_seconds() const { return seconds_since(begin_); }
-  double left_seconds() const { return seconds_ - elapsed_seconds(); }
+  double remaining_seconds() const { return seconds_ - elapsed_seconds(); }
   bool has_used(double share) const { return elapsed_seconds() > share * seconds_; }
   /// Returns whether no more bounds are computed.
   bool bounds_time_is_over() const { return elapsed_seconds() > bounds_seconds_; }
 
-  /// Estimates at which second of the search concurrent exact plans end that begin now and whose
-  /// efforts (plan_effort()) add up to `effort`, by those that were made before.
-  double end_of_plans(double effort) const;
-  /// Returns whether exact plans of this effort that begin now probably end within the time.
-  bool ends_in_time(double effort) const { return end_of_plans(effort) <= seconds_; }
-  /// Returns whether the first exact plan may be made although it ends at this second.
-  bool allows_first_end(double second) const;
-  /// Says whether the first exact plan may end after the time.
+  /// Estimates at which second of the search concurrent full plans end that begin now and whose
+  /// efforts (estimate_planning_effort()) add up to `effort`, by those that were made before.
+  double estimate_end_seconds(double effort) const;
+  /// Returns whether full plans of this effort that begin now probably end within the time.
+  bool ends_in_time(double effort) const { return estimate_end_seconds(effort) <= seconds_; }
+  /// Returns whether the first full plan may be made although it ends at this second.
+  bool may_end_first_plan_at(double second) const;
+  /// Says whether the first full plan may end after the time.
   bool may_plan_late() const { return may_plan_late_; }
-  /// Returns the time at which exact plans are abandoned.
+  /// Returns the time at which full plans are stopped.
   Clock::time_point deadline() const;
 
-  /// Records the seconds that concurrent exact plans took.
+  /// Records the seconds that concurrent full plans took.
   void add_plan_seconds(double seconds) { planned_seconds_ += seconds; }
-  /// Records the effort of one exact plan.
+  /// Records the effort of one full plan.
   void add_plan_effort(double effort) { planned_effort_ += effort; }
-  /// Replaces what is known of exact plans by what `other` knows.
-  void learn_from(const TimeBudget& other);
+  /// Replaces what is known of full plans by what `other` knows.
+  void copy_plan_times(const TimeBudget& other);
 
  private:
   Clock::time_point begin_ = Clock::now();
   double seconds_;
   double bounds_seconds_;
   bool may_plan_late_ = true;
-  /// The seconds of all exact plans so far, and their effort.
+  /// The seconds of all full plans so far, and their effort.
   double planned_seconds_ = 0;
   double planned_effort_ = 0;
 };

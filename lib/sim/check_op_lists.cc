@@ -23,7 +23,7 @@ struct ListProgress {
 /// ListEnd says where an operation list ended: after how many operations, and at which instruction.
 struct ListEnd {
   int64_t operations = 0;
-  std::string place;
+  std::string location;
 };
 
 /// AgreedFacts holds the facts that must be equal in all programs.
@@ -101,7 +101,7 @@ class ListWalk {
       known_.list_ends[{list.graph, list.kind}] = {operations, location_of(list.last)};
     else if (known->second.operations != operations)
       faults_.push_back(cat("the list of ", location_of(list.last), " ends after ", operations,
-                            " operations, that of ", known->second.place, " after ",
+                            " operations, that of ", known->second.location, " after ",
                             known->second.operations));
   }
 

@@ -7,8 +7,10 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/collective_kind.h"
 #include "base/error.h"
 #include "base/run_in_parallel.h"
@@ -25,6 +27,15 @@ using Faults = std::vector<std::string>;
 
 std::string instr_text(const Program& program, size_t at) {
   return numbered_instr_text(program, static_cast<InstrId>(at));
+}
+
+std::string count_of(size_t count, std::string_view noun) {
+  return count_text(static_cast<int64_t>(count), noun);
+}
+
+/// Returns the name of a buffer, quoted, because it may be a common word ("in").
+std::string quoted_name(const Program& program, BufferId buffer) {
+  return cat("buffer \"", program.at(buffer).name, "\"");
 }
 
 /// Returns whether every range lies within its buffer, and every collective has a range. The other
@@ -58,11 +69,11 @@ bool check_ranges(const Program& program, Faults& faults) {
     if (instr.is_transfer() &&
         (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
       refuse(cat(instr_text(program, i), " is a transfer of ",
-                 instr.reads.size() + instr.writes.size(), " ranges"));
+                 count_of(instr.reads.size() + instr.writes.size(), "range")));
     if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
-      refuse(cat(instr_text(program, i), " is a collective of ", instr.reads.size(),
-                 " ranges into ", instr.writes.size()));
+      refuse(cat(instr_text(program, i), " is a collective of ",
+                 count_of(instr.reads.size(), "range"), " into ", instr.writes.size()));
   }
   return sound;
 }
@@ -130,7 +141,7 @@ void check_written_before_read(const Program& program, Faults& faults) {
 /// Reports a buffer that a collective uses with a dtype other than its own.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
   if (program.at(id).format.dtype == dtype || program.at(id).format.dtype == DType::kU8) return;
-  faults.push_back(cat(instr_text(program, at), " uses ", program.at(id).name, " as ",
+  faults.push_back(cat(instr_text(program, at), " uses ", quoted_name(program, id), " as ",
                        dtype_name(dtype), ", but its dtype is ",
                        dtype_name(program.at(id).format.dtype)));
 }
@@ -146,7 +157,7 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
                                                            : 1;
   if (is_counted && instr.reads.size() != 2)
     return faults.push_back(cat(instr_text(program, at), " moves rows and counts, but has ",
-                                instr.reads.size(), " ranges"));
+                                count_of(instr.reads.size(), "range")));
   if (instr.kind == InstrKind::kShift &&
       (instr.communication().shift < 1 || instr.communication().shift >= ranks))
     faults.push_back(cat(instr_text(program, at), " shifts by ", instr.communication().shift,
@@ -160,16 +171,16 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
         faults.push_back(cat(instr_text(program, at), " moves ", range->bytes, " bytes of ",
-                             program.at(range->buffer).name,
+                             quoted_name(program, range->buffer),
                              is_counts ? ", but counts are " : ", but not in blocks of ", block));
       check_dtype(program, at, range->buffer, dtype, faults);
     }
     if (from.bytes != to.bytes && !is_counted)
       faults.push_back(cat(instr_text(program, at), " moves ", from.bytes, " bytes of ",
-                           program.at(from.buffer).name, " to ", to.bytes, " of ",
-                           program.at(to.buffer).name));
+                           quoted_name(program, from.buffer), " to ", to.bytes, " of ",
+                           quoted_name(program, to.buffer)));
     if (overlaps(from, to))
-      faults.push_back(cat(instr_text(program, at), " moves ", program.at(from.buffer).name,
+      faults.push_back(cat(instr_text(program, at), " moves ", quoted_name(program, from.buffer),
                            " to where it lies"));
   }
 }
@@ -177,7 +188,7 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
 /// Checks how the ranges of a collective fit together. An all-reduce is in place. In an all-gather
 /// or a reduce-scatter the whole consists of parts of equal size, one for each rank of the group;
 /// if the part overlaps the whole, it must be this rank's part of it. Buffers have the dtype of the
-/// exchange, or are U8.
+/// collective, or are U8.
 void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const GroupPlace group = program.place_in(instr.group());
@@ -416,8 +427,7 @@ void check_forms(const Program& program, Faults& faults) {
     const Instr& instr = program.instrs[i];
     if (!has_its_form(program, instr))
       faults.push_back(cat(instr_text(program, i), " on the ", lane_name(instr.lane),
-                           " lane reads ", instr.reads.size(),
-                           instr.reads.size() == 1 ? " range" : " ranges", " and writes ",
+                           " lane reads ", count_of(instr.reads.size(), "range"), " and writes ",
                            instr.writes.size(), ", a form that its kind does not allow"));
     else if (instr.is_collective())
       moves_blocks(collective_kind(instr.kind)) ? check_moved_blocks(program, i, faults)

@@ -21,7 +21,7 @@ std::string to_text(const OverBudget& over) {
 ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
                        const StepPlan& own, const std::function<void()>& before_each)
     : classes_(rank_classes(own.train.model, own.partition, own.options.state)),
-      ranks_(classes_.first) {
+      ranks_(classes_.lowest_ranks) {
   const int32_t own_class = classes_.class_of(rank);
   ranks_[static_cast<size_t>(own_class)] = rank;
   for (int32_t c = 0; c < classes_.count(); ++c)

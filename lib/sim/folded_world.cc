@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "sim/numbering.h"
+#include "sim/sequential_ids.h"
 
 namespace ftrun {
 namespace {
 
-using CellNumbers = Numbering<std::map<std::vector<int32_t>, int32_t>>;
+using CellNumbers = SequentialIds<std::map<std::vector<int32_t>, int32_t>>;
 
 /// WorldFolder refines cells of ranks and groups that are alike until they no longer change, and
 /// makes a world in which one rank represents each cell.
@@ -20,7 +20,7 @@ class WorldFolder {
       : world_(world), members_(world.groups.size()) {
     CellNumbers cells;
     for (const World::Rank& rank : world.ranks)
-      rank_cell_.push_back(cells.number_of({schedule_of[static_cast<size_t>(rank.program)]}));
+      rank_cell_.push_back(cells.id_of({schedule_of[static_cast<size_t>(rank.program)]}));
     for (size_t g = 0; g < world.groups.size(); ++g)
       for (const int32_t rank : world.groups[g].members) add_member(static_cast<int32_t>(g), rank);
     rank_cells_ = cells.count();
@@ -73,13 +73,13 @@ class WorldFolder {
     for (size_t g = 0; g < members_.size(); ++g) {
       std::vector<int32_t> key;
       for (const auto& [cell, entry] : member_cells(g)) key.insert(key.end(), {cell, entry});
-      group_cell_.push_back(groups.number_of(std::move(key)));
+      group_cell_.push_back(groups.id_of(std::move(key)));
     }
     std::vector<int32_t> refined;
     for (size_t r = 0; r < world_.ranks.size(); ++r) {
       std::vector<int32_t> key{rank_cell_[r]};
       for (const int32_t group : world_.ranks[r].groups) key.push_back(cell_of_group(group));
-      refined.push_back(ranks.number_of(std::move(key)));
+      refined.push_back(ranks.id_of(std::move(key)));
     }
     rank_cell_ = std::move(refined);
     rank_cells_ = ranks.count();

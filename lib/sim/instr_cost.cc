@@ -21,8 +21,8 @@ double communicated_bytes(const Instr& instr, size_t call) {
   return static_cast<double>(instr.whole_ranges()[call].bytes);
 }
 
-/// Names the exchange as machine files do. In a shift each rank sends once. Counted rows cost as
-/// much as an all-to-all of full blocks.
+/// Names a collective or transfer as machine files do. In a shift each rank sends once. Counted
+/// rows cost as much as an all-to-all of full blocks.
 std::string_view curve_name(InstrKind kind) {
   if (kind == InstrKind::kReceive || kind == InstrKind::kShift) return "send";
   return instr_name(kind == InstrKind::kCountedAllToAll ? InstrKind::kAllToAll : kind);
@@ -133,7 +133,8 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
              to = program_.at(instr.writes[0].buffer).tier;
   const auto bytes = static_cast<double>(std::max(instr.reads[0].bytes, instr.writes[0].bytes));
   if (from == Tier::kNvme || to == Tier::kNvme) {
-    const double rate = from == Tier::kNvme ? machine_.disk_read : machine_.disk_write;
+    const double rate =
+        from == Tier::kNvme ? machine_.disk_read_bandwidth : machine_.disk_write_bandwidth;
     if (rate == 0)
       throw Error(ExitCode::kUsage, cat("the machine ", machine_.name, " has no rates of a disk"),
                   "add disk: {read: 2 GB/s, write: 1 GB/s} to the machine file");
@@ -147,7 +148,7 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
         cat("the machine ", machine_.name,
             " has no links.host, the link between a GPU and main memory"),
         "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
-  return machine_.host_link.latency + bytes / machine_.host_link.bandwidth;
+  return machine_.host_link.latency_seconds + bytes / machine_.host_link.bandwidth;
 }
 
 double InstrCosts::seconds_of_collective(const Instr& instr) const {

@@ -135,8 +135,8 @@ class RankClassesBuilder {
  public:
   void add(int rank, Traits traits) {
     const auto [known, added] =
-        numbers_.try_emplace(std::move(traits), static_cast<int32_t>(out_.first.size()));
-    if (added) out_.first.push_back(rank);
+        numbers_.try_emplace(std::move(traits), static_cast<int32_t>(out_.lowest_ranks.size()));
+    if (added) out_.lowest_ranks.push_back(rank);
     out_.of_rank.push_back(known->second);
   }
   RankClasses build() { return std::move(out_); }

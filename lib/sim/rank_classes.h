@@ -21,10 +21,10 @@ struct RankClasses {
   /// The class of each rank, by rank.
   std::vector<int32_t> of_rank;
   /// The lowest rank of each class.
-  std::vector<int> first;
+  std::vector<int> lowest_ranks;
 
   int ranks() const { return static_cast<int>(of_rank.size()); }
-  int count() const { return static_cast<int>(first.size()); }
+  int count() const { return static_cast<int>(lowest_ranks.size()); }
   int32_t class_of(int rank) const { return of_rank[static_cast<size_t>(rank)]; }
 };
 

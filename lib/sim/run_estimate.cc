@@ -52,10 +52,10 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
       static_cast<double>(config.train_batch_size * config.data.sequence_length) / time.seconds;
   // MFU is not computed for adapters: the formulas count the gradients of all weights, and training
   // an adapter computes only a few of them.
-  if (config.adapter.type == AdapterType::kNone && time.matmul_flops > 0) {
+  if (config.adapter.type == AdapterType::kNone && time.matmul_flop_rate > 0) {
     const TrainingFlops flops = training_flops_per_token(trained);
     const auto share = [&](double per_token) {
-      return run.tokens_per_second * per_token / time.matmul_flops;
+      return run.tokens_per_second * per_token / time.matmul_flop_rate;
     };
     run.mfu = share(flops.full);
     run.mfu_causal = share(flops.causal);
@@ -68,14 +68,14 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
   run.device_hours = run.hours * devices;
   run.cost = run.device_hours * machine.price.per_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan);
-  if (machine.disk_write > 0)
+  if (machine.disk_write_bandwidth > 0)
     run.checkpoint_seconds = static_cast<double>(run.checkpoint_bytes) /
-                             (machine.disk_write * static_cast<double>(nodes));
+                             (machine.disk_write_bandwidth * static_cast<double>(nodes));
   return run;
 }
 
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
-                              int64_t every) {
+                              int64_t checkpoint_every) {
   std::string text = cat("time of a step on ", machine.name, ": ", seconds_text(time.seconds), ", ",
                          human_count(std::llround(run.tokens_per_second)), " tokens/s");
   if (run.mfu > 0)
@@ -95,11 +95,12 @@ std::string run_estimate_text(const RunEstimate& run, const StepTime& time, cons
   if (run.checkpoint_seconds > 0) {
     text += cat("checkpoint: ", human_bytes(run.checkpoint_bytes), ", ",
                 human_seconds(run.checkpoint_seconds), " at the disks' rate");
-    if (every > 0)
-      text +=
-          cat(" (",
-              percent_text(run.checkpoint_seconds / (static_cast<double>(every) * time.seconds), 1),
-              " of the time of ", every, " steps)");
+    if (checkpoint_every > 0)
+      text += cat(
+          " (",
+          percent_text(
+              run.checkpoint_seconds / (static_cast<double>(checkpoint_every) * time.seconds), 1),
+          " of the time of ", checkpoint_every, " steps)");
     text += '\n';
   }
   return text;

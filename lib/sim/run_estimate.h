@@ -49,8 +49,8 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
                          int64_t steps);
 
 /// Formats the prediction as `ftrun plan` prints it: the step by its parts, then the run. The run
-/// writes a checkpoint every `every` steps; 0: not by steps.
+/// writes a checkpoint every `checkpoint_every` steps; 0: not by steps.
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
-                              int64_t every);
+                              int64_t checkpoint_every);
 
 }  // namespace ftrun

@@ -15,7 +15,7 @@ class BlockMerger {
  public:
   BlockMerger(Picoseconds pixel, std::vector<LaneBlock>& blocks) : pixel_(pixel), blocks_(blocks) {}
 
-  void add(const RecordedInstr& one) {
+  void add(const TimelineInstr& one) {
     const Picoseconds takes = one.end - one.begin;
     const bool is_short = takes < pixel_;
     if (!is_short || !open_ || open_->end - open_->begin >= pixel_ ||
@@ -49,10 +49,10 @@ class BlockMerger {
 /// Lists for each position of a rank's program the time when the compute instruction at that
 /// position begins; if another lane's instruction is there, the time of the next compute
 /// instruction.
-std::vector<Picoseconds> compute_begins(const RecordedRank& rank, Picoseconds end) {
+std::vector<Picoseconds> compute_begins(const RankTimeline& rank, Picoseconds end) {
   const std::vector<Instr>& instrs = rank.program->instrs;
   std::vector<Picoseconds> begins(instrs.size(), end);
-  for (const RecordedInstr& one : rank.instrs)
+  for (const TimelineInstr& one : rank.instrs)
     begins[static_cast<size_t>(one.instr - instrs.data())] = one.begin;
   for (size_t at = instrs.size(); at-- > 1;)
     if (instrs[at - 1].lane != Lane::kCompute) begins[at - 1] = begins[at];
@@ -71,10 +71,10 @@ std::string_view work_name(WorkKind kind) {
   return names[static_cast<size_t>(kind)];
 }
 
-std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel) {
+std::vector<LaneBlocks> lane_blocks(const RankTimeline& rank, Picoseconds pixel) {
   std::map<Lane, LaneBlocks> lanes;
   std::map<Lane, BlockMerger> mergers;
-  for (const RecordedInstr& one : rank.instrs) {
+  for (const TimelineInstr& one : rank.instrs) {
     if (one.begin == one.end) continue;
     LaneBlocks& lane = lanes[one.instr->lane];
     lane.lane = one.instr->lane;
@@ -89,12 +89,12 @@ std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel)
   return all;
 }
 
-StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end,
+StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
                      size_t max_count) {
   for (int64_t pixels = 4000;; pixels /= 2) {
     StepLanes lanes{.pixel = std::max<Picoseconds>(end / std::max<int64_t>(pixels, 1), 1)};
     size_t blocks = 0;
-    for (const RecordedRank* rank : ranks) {
+    for (const RankTimeline* rank : ranks) {
       lanes.ranks.push_back(lane_blocks(*rank, lanes.pixel));
       for (const LaneBlocks& lane : lanes.ranks.back()) blocks += lane.blocks.size();
     }
@@ -102,7 +102,7 @@ StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds 
   }
 }
 
-std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
+std::vector<MemoryPoint> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
                                           size_t max_count) {
   const Program& program = *rank.program;
   const std::vector<Picoseconds> begins = compute_begins(rank, end);

@@ -42,7 +42,7 @@ struct LaneBlocks {
 /// `pixel` are merged with equally short neighbors less than a pixel away, until a pixel is full.
 /// So a lane has at most three blocks per pixel, plus one. Instructions that take no time are left
 /// out.
-std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel);
+std::vector<LaneBlocks> lane_blocks(const RankTimeline& rank, Picoseconds pixel);
 
 /// StepLanes holds the lanes of several ranks, drawn at the same scale.
 struct StepLanes {
@@ -54,7 +54,7 @@ struct StepLanes {
 /// Draws the lanes at the finest scale of 4,000, 2,000, 1,000, ... pixels per step at which all
 /// lanes together have at most `max_count` blocks. At the coarsest scale, 1 pixel per step, they
 /// may have more.
-StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end,
+StepLanes step_lanes(const std::vector<const RankTimeline*>& ranks, Picoseconds end,
                      size_t max_count);
 
 /// MemoryPoint holds the bytes of a tier's arenas that are in use from this point until the next
@@ -67,7 +67,7 @@ struct MemoryPoint {
 /// Lists the bytes in use in the arenas of a rank's tier during a step that ends at `end`, timed by
 /// its compute instructions. The step is cut into `max_count` parts of equal length; the list has
 /// the peak of each part that differs from the part before it.
-std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
+std::vector<MemoryPoint> memory_over_step(const RankTimeline& rank, Tier tier, Picoseconds end,
                                           size_t max_count);
 
 }  // namespace ftrun

@@ -36,13 +36,13 @@ IdleByLane idle_by_lane_of(const RankTime& rank, const Program& program) {
         groups[group_on(program, lane)->members.label] += seconds;
         break;
       case WaitCause::kStages:
-        idle.stages += seconds;
+        idle.stage_seconds += seconds;
         break;
       case WaitCause::kCopies:
-        idle.copies += seconds;
+        idle.copy_seconds += seconds;
         break;
       case WaitCause::kDisk:
-        idle.disk += seconds;
+        idle.disk_seconds += seconds;
         break;
     }
   }
@@ -60,53 +60,55 @@ StepTime rank_step_time(const RankTime& rank, const Program& program, Picosecond
   StepTime time;
   time.seconds = seconds_of(end);
   for (const InstrTraits& traits : kInstrTraits) {
-    if (is_layer_work(traits.kind)) time.layers += busy(traits.kind);
-    if (is_update_work(traits.kind)) time.update += busy(traits.kind);
+    if (is_layer_work(traits.kind)) time.layer_seconds += busy(traits.kind);
+    if (is_update_work(traits.kind)) time.update_seconds += busy(traits.kind);
   }
   const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
-  time.other = seconds_of(all) - time.layers - time.update;
-  time.collective_wait = idle(WaitCause::kGroup);
-  time.pipeline_wait = idle(WaitCause::kStages);
-  time.copy_wait = idle(WaitCause::kCopies);
-  time.disk_wait = idle(WaitCause::kDisk);
+  time.other_seconds = seconds_of(all) - time.layer_seconds - time.update_seconds;
+  time.collective_wait_seconds = idle(WaitCause::kGroup);
+  time.pipeline_wait_seconds = idle(WaitCause::kStages);
+  time.copy_wait_seconds = idle(WaitCause::kCopies);
+  time.disk_wait_seconds = idle(WaitCause::kDisk);
   time.idle_by_lane = idle_by_lane_of(rank, program);
   return time;
 }
 
-/// StepRecorder records the instructions of the lowest rank of each class, and of each slow rank.
-class StepRecorder {
+/// TimelineRecorder collects the instructions of the lowest rank of each class, and of each slow
+/// rank.
+class TimelineRecorder {
  public:
-  StepRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow, const World& world,
-               StepRecord& record)
-      : world_(world), record_(record), place_(world.ranks.size(), -1) {
+  TimelineRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow,
+                   const World& world, StepTimeline& timeline)
+      : world_(world), timeline_(timeline), timeline_index_(world.ranks.size(), -1) {
     for (size_t r = 0; r < world.ranks.size(); ++r) {
       const int number = world.ranks[r].number;
-      if (classes.first[static_cast<size_t>(classes.class_of(number))] != number &&
+      if (classes.lowest_ranks[static_cast<size_t>(classes.class_of(number))] != number &&
           slow_factor_of(slow, number) == 1)
         continue;
-      place_[r] = static_cast<int32_t>(record.ranks.size());
-      record.ranks.push_back({.rank = number, .program = &world.program_of(r)});
+      timeline_index_[r] = static_cast<int32_t>(timeline.ranks.size());
+      timeline.ranks.push_back({.rank = number, .program = &world.program_of(r)});
     }
   }
 
   void add(const TimedInstr& step) {
-    const int32_t place = place_[static_cast<size_t>(step.rank)];
-    if (place < 0) return;
-    record_.ranks[static_cast<size_t>(place)].instrs.push_back({step.instr, step.begin, step.end});
+    const int32_t index = timeline_index_[static_cast<size_t>(step.rank)];
+    if (index < 0) return;
+    timeline_.ranks[static_cast<size_t>(index)].instrs.push_back(
+        {step.instr, step.begin, step.end});
   }
   void finish(const std::vector<RankTime>& times, Picoseconds end) {
-    record_.end = end;
-    for (size_t r = 0; r < place_.size(); ++r)
-      if (place_[r] >= 0)
-        record_.ranks[static_cast<size_t>(place_[r])].time =
+    timeline_.end = end;
+    for (size_t r = 0; r < timeline_index_.size(); ++r)
+      if (timeline_index_[r] >= 0)
+        timeline_.ranks[static_cast<size_t>(timeline_index_[r])].time =
             rank_step_time(times[r], world_.program_of(r), end);
   }
 
  private:
   const World& world_;
-  StepRecord& record_;
-  /// The index in record_.ranks of each rank of the world; -1: not recorded.
-  std::vector<int32_t> place_;
+  StepTimeline& timeline_;
+  /// The index in timeline_.ranks of each rank of the world; -1: it has none.
+  std::vector<int32_t> timeline_index_;
 };
 
 /// Adds the bytes that an instruction copies between a GPU and main memory.
@@ -125,7 +127,7 @@ void add_copied_bytes(const Program& program, const Instr& instr, bool has_gpus,
 LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, bool has_gpus) {
   LinkBytes sum;
   for (const TrafficRow& row : program_traffic(program).rows)
-    (crosses[static_cast<size_t>(row.group)] ? sum.cluster : sum.node) += row.bytes;
+    (crosses[static_cast<size_t>(row.group)] ? sum.inter_node : sum.intra_node) += row.bytes;
   for (const Instr& instr : program.instrs) add_copied_bytes(program, instr, has_gpus, sum);
   const DiskTraffic disk = disk_traffic(program);
   sum.disk_read = disk.read;
@@ -135,19 +137,19 @@ LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, b
 
 void take_maxima(const LinkBytes& one, LinkBytes& largest) {
   for (int64_t LinkBytes::*link :
-       {&LinkBytes::node, &LinkBytes::cluster, &LinkBytes::to_host, &LinkBytes::from_host,
+       {&LinkBytes::intra_node, &LinkBytes::inter_node, &LinkBytes::to_host, &LinkBytes::from_host,
         &LinkBytes::disk_read, &LinkBytes::disk_written})
     largest.*link = std::max(largest.*link, one.*link);
 }
 
 /// Returns the seconds that each pipeline stage waits for other stages; nothing without a pipeline.
-std::vector<double> stage_waits(const World& world, const std::vector<RankTime>& times) {
+std::vector<double> stage_wait_seconds(const World& world, const std::vector<RankTime>& times) {
   std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
   if (waits.size() == 1) return {};
   for (size_t r = 0; r < times.size(); ++r) {
     const Program& program = world.program_of(r);
     double& longest = waits[static_cast<size_t>(program.stage.index)];
-    longest = std::max(longest, idle_by_lane_of(times[r], program).stages);
+    longest = std::max(longest, idle_by_lane_of(times[r], program).stage_seconds);
   }
   return waits;
 }
@@ -184,12 +186,12 @@ int checked_ranks_per_node(const RankClasses& classes, const Machine& machine, i
 }
 
 /// Returns the floating-point operations per second that all ranks of a node together reach in
-/// matrix products; 0: not known.
-double node_matmul_flops(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
-  const auto rate = rates.matmul_flops.find(dtype);
-  if (rate == rates.matmul_flops.end()) return 0;
-  const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
-  return rate->second * std::min(ranks, places);
+/// matrix multiplications; 0: not known.
+double node_matmul_flop_rate(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
+  const auto rate = rates.matmul_flop_rates.find(dtype);
+  if (rate == rates.matmul_flop_rates.end()) return 0;
+  const int concurrent = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
+  return rate->second * std::min(ranks, concurrent);
 }
 
 /// RankKinds holds one program for each kind of rank. Ranks of one kind have the same class, the
@@ -260,39 +262,39 @@ RankKinds assign_rank_kinds(const ClassPlans& all, const Machine& machine, int r
 }  // namespace
 
 std::vector<StepPart> parts_of(const StepTime& time) {
-  return {{step_parts::kLayers.name, time.layers},
-          {step_parts::kUpdate.name, time.update},
-          {step_parts::kOther.name, time.other},
-          {step_parts::kCollectives.name, time.idle_by_lane.collectives()},
-          {step_parts::kStages.name, time.idle_by_lane.stages},
-          {step_parts::kCopies.name, time.idle_by_lane.copies},
-          {step_parts::kDisk.name, time.idle_by_lane.disk}};
+  return {{step_parts::kLayers.name, time.layer_seconds},
+          {step_parts::kUpdate.name, time.update_seconds},
+          {step_parts::kOther.name, time.other_seconds},
+          {step_parts::kCollectives.name, time.idle_by_lane.collective_seconds()},
+          {step_parts::kStages.name, time.idle_by_lane.stage_seconds},
+          {step_parts::kCopies.name, time.idle_by_lane.copy_seconds},
+          {step_parts::kDisk.name, time.idle_by_lane.disk_seconds}};
 }
 
-StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlacement& place,
-                      StepRecord* record) {
+StepTime predict_step(const ClassPlans& all, const Machine& machine,
+                      const RunConditions& conditions, StepTimeline* timeline) {
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
-  check_slow_ranks_exist(place.slow, classes.ranks());
-  const int ranks_here = checked_ranks_per_node(classes, machine, place.nodes);
+  check_slow_ranks_exist(conditions.slow, classes.ranks());
+  const int ranks_here = checked_ranks_per_node(classes, machine, conditions.nodes);
   const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
-  if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
+  if (!machine.has_gpus && conditions.threads > 0 && conditions.threads != rates.threads)
     throw Error(
         ExitCode::kUsage,
-        cat("threads is ", place.threads, ", but the machine ", machine.name, " was measured with ",
-            rates.threads, " per rank for ", count_text(ranks_here, "rank")),
+        cat("threads is ", conditions.threads, ", but the machine ", machine.name,
+            " was measured with ", rates.threads, " per rank for ", count_text(ranks_here, "rank")),
         "remove threads");
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);
-  RankKinds kinds = assign_rank_kinds(all, machine, ranks_here, place.slow, world);
+  RankKinds kinds = assign_rank_kinds(all, machine, ranks_here, conditions.slow, world);
   if (machine.has_gpus) {
     std::vector<int32_t> numbers(kinds.schedules.size());
     std::iota(numbers.begin(), numbers.end(), 0);
     if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
   }
-  std::optional<StepRecorder> recorder;
-  if (record != nullptr) recorder.emplace(classes, place.slow, world, *record);
+  std::optional<TimelineRecorder> recorder;
+  if (timeline != nullptr) recorder.emplace(classes, conditions.slow, world, *timeline);
   TimedInstrSink sink;
   if (recorder) sink = [&](const TimedInstr& step) { recorder->add(step); };
   const std::vector<RankTime> times = timed_walk(
@@ -305,17 +307,17 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
                                      [](const auto& a, const auto& b) { return a.end < b.end; });
   if (recorder) recorder->finish(times, last->end);
   StepTime time = rank_step_time(times.front(), world.program_of(0), last->end);
-  time.stage_waits = stage_waits(world, times);
+  time.stage_wait_seconds = stage_wait_seconds(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
     take_maxima(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus),
                 time.link_bytes);
-  time.matmul_flops =
-      node_matmul_flops(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
-      static_cast<double>(place.nodes);
+  time.matmul_flop_rate =
+      node_matmul_flop_rate(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
+      static_cast<double>(conditions.nodes);
   return time;
 }
 
-double IdleByLane::collectives() const {
+double IdleByLane::collective_seconds() const {
   double seconds = 0;
   for (const GroupIdle& wait : groups) seconds += wait.seconds;
   return seconds;
@@ -336,9 +338,9 @@ std::string step_parts_text(const StepTime& time) {
       for (const GroupIdle& wait : time.idle_by_lane.groups)
         add(cat("  along ", wait.axes), wait.seconds);
   }
-  if (!time.stage_waits.empty()) {
+  if (!time.stage_wait_seconds.empty()) {
     const auto [lowest, highest] =
-        std::minmax_element(time.stage_waits.begin(), time.stage_waits.end());
+        std::minmax_element(time.stage_wait_seconds.begin(), time.stage_wait_seconds.end());
     text += cat("bubble: a stage waits for other stages for at least ",
                 percent_text(*lowest / time.seconds, 1), " and at most ",
                 percent_text(*highest / time.seconds, 1), " of the step\n");
@@ -347,8 +349,8 @@ std::string step_parts_text(const StepTime& time) {
   const auto link = [&](const char* name, int64_t bytes) {
     if (bytes > 0) links.push_back(cat(human_bytes(bytes), " ", name));
   };
-  link("to ranks of its node", time.link_bytes.node);
-  link("to other nodes", time.link_bytes.cluster);
+  link("to ranks of its node", time.link_bytes.intra_node);
+  link("to other nodes", time.link_bytes.inter_node);
   link("to main memory", time.link_bytes.to_host);
   link("from main memory", time.link_bytes.from_host);
   link("from the disk", time.link_bytes.disk_read);

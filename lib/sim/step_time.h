@@ -16,8 +16,8 @@ namespace ftrun {
 /// each kind of link: sent within a node, sent between nodes, copied between a GPU and main memory,
 /// and copied between memory and disk.
 struct LinkBytes {
-  int64_t node = 0;
-  int64_t cluster = 0;
+  int64_t intra_node = 0;
+  int64_t inter_node = 0;
   int64_t to_host = 0;
   int64_t from_host = 0;
   int64_t disk_read = 0;
@@ -36,12 +36,12 @@ struct GroupIdle {
 /// the disk.
 struct IdleByLane {
   std::vector<GroupIdle> groups;
-  double stages = 0;
-  double copies = 0;
-  double disk = 0;
+  double stage_seconds = 0;
+  double copy_seconds = 0;
+  double disk_seconds = 0;
 
   /// Returns the seconds of waiting for all collectives.
-  double collectives() const;
+  double collective_seconds() const;
 };
 
 /// StepTime is the predicted time of a training step in seconds: until the slowest rank ends
@@ -49,26 +49,26 @@ struct IdleByLane {
 struct StepTime {
   double seconds = 0;
   /// Seconds of operations of layers.
-  double layers = 0;
-  double update = 0;
+  double layer_seconds = 0;
+  double update_seconds = 0;
   /// Seconds of all other work of the compute lane: norm, copies, clears.
-  double other = 0;
+  double other_seconds = 0;
   /// The seconds in which the compute lane was idle: waiting for collectives, other pipeline
   /// stages, copies between tiers, and the disk. Each wait is attributed to the last thing it
   /// waited for, as runs measure it.
-  double collective_wait = 0;
-  double pipeline_wait = 0;
-  double copy_wait = 0;
-  double disk_wait = 0;
+  double collective_wait_seconds = 0;
+  double pipeline_wait_seconds = 0;
+  double copy_wait_seconds = 0;
+  double disk_wait_seconds = 0;
   /// The idle seconds by what ran in that time, whatever the cause of the wait was.
   IdleByLane idle_by_lane;
   /// Seconds that each stage waits for other stages, measured on its rank that waits longest; only
   /// with a pipeline.
-  std::vector<double> stage_waits;
+  std::vector<double> stage_wait_seconds;
   LinkBytes link_bytes;
-  /// Floating-point operations per second that all ranks together could reach in matrix products;
-  /// 0: not known.
-  double matmul_flops = 0;
+  /// Floating-point operations per second that all ranks together could reach in matrix
+  /// multiplications; 0: not known.
+  double matmul_flop_rate = 0;
 };
 
 /// StepPart is a part of a step's time: "layers", "waits for collectives".
@@ -78,48 +78,48 @@ using StepPart = std::pair<const char*, double>;
 /// the step the rank waits until other ranks end.
 std::vector<StepPart> parts_of(const StepTime& time);
 
-/// RecordedInstr is an instruction that a rank ran in a step.
-struct RecordedInstr {
+/// TimelineInstr is an instruction of a predicted or measured step, with its times.
+struct TimelineInstr {
   const Instr* instr = nullptr;
   Picoseconds begin = 0;
   Picoseconds end = 0;
 };
 
-/// RecordedRank holds the instructions that one rank runs in a step, with their times. `program`
+/// RankTimeline holds the instructions that one rank runs in a step, with their times. `program`
 /// points into the plans, which must outlive it.
-struct RecordedRank {
+struct RankTimeline {
   int rank = 0;
   const Program* program = nullptr;
   StepTime time;
   /// The instructions in the order in which they end, including those that take no time.
-  std::vector<RecordedInstr> instrs;
+  std::vector<TimelineInstr> instrs;
 };
 
-/// StepRecord holds the recorded step of the lowest rank of each class and of each slow rank,
+/// StepTimeline holds the predicted step of the lowest rank of each class and of each slow rank,
 /// sorted by rank.
-struct StepRecord {
-  std::vector<RecordedRank> ranks;
+struct StepTimeline {
+  std::vector<RankTimeline> ranks;
   /// The time when the last rank ends.
   Picoseconds end = 0;
 };
 
-/// RunPlacement specifies where the ranks of a run are: the number of nodes (each has the same
-/// number of ranks), the threads of a rank (0: as in the machine file), and which ranks are slower
-/// than the others.
-struct RunPlacement {
+/// RunConditions holds what a prediction assumes of a run besides its programs and the machine: the
+/// number of nodes (each has the same number of ranks), the threads of a rank (0: as in the machine
+/// file), and which ranks are slower than the others.
+struct RunConditions {
   int64_t nodes = 1;
   int64_t threads = 0;
   std::vector<SlowRank> slow = {};
 };
 
 /// Predicts the time of a training step on a machine. It walks the programs of all ranks; each
-/// instruction takes the time that the machine needs for its operations, bytes or exchange. GPU
-/// ranks that are alike are walked as one; a slow rank is walked separately. The prediction assumes
-/// that the batch is loaded already, and that each row is full and holds one document. Fills
-/// `record`, if given. Throws Error(kUsage) if the machine has another kind of device or lacks a
-/// rate that the run needs, or if a slow rank is not a rank of the run.
-StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlacement& place,
-                      StepRecord* record = nullptr);
+/// instruction takes the time that the machine needs for its operations, bytes or communication.
+/// GPU ranks that are alike are walked as one; a slow rank is walked separately. The prediction
+/// assumes that the batch is loaded already, and that each row is full and holds one document.
+/// Fills `timeline`, if given. Throws Error(kUsage) if the machine has another kind of device or
+/// lacks a rate that the run needs, or if a slow rank is not a rank of the run.
+StepTime predict_step(const ClassPlans& all, const Machine& machine,
+                      const RunConditions& conditions, StepTimeline* timeline = nullptr);
 
 /// Returns the lines that follow the first line of a prediction: one line for each part, and the
 /// bytes over each kind of link.

@@ -16,10 +16,10 @@ std::string lane_title(const Program& program, Lane lane) {
 /// Adds texts without JSON escapes: labels and names of lanes and axes contain neither quotes nor
 /// backslashes.
 void add_instr_events(TraceEvents& events, int64_t process, const std::string& name,
-                      const Program& program, std::span<const RecordedInstr> instrs) {
+                      const Program& program, std::span<const TimelineInstr> instrs) {
   events.name_process(process, name);
   std::set<Lane> named;
-  for (const RecordedInstr& one : instrs) {
+  for (const TimelineInstr& one : instrs) {
     if (one.begin == one.end) continue;
     const Instr& instr = *one.instr;
     const auto lane = static_cast<int64_t>(instr.lane);
@@ -34,14 +34,14 @@ void add_instr_events(TraceEvents& events, int64_t process, const std::string& n
   }
 }
 
-void add_predicted_rank(TraceEvents& events, const RecordedRank& rank) {
+void add_predicted_rank(TraceEvents& events, const RankTimeline& rank) {
   add_instr_events(events, rank.rank, cat("predicted rank ", rank.rank), *rank.program,
                    rank.instrs);
 }
 
-std::string step_trace_text(const StepRecord& record) {
+std::string step_trace_text(const StepTimeline& timeline) {
   TraceEvents events;
-  for (const RecordedRank& rank : record.ranks) add_predicted_rank(events, rank);
+  for (const RankTimeline& rank : timeline.ranks) add_predicted_rank(events, rank);
   return trace_text(events.text());
 }
 

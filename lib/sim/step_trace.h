@@ -16,12 +16,12 @@ std::string lane_title(const Program& program, Lane lane);
 /// instruction. Instructions that take no time are left out. Predicted and measured steps use the
 /// same names for threads and events.
 void add_instr_events(TraceEvents& events, int64_t process, const std::string& name,
-                      const Program& program, std::span<const RecordedInstr> instrs);
+                      const Program& program, std::span<const TimelineInstr> instrs);
 
 /// Adds the predicted step of a rank, as the process with the rank's number.
-void add_predicted_rank(TraceEvents& events, const RecordedRank& rank);
+void add_predicted_rank(TraceEvents& events, const RankTimeline& rank);
 
-/// Formats the predicted step of all recorded ranks as a trace.
-std::string step_trace_text(const StepRecord& record);
+/// Formats the predicted step of all ranks of a timeline as a trace.
+std::string step_trace_text(const StepTimeline& timeline);
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@
 #include "base/run_in_parallel.h"
 #include "program/lifetime.h"
 #include "sim/folded_world.h"
-#include "sim/numbering.h"
+#include "sim/sequential_ids.h"
 
 namespace ftrun {
 
@@ -130,7 +130,7 @@ LaneSchedule whole_schedule(const Program& program) {
         schedule.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       entry.end_wait = static_cast<int32_t>(schedule.waits.size());
-      if (instr.communicates()) entry.announced = hasher.hash_on_lane(instr);
+      if (instr.communicates()) entry.announcement_hash = hasher.hash_on_lane(instr);
     }
   mark_used(schedule);
   return schedule;
@@ -163,7 +163,7 @@ LaneSchedule collective_schedule(const Program& program) {
     }
     LaneSchedule::Entry entry{.instr = static_cast<InstrId>(i),
                               .group = instr.group(),
-                              .announced = hasher.hash_of(instr),
+                              .announcement_hash = hasher.hash_of(instr),
                               .first_wait = static_cast<int32_t>(schedule.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto entries =
@@ -224,8 +224,8 @@ class CollectiveJoiner {
       LaneSchedule::Entry& copy = entries.emplace_back(entry);
       copy_waits(entry, copy);
     } else {
-      uint64_t& all = entries.back().announced;
-      all = splitmix64(all) ^ entry.announced;
+      uint64_t& all = entries.back().announcement_hash;
+      all = splitmix64(all) ^ entry.announcement_hash;
     }
     joined_.push_back(static_cast<int32_t>(entries.size()));
   }
@@ -326,7 +326,7 @@ void Walk::join_collective(LaneHead lane_head, GroupId id) {
   PendingCollective& pending = collectives_[static_cast<size_t>(group)];
   if (pending.arrived == 0)
     pending.first = lane_head;
-  else if (entry(pending.first).announced != entry(lane_head).announced)
+  else if (entry(pending.first).announcement_hash != entry(lane_head).announcement_hash)
     return set_fault(mismatch_text(pending.first, lane_head));
   const auto& members = world_.groups[static_cast<size_t>(group)].members;
   if (++pending.arrived < static_cast<int32_t>(members.size())) return;
@@ -506,7 +506,7 @@ std::string walk_to_the_end(const World& world, const std::vector<LaneSchedule>&
 }  // namespace
 
 std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
-  Numbering<std::map<std::vector<int32_t>, int32_t>> known;
+  SequentialIds<std::map<std::vector<int32_t>, int32_t>> known;
   std::vector<int32_t> numbers;
   for (const LaneSchedule& schedule : schedules) {
     std::vector<int32_t> key;
@@ -514,8 +514,8 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
       const auto& entries = schedule.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(entries.size())});
       for (const LaneSchedule::Entry& entry : entries) {
-        const auto low = static_cast<int32_t>(entry.announced),
-                   high = static_cast<int32_t>(entry.announced >> 32);
+        const auto low = static_cast<int32_t>(entry.announcement_hash),
+                   high = static_cast<int32_t>(entry.announcement_hash >> 32);
         key.insert(key.end(), {entry.group, low, high, entry.if_finite ? 1 : 0,
                                entry.decides ? 1 : 0, entry.end_wait - entry.first_wait});
         for (int32_t w = entry.first_wait; w < entry.end_wait; ++w)
@@ -523,7 +523,7 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
                                  schedule.waits[static_cast<size_t>(w)].entries});
       }
     }
-    numbers.push_back(known.number_of(std::move(key)));
+    numbers.push_back(known.id_of(std::move(key)));
   }
   return numbers;
 }

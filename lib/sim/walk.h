@@ -21,7 +21,7 @@ struct LaneSchedule {
     /// it: ranks with equal hashes may enter one collective. Schedules are made concurrently, so
     /// there is no list of all announcements that could number them.
     GroupId group = kNoGroup;
-    uint64_t announced = 0;
+    uint64_t announcement_hash = 0;
     /// The entry's range in `waits`: [first_wait, end_wait).
     int32_t first_wait = 0;
     int32_t end_wait = 0;
@@ -78,9 +78,9 @@ class Walk {
   /// Starts the walk of a training step. With `finite` false, instructions that run only in finite
   /// steps are skipped.
   void begin(bool finite = true);
-  /// Lists the lane heads whose instructions may run now. finish() moves the last one to the place
-  /// of the one that is done, and appends those that may run from then on. All others keep their
-  /// places: timed_walk() has a list parallel to this one, in the same order.
+  /// Lists the lane heads whose instructions may run now. finish() moves the last one to the
+  /// position of the one that is done, and appends those that may run from then on. All others keep
+  /// their positions: timed_walk() has a list parallel to this one, in the same order.
   const std::vector<LaneHead>& ready() const { return ready_; }
   const Instr& instr(LaneHead lane_head) const;
   /// Returns whether the lane head's instruction runs; false if it runs only in finite steps and

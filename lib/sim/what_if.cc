@@ -76,7 +76,7 @@ void check_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks) {
                   ranks == 1 ? "give rank 0" : cat("give a rank from 0 to ", ranks - 1));
 }
 
-void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) {
+void set_network_bandwidth(const std::string& bandwidth, int64_t nodes, Machine& machine) {
   std::string why;
   const std::optional<double> rate = parse_quantity(bandwidth, QuantityUnit::kNetworkRate, why);
   if (!rate)
@@ -85,21 +85,22 @@ void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) 
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": there is one node, so nothing goes between nodes"),
                 "add --nodes, or remove --network");
-  if (machine.cluster_link.bandwidth == 0)
+  if (machine.inter_node_link.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("--network ", bandwidth, ": the machine ", machine.name,
                     " has no links.cluster, so the latency between its nodes is unknown"),
                 "add cluster: {latency: 8 us, bandwidth: 200 Gb/s} to the links of its file");
-  machine.cluster_link.bandwidth = *rate;
+  machine.inter_node_link.bandwidth = *rate;
 }
 
-std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network) {
+std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine,
+                         bool has_network) {
   std::vector<std::string> parts;
   for (const SlowRank& one : slow)
     parts.push_back(cat("rank ", one.rank, " takes ", number_text(one.factor), " times as long"));
-  if (network)
+  if (has_network)
     parts.push_back(cat("the network has ",
-                        quantity_text(machine.cluster_link.bandwidth, QuantityUnit::kByteRate)));
+                        quantity_text(machine.inter_node_link.bandwidth, QuantityUnit::kByteRate)));
   return join(parts, ", ");
 }
 

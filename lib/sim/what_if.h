@@ -28,13 +28,14 @@ double slow_factor_of(const std::vector<SlowRank>& slow, int64_t rank);
 void check_slow_ranks_exist(const std::vector<SlowRank>& slow, int64_t ranks);
 
 /// Replaces the bandwidth of the links between a machine's nodes ("200 Gb/s", "25 GB/s"): the bytes
-/// that one rank exchanges per second in each direction. Throws Error(kUsage), which names the
+/// that one rank can send and receive per second. Throws Error(kUsage), which names the
 /// option --network, for an invalid rate, for a single node, and for a machine without links
 /// between nodes.
-void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine);
+void set_network_bandwidth(const std::string& bandwidth, int64_t nodes, Machine& machine);
 
 /// Describes the assumptions of a prediction: "rank 5 takes 1.3 times as long, the network has 25
-/// GB/s"; "" if there are none. `network` says whether set_network() was called.
-std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network);
+/// GB/s"; "" if there are none. `has_network` says whether set_network_bandwidth() was called.
+std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine,
+                         bool has_network);
 
 }  // namespace ftrun

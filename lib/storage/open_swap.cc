@@ -66,7 +66,7 @@ std::string reserve_remedy(int status) {
   return swap_folder_remedy();
 }
 
-void reserve(const OpenedSwap& swap, const SwapOptions& options, StorageSystem& system) {
+void reserve(const OpenSwapFile& swap, const SwapOptions& options, StorageSystem& system) {
   const int64_t wanted = swap_align(options.bytes);
   const int64_t free = system.free_bytes(options.folder);
   const int status = wanted > free ? -ENOSPC : system.reserve(swap.fd.get(), wanted);
@@ -77,7 +77,7 @@ void reserve(const OpenedSwap& swap, const SwapOptions& options, StorageSystem& 
               reserve_remedy(status));
 }
 
-bool open_direct(const OpenedSwap& swap, const SwapOptions& options, StorageSystem& system) {
+bool open_direct(const OpenSwapFile& swap, const SwapOptions& options, StorageSystem& system) {
   const int status = system.use_direct(swap.fd.get());
   if (status == 0) return true;
   if (status != -EINVAL && status != -EOPNOTSUPP) refuse(swap.path, "a first write", status);
@@ -89,7 +89,7 @@ bool open_direct(const OpenedSwap& swap, const SwapOptions& options, StorageSyst
   return false;
 }
 
-void open_queue(OpenedSwap& swap, const AioOptions& aio, StorageSystem& system) {
+void open_queue(OpenSwapFile& swap, const AioOptions& aio, StorageSystem& system) {
   const int depth = aio.blocks_in_flight();
   QueueOrErrno ring = system.open_ring(swap.fd.get(), depth, aio.single_submit);
   swap.uses_ring = ring.queue != nullptr;
@@ -104,10 +104,10 @@ void open_queue(OpenedSwap& swap, const AioOptions& aio, StorageSystem& system) 
 
 }  // namespace
 
-OpenedSwap open_swap(const SwapOptions& options, StorageSystem& system) {
+OpenSwapFile open_swap(const SwapOptions& options, StorageSystem& system) {
   check_options(options);
   make_folder(options.folder, system);
-  OpenedSwap swap;
+  OpenSwapFile swap;
   swap.path = cat(options.folder, "/ftrun-", options.name, ".swap");
   swap.fd = open_nameless(swap.path, system);
   reserve(swap, options, system);

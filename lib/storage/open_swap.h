@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// OpenedSwap is an open swap file with reserved space and no name, and the queue that moves its
+/// OpenSwapFile is an open swap file with reserved space and no name, and the queue that moves its
 /// blocks.
-struct OpenedSwap {
+struct OpenSwapFile {
   /// The path that the file had before its name was removed, for messages.
   std::string path;
   OwnedFd fd;
@@ -23,6 +23,6 @@ struct OpenedSwap {
 
 /// Makes the folder, the file and the queue, and logs a notice for each feature that the machine
 /// refused. Error(kUsage) for invalid options, Error(kEnvironment) for failures of the disk.
-OpenedSwap open_swap(const SwapOptions& options, StorageSystem& system);
+OpenSwapFile open_swap(const SwapOptions& options, StorageSystem& system);
 
 }  // namespace ftrun

@@ -32,7 +32,7 @@ void ShadowMap::end() {
 }
 
 /// Returns whether the newest bytes lie in the shadow. Sectors that were never written may be read
-/// from either place: both contain zeros.
+/// from either location: both contain zeros.
 bool ShadowMap::is_in_shadow(const SectorFlags& sectors, int64_t offset, int64_t bytes) const {
   if (shadow_ < 0 || bytes == 0) return false;
   const bool first = sectors.in_shadow[first_sector(offset)];

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// ShadowMap keeps two places on disk for the same bytes, and reads one while the other is
+/// ShadowMap keeps two locations on disk for the same bytes, and reads one while the other is
 /// written: the data of a checkpoint in progress stays unchanged without a copy (shadow paging;
 /// Lorie 1977). It works by sectors of 4096 bytes; ranges are whole sectors.
 ///
@@ -13,29 +13,29 @@ namespace ftrun {
 /// functions may be called from one thread at a time.
 class ShadowMap {
  public:
-  /// Maps `bytes` bytes with two places on disk: at offset `home` and at offset `shadow`. `shadow`
-  /// -1 means that there is no second place.
+  /// Maps `bytes` bytes with two locations in the file: at offset `home` and at offset `shadow`.
+  /// `shadow` -1 means that there is no second location.
   ShadowMap(int64_t bytes, int64_t home, int64_t shadow);
   ShadowMap() = default;
 
-  /// Starts a snapshot: the current bytes stay unchanged, and later writes use the other place.
+  /// Starts a snapshot: the current bytes stay unchanged, and later writes use the other location.
   void begin();
   /// Ends the snapshot: later writes overwrite the newest bytes in place.
   void end();
   bool has_snapshot() const { return has_snapshot_; }
 
-  /// Returns the place of the newest bytes of [offset, offset + bytes). Bytes that are read
+  /// Returns the file offset of the newest bytes of [offset, offset + bytes). Bytes that are read
   /// together must have been written together, or never; anything else is a bug.
   int64_t read_offset(int64_t offset, int64_t bytes) const;
-  /// Returns the place to which the bytes must be written. It becomes the place of the newest
-  /// bytes.
+  /// Returns the file offset to which the bytes must be written. It becomes the offset of the
+  /// newest bytes.
   int64_t write_offset(int64_t offset, int64_t bytes);
-  /// Returns the place of the bytes that were the newest when begin() was called.
+  /// Returns the file offset of the bytes that were the newest when begin() was called.
   int64_t snapshot_offset(int64_t offset, int64_t bytes) const;
 
  private:
-  /// SectorFlags holds, for each sector, which place has its newest bytes, and whether it was ever
-  /// written.
+  /// SectorFlags holds, for each sector, which location has its newest bytes, and whether it was
+  /// ever written.
   struct SectorFlags {
     std::vector<bool> in_shadow;
     std::vector<bool> written;

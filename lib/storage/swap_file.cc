@@ -51,7 +51,7 @@ SwapFile::SwapFile(const SwapOptions& options, StorageSystem& system)
       slow_seconds_(options.slow_seconds),
       folder_(options.folder),
       bytes_(swap_align(options.bytes)) {
-  OpenedSwap opened = open_swap(options, system);
+  OpenSwapFile opened = open_swap(options, system);
   const auto depth = static_cast<size_t>(aio_.blocks_in_flight());
   slots_.resize(depth);
   for (size_t i = depth; i-- > 0;) free_slots_.push_back(static_cast<uint32_t>(i));
@@ -284,7 +284,7 @@ void SwapFile::block_until_finished(const SwapRequest& request) {
     if (!reported_slow_ && waited >= slow_seconds_)
       report_slow(waited, counters_.bytes_read + counters_.bytes_written - before);
   }
-  counters_.seconds_waited += waited;
+  counters_.wait_seconds += waited;
 }
 
 void SwapFile::report_slow(double waited, int64_t moved) {

@@ -33,7 +33,7 @@ struct SwapCounters {
   int64_t requests = 0;
   int64_t overlapped = 0;
   /// Seconds spent inside wait().
-  double seconds_waited = 0;
+  double wait_seconds = 0;
 };
 
 /// SwapFile is a file on a local disk that holds a part of one rank's state during a run, read and

@@ -11,7 +11,7 @@ namespace {
 
 std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& classes) {
   if (trace.steps.empty()) return {};
-  if (trace.ranks.empty()) return classes.first;
+  if (trace.ranks.empty()) return classes.lowest_ranks;
   std::vector<int> ranks;
   for (const int64_t rank : trace.ranks)
     if (rank < classes.ranks()) ranks.push_back(static_cast<int>(rank));

@@ -34,7 +34,7 @@ bool is_recorded(const std::string& gpu) {
 
 void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
                              std::vector<std::string>& notes) {
-  const LibraryUse use = gpu.kernels().library_use();
+  const AttentionLibraryUse use = gpu.kernels().library_use();
   if (use.in_use != "own")
     notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
                         " of GPU memory in addition to the plan",
@@ -60,7 +60,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
     notes.push_back(
         "ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses "
         "with those of device: cpu");
-  if (const auto& compared = run.setup.compared())
+  if (const auto& compared = run.setup.kernel_comparison())
     notes.push_back(cat(compared->operations,
                         " operations compared with the CPU's on a small model in ",
                         human_seconds(compared->seconds), ": off by ", compared->largest_difference,

@@ -45,9 +45,9 @@ std::string breakdown_text(const std::array<double, kInstrKinds>& seconds) {
 }
 
 std::string overlap_text(const DeviceTimes& times) {
-  const std::string percent =
-      fixed_text(times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0, 0);
-  return cat("copies between device and host: ", milliseconds(times.copies), " ms, ", percent,
+  const std::string percent = fixed_text(
+      times.copy_seconds > 0 ? 100 * times.hidden_copy_seconds / times.copy_seconds : 0.0, 0);
+  return cat("copies between device and host: ", milliseconds(times.copy_seconds), " ms, ", percent,
              " % of it during computation");
 }
 

@@ -32,17 +32,18 @@ StageActionSeconds decode(const std::string& text) {
 
 void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
                              const PipelineLayout& pipeline, int stage, int32_t layers) {
-  waited += step.waited_for_stages + step.waited_at_end;
-  after += step.after;
+  waited += step.stage_wait_seconds + step.end_wait_seconds;
+  after += step.after_layers_seconds;
   actions.resize(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
     const LayerRange chunk = pipeline.layers(pipeline.model_chunk_of(stage, list[i].chunk), layers);
     for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
-      const auto found = step.layers.find({kind_of(list[i].phase), layer, list[i].micro_batch});
-      if (found != step.layers.end()) actions[i] += found->second;
+      const auto found =
+          step.layer_seconds.find({kind_of(list[i].phase), layer, list[i].micro_batch});
+      if (found != step.layer_seconds.end()) actions[i] += found->second;
     }
   }
-  actions.front() += step.before;
+  actions.front() += step.before_layers_seconds;
 }
 
 void StageActionSeconds::add(const StageActionSeconds& other) {

@@ -38,7 +38,7 @@ int64_t saver_bytes(const Config& config, const TrainingSetup& setup) {
 
 double ResourceUse::disk_waited() const {
   const SwapFile* swap = setup_.memory().swap();
-  return swap == nullptr ? 0 : swap->counters().seconds_waited;
+  return swap == nullptr ? 0 : swap->counters().wait_seconds;
 }
 
 void ResourceUse::begin_step() {
@@ -63,14 +63,15 @@ int64_t ResourceUse::bytes_sent() const {
 }
 
 void ResourceUse::add_memory_and_traffic(StepMetrics& metrics) const {
-  for (const MemoryFigure& figure : memory_metrics(setup_.memory()))
+  for (const MemoryMetric& figure : memory_metrics(setup_.memory()))
     metrics.memory.push_back({figure.name, figure.bytes});
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
   const TrafficSums& traffic = traffic_.sums();
-  if (traffic.transported) metrics.counters.push_back({"bytes_transported", *traffic.transported});
+  if (traffic.measured_sent)
+    metrics.counters.push_back({"bytes_transported", *traffic.measured_sent});
   if (setup_.memory().swap() == nullptr) return;
-  metrics.counters.push_back({"disk_bytes_read", traffic.disk.read});
-  metrics.counters.push_back({"disk_bytes_written", traffic.disk.written});
+  metrics.counters.push_back({"disk_bytes_read", traffic.measured_disk.read});
+  metrics.counters.push_back({"disk_bytes_written", traffic.measured_disk.written});
 }
 
 void ResourceUse::sum_over_ranks(Session& session) {
@@ -84,8 +85,8 @@ void ResourceUse::sum_over_ranks(Session& session) {
 std::string ResourceUse::stage_memory_text() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";
-  std::string text = cat(" process ", memory_->measured);
-  for (const MemoryFigure& figure : memory_metrics(setup_.memory()))
+  std::string text = cat(" process ", memory_->measured_bytes);
+  for (const MemoryMetric& figure : memory_metrics(setup_.memory()))
     text += cat(" ", figure.name, " ", figure.bytes);
   return text;
 }
@@ -138,7 +139,7 @@ void ResourceUse::write_totals(RunManifest& manifest) const {
 
 std::vector<std::string> ResourceUse::summary_lines(int ranks) const {
   std::vector<std::string> texts{memory_text(*memory_)};
-  const std::string moved = traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
+  const std::string moved = measured_traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
   if (!moved.empty()) texts.push_back(moved);
   if (const std::string waited = pipeline_.text(); !waited.empty()) texts.push_back(waited);
   return texts;

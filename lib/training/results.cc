@@ -95,9 +95,9 @@ class PieceCollector {
     try {
       if (stop_()) throw ExportStopped{};
       if (is_sender())
-        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
-                               *setup_.communicators().host_model, out,
-                               setup_.save_buffers().sectors());
+        setup_.state().gather_elements(piece.tensor, piece.begin, piece.end, writes_,
+                                       *setup_.communicators().host_model, out,
+                                       setup_.save_buffers().sectors());
       if (changed_tensors_ != nullptr && !out.empty())
         changed_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
@@ -188,7 +188,7 @@ std::string tokenizer_of_samples(const Config& config, const TrainingSetup& setu
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
   if (!config.model_export.enabled) return 0;
   const bool receives = setup.communicators().host_model->size() > 1;
-  return setup.state().collect_bytes(kPieceElements) +
+  return setup.state().gather_bytes(kPieceElements) +
          (receives ? kPieceElements * dtype_bytes(DType::kF32) : 0) +
          export_whole_bytes(
              export_tensors(options_of_run(config, setup), setup.train_plan().model));
@@ -261,13 +261,14 @@ TextSample sample_text(const Config& config, TrainingSetup& setup,
   // The pipeline stage with the head has the logits.
   const StateOptions& state = setup.plan().options.state;
   const int head_stage = state.pipeline.last_stage();
-  const GenerateOptions options{.tokens = wanted.tokens,
-                                .temperature = wanted.temperature,
-                                .seed = static_cast<uint64_t>(config.train.seed),
-                                .stop_ids = setup.model_config().eos_ids,
-                                .chooser = state_mesh(state).rank_at({.pipeline = head_stage}),
-                                .has_logits = state.pipeline_stage == head_stage,
-                                .stop = stop};
+  const GenerateOptions options{
+      .tokens = wanted.tokens,
+      .temperature = wanted.temperature,
+      .seed = static_cast<uint64_t>(config.train.seed),
+      .stop_ids = setup.model_config().eos_ids,
+      .sampling_rank = state_mesh(state).rank_at({.pipeline = head_stage}),
+      .has_logits = state.pipeline_stage == head_stage,
+      .should_stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.communicators().host_world : nullptr;
   const std::vector<int32_t> text =
       generate(setup.text_executor(), setup.text_plan(), setup.memory(), prompt, options, others);

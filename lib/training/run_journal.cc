@@ -99,7 +99,7 @@ void RunJournal::print_step_details(const TrainingProgress& progress, const Step
     print(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
   if (!config.wall_clock_breakdown || executor_ == nullptr) return;
   print(breakdown_text(executor_->seconds()));
-  if (const auto& times = executor_->device_times(); times && times->copies > 0)
+  if (const auto& times = executor_->device_times(); times && times->copy_seconds > 0)
     print(overlap_text(*times));
 }
 

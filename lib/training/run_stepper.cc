@@ -67,7 +67,7 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
   // its times are not recorded.
   if (tracer_ && tracer_->traces(metrics.step))
     return tracer_->record_if_traced(metrics.step, executor.trace());
-  const std::array<double, kInstrKinds> spent = executor.seconds();
+  const std::array<double, kInstrKinds> spent = executor.seconds_by_kind();
   const PipelineSeconds& pipeline = executor.pipeline_seconds();
   const auto seconds = [&](bool (*counts)(InstrKind)) {
     double sum = 0;
@@ -77,7 +77,7 @@ void RunStepper::record_measurements(const StepMetrics& metrics) {
   };
   times_.add_step(metrics, {.layers = seconds(is_layer_work),
                             .update = seconds(is_update_work),
-                            .stages = pipeline.waited_for_stages + pipeline.waited_at_end});
+                            .stages = pipeline.stage_wait_seconds + pipeline.end_wait_seconds});
 }
 
 NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {

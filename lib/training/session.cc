@@ -143,10 +143,11 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
   run_on_all_ranks("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
-  const std::vector<int> near_cores = bind_near(gpu_->info().bus_id);
+  const std::vector<int> near_cores = bind_to_cores_near(gpu_->info().bus_id);
   if (!near_cores.empty())
     log_debug(cat("runs on ", near_cores.size(), " cores near GPU ", gpu_->info().bus_id));
-  check_own_gpus(exchange_texts("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
+  check_distinct_gpus(
+      exchange_texts("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange_texts("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
   if (launch.local_size > 1 && launch.local_rank == 0)

@@ -49,11 +49,11 @@ std::string load_text(bool took_longer, const LoadShares& load) {
              took_longer ? ", which explains some of it" : "");
 }
 
-/// Formats the events of the recorded ranks whose class contains a traced rank.
-std::string events_of(const StepRecord& record, const RankClasses& classes,
+/// Formats the events of the ranks of `timeline` whose class contains a traced rank.
+std::string events_of(const StepTimeline& timeline, const RankClasses& classes,
                       const std::vector<int>& traced) {
   TraceEvents events;
-  for (const RecordedRank& rank : record.ranks)
+  for (const RankTimeline& rank : timeline.ranks)
     if (std::any_of(traced.begin(), traced.end(), [&](int other) {
           return classes.class_of(other) == classes.class_of(rank.rank);
         }))
@@ -80,10 +80,10 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
       predicted.why_not = cat(path, " describes one machine, and the run uses several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured_on);
-      StepRecord record;
+      StepTimeline timeline;
       predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads},
-                                    traced.empty() ? nullptr : &record);
-      predicted.events = events_of(record, all.classes(), traced);
+                                    traced.empty() ? nullptr : &timeline);
+      predicted.events = events_of(timeline, all.classes(), traced);
     }
   } catch (const std::exception& error) {
     predicted.why_not = first_line(error.what());
@@ -117,10 +117,10 @@ std::vector<StepTimes::PartTimes> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
   constexpr auto& kNames = step_parts::kMeasured;
   const std::array<std::pair<double, double>, kNames.size()> seconds{
-      {{time.layers, median(layers_)},
-       {time.update, median(update_)},
-       {time.collective_wait, median(communication_)},
-       {time.pipeline_wait, median(stages_)},
+      {{time.layer_seconds, median(layers_)},
+       {time.update_seconds, median(update_)},
+       {time.collective_wait_seconds, median(communication_)},
+       {time.pipeline_wait_seconds, median(stages_)},
        {time.seconds, median(steps_)}}};
   std::vector<PartTimes> parts;
   for (size_t i = 0; i < kNames.size(); ++i)

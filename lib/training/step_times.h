@@ -17,7 +17,7 @@ namespace ftrun {
 /// PredictedStep is the predicted time of a step, or the reason why there is no prediction.
 struct PredictedStep {
   std::optional<StepTime> time;
-  /// The machine's name and the date of its measurement (Machine::name and measured).
+  /// The machine's name and the date of its measurement (Machine::name and measured_on).
   std::string machine;
   std::string why_not;
   /// Trace events of the predicted step (base/trace_events.h); "" if none are wanted.

@@ -29,9 +29,9 @@ Picoseconds picoseconds(double seconds) {
 
 /// Lists the instructions that ran, sorted by their begin. `delay` seconds are added to all times
 /// of the trace.
-std::vector<RecordedInstr> instrs_that_ran(const Program& program, const RunTrace& trace,
+std::vector<TimelineInstr> instrs_that_ran(const Program& program, const RunTrace& trace,
                                            double delay) {
-  std::vector<RecordedInstr> instrs;
+  std::vector<TimelineInstr> instrs;
   for (size_t i = 0; i < trace.instrs.size(); ++i) {
     const Interval& ran = trace.instrs[i];
     if (ran.end > ran.begin)

@@ -94,8 +94,9 @@ with tempfile.TemporaryDirectory() as scratch:
                            "--machine", machine(f"{kib} KB"), env=cache,
                            cwd=job.scratch)
             if result.returncode == 5:
-                assert "none of" in result.stderr and "the nearest needs" in result.stderr, (
-                    result.stderr)
+                assert (
+                    "none of" in result.stderr and "the smallest layout needs" in result.stderr
+                ), result.stderr
                 last = result.stderr
                 break
             kind = re.search(r"^Trains (all weights|a LoRA adapter on a base|a LoRA adapter)",

@@ -58,8 +58,8 @@ with tempfile.TemporaryDirectory() as scratch:
         stdout = search(job.config("told", **settings)).stdout
         assert re.match(r"search: the memory of the machine is unknown: all layouts count as "
                         r"fitting\nsearch: \d+ layouts on 2 cores \(two\), 8 "
-                        r"sequences per step: \d+ legal, 0 need too much memory by "
-                        r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n",
+                        r"sequences per step: \d+ allowed, 0 estimated to need too much "
+                        r"memory, \d+ fully planned\nproved: no other layout takes less\n",
                         stdout), stdout
         assert (re.search(r"^1 +(1 rank|data 2|tensor 2).*, ZeRO 0, micro-batch \d × \d +[\d.e-]+ "
                           r"s +[\d.]+ [KM]iB$", stdout, re.M)), stdout
@@ -73,9 +73,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def memory_that_is_too_small_is_reported_with_what_is_missing():
         config = job.config("small", **settings)
         stderr = search(config, "--device-memory", "1KiB", code=5).stderr
-        assert re.search(r"none of \d+ layouts fits on 2 cores \(two\): the nearest needs "
-                         r"[\d.]+ [KM]iB of a rank's 1.00 KiB, "
-                         r"[\d.]+ [KM]iB too much \(", stderr), stderr
+        assert re.search(r"none of \d+ layouts fits on 2 cores \(two\): the smallest layout needs "
+                         r"[\d.]+ [KM]iB per rank; a rank may use 1.00 KiB, "
+                         r"so [\d.]+ [KM]iB are missing \(", stderr), stderr
         assert "remedy: train an adapter" in stderr, stderr
         # This is less memory than the fastest layout needs.
         best = answer["layouts"][0]

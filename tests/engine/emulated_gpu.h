@@ -74,9 +74,9 @@ class EmulatedGpu final : public DeviceKernels {
   void destroy(DeviceGraph graph) noexcept override;
 
   void prepare(const LayerGraph& graph) override;
-  LibraryUse library_use() const override {
+  AttentionLibraryUse library_use() const override {
     if (!operations_) return {};
-    LibraryUse use = operations_->library_use();
+    AttentionLibraryUse use = operations_->library_use();
     use.workspace_bytes = 0;  // the emulated library allocates none on this device
     return use;
   }

@@ -160,7 +160,7 @@ TEST_CASE(
       const std::string fault = fault_of(program, trace.instrs);
       require(fault.empty(), fault.c_str());
       for (size_t kind = 0; kind < kInstrKinds; ++kind)
-        require(std::abs(by_kind[kind] - fixture.train_executor.seconds()[kind]) < 1e-6,
+        require(std::abs(by_kind[kind] - fixture.train_executor.seconds_by_kind()[kind]) < 1e-6,
                 "the instructions of a kind take as long as the executor counts");
       // A trace that violates a wait must be reported.
       std::vector<Interval> wrong = trace.instrs;

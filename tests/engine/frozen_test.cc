@@ -38,8 +38,8 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
       if (frozen == nullptr || trains(tensor)) continue;
       const bool first = communicators.host_model->rank() == 0;
       std::vector<float> values(first ? static_cast<size_t>(tensor.numel()) : 0);
-      fixture.state.collect(tensor.name, 0, tensor.numel(), first, *communicators.host_model,
-                            values);
+      fixture.state.gather_elements(tensor.name, 0, tensor.numel(), first,
+                                    *communicators.host_model, values);
       if (first) (*frozen)[tensor.name] = std::move(values);
     }
   });

@@ -710,7 +710,8 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
     texts.push_back(
         generate(writer, writes, fixture.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
     heads.emplace_back(static_cast<size_t>(32 * 16));
-    fixture.state.collect("lm_head.weight", 0, 32 * 16, true, *single_rank.group, heads.back());
+    fixture.state.gather_elements("lm_head.weight", 0, 32 * 16, true, *single_rank.group,
+                                  heads.back());
   }
   REQUIRE(texts[0].size() == 12);
   REQUIRE(texts[1] == texts[0]);
@@ -794,12 +795,12 @@ TEST_CASE("gpu: seconds on the device are counted by kind if requested") {
   RankFixture fixture(offloaded(OffloadDevice::kCpu), testing::model_of_many_blocks(),
                       RankCommunicators::of_one(*single_rank.group), &emulated.gpu);
   fixture.train(1);
-  const auto seconds = fixture.train_executor.seconds();
+  const auto seconds = fixture.train_executor.seconds_by_kind();
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kBackward)] > 0);
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kCopy)] > 0);
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kAllReduce)] == 0);
-  REQUIRE(fixture.train_executor.device_times()->copies > 0);
+  REQUIRE(fixture.train_executor.device_times()->copy_seconds > 0);
 }
 
 TEST_CASE(
@@ -856,11 +857,11 @@ TEST_CASE("gpu: work that overlaps with computation is distinguished from other 
   add(lane_of(0), InstrKind::kAllReduce);     // 5 to 8
   add(Lane::kDisk, InstrKind::kCopy);         // not a copy between device and host
   const DeviceTimes times =
-      account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
-  REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);
-  REQUIRE(times.copies == 4);
-  REQUIRE(times.hidden_copies == 2);
-  REQUIRE(times.exposed_communication == 2);
+      compute_device_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
+  REQUIRE(times.seconds_by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);
+  REQUIRE(times.copy_seconds == 4);
+  REQUIRE(times.hidden_copy_seconds == 2);
+  REQUIRE(times.exposed_communication_seconds == 2);
   REQUIRE(overlap_text(times) ==
           "copies between device and host: 4000.00 ms, 50 % of it during computation");
 }
@@ -881,11 +882,11 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
     gpu.bus_id = bus;
     return gpu_label(gpu, "node");
   };
-  check_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
-                  place("GPU-3", "0000:1C:00.0")});
+  check_distinct_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
+                       place("GPU-3", "0000:1C:00.0")});
   REQUIRE(
       testing::error_text_of([&] {
-        check_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
+        check_distinct_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
       }) ==
       "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
       "  remedy: start one rank per GPU; if the launcher makes one GPU visible to each process, it "

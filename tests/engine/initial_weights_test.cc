@@ -17,7 +17,7 @@ TensorInfo tensor_of(const char* name, Initial initial) {
 std::vector<float> first_values(const TensorInfo& tensor, uint64_t seed, int64_t begin,
                                 int64_t end) {
   std::vector<float> out(static_cast<size_t>(end - begin), -7);
-  make_elements(tensor, seed, begin, end, out);
+  compute_initial_values(tensor, seed, begin, end, out);
   return out;
 }
 

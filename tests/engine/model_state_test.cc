@@ -644,7 +644,7 @@ TEST_CASE(
         std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          fixture.state.collect(
+          fixture.state.gather_elements(
               tensor.name, cuts[i], cuts[i + 1], receives, *fixture.communicators.host_model,
               receives ? std::span(whole).subspan(static_cast<size_t>(cuts[i]),
                                                   static_cast<size_t>(cuts[i + 1] - cuts[i]))

@@ -79,12 +79,12 @@ TEST_CASE(
   sysfs.attach("0000:1b:00.0", "1");
   std::vector<int> bound, after, again;
   std::thread([&] {
-    bound = bind_near("0000:1B:00.0", sysfs.root());
+    bound = bind_to_cores_near("0000:1B:00.0", sysfs.root());
     after = allowed_cores();
     // Now the thread's binding looks like a scheduler's: one core out of the several that are
     // online.
     sysfs.write("devices/system/cpu/online", "0-1022");
-    again = bind_near("0000:1B:00.0", sysfs.root());
+    again = bind_to_cores_near("0000:1B:00.0", sysfs.root());
   }).join();
   REQUIRE(bound == std::vector<int>{all.front()});
   REQUIRE(after == bound);

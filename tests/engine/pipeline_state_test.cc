@@ -201,10 +201,11 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
       // The first rank of the stage that has the head chooses the tokens.
       const int head = fixture.plan.options.state.pipeline.stage_of(
           fixture.plan.options.state.pipeline.model_chunks() - 1);
-      const int chooser = head * layout.mesh.ranks() / layout.mesh.stages;
-      const auto tokens = generate(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
-                                   {.tokens = 10, .chooser = chooser, .has_logits = has_logits},
-                                   fixture.communicators.host_world);
+      const int sampling_rank = head * layout.mesh.ranks() / layout.mesh.stages;
+      const auto tokens =
+          generate(executor, plan, fixture.memory, std::vector<int32_t>{3, 1, 4},
+                   {.tokens = 10, .sampling_rank = sampling_rank, .has_logits = has_logits},
+                   fixture.communicators.host_world);
       const std::lock_guard lock(mutex);
       written.push_back(tokens);
     });

@@ -99,11 +99,11 @@ TEST_CASE("a machine that is read from a file, written and read again is the sam
   CHECK_FALSE(machine.has_gpus);
   CHECK(machine.memory_capacity == 16.0 * (1 << 30));
   REQUIRE(machine.rates.size() == 2);
-  CHECK(machine.rates[0].matmul_flops.at(DType::kBF16) == 80e9);
+  CHECK(machine.rates[0].matmul_flop_rates.at(DType::kBF16) == 80e9);
   CHECK(machine.rates[0].default_slowdown == 1.5);
   CHECK(machine.rates[1].default_slowdown == 1);
-  CHECK(machine.cluster_link.latency == Approx(5e-5));
-  CHECK(machine.cluster_link.bandwidth == Approx(1e9));
+  CHECK(machine.inter_node_link.latency_seconds == Approx(5e-5));
+  CHECK(machine.inter_node_link.bandwidth == Approx(1e9));
   CHECK(machine.min_op_seconds == 4e-6);
   CHECK(&machine.rates_of(1) == &machine.rates[0]);
   CHECK(&machine.rates_of(2) == &machine.rates[1]);
@@ -221,7 +221,7 @@ TEST_CASE("the shipped machine files can be read and state the source of their n
     const Machine machine = read_machine_file(entry.path());
     INFO(machine.name);
     CHECK(machine.name == entry.path().stem());
-    CHECK((machine.node_link.bandwidth > 0 || !machine.collectives.empty()));
+    CHECK((machine.intra_node_link.bandwidth > 0 || !machine.collectives.empty()));
     CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
     // The binary contains the same file, and finds it by its name.
     CHECK(read_machine_file(entry.path().stem()) == machine);
@@ -277,8 +277,8 @@ TEST_CASE(
   CHECK(seconds_with_slowdown(rates, "attention_dgrad fp16", 1) == Approx(2));
   for (const char* kind : {"rms_norm bf16", "layer_norm fp16", "activation bf16", "update", "copy"})
     CHECK(seconds_with_slowdown(rates, kind, 1) == Approx(1 / 0.4));
-  CHECK(machine.node_link.bandwidth == 2 * plain.node_link.bandwidth);
-  CHECK(machine.cluster_link == plain.cluster_link);
+  CHECK(machine.intra_node_link.bandwidth == 2 * plain.intra_node_link.bandwidth);
+  CHECK(machine.inter_node_link == plain.inter_node_link);
   CHECK(machine.memory_capacity == plain.memory_capacity);
   CHECK_THROWS_WITH(parse_stack("s.yaml", "stack: s\nproduct: 1\nmemory: x\n"),
                     Catch::Contains("s.yaml:2:1: error: product: unknown key (did you mean "
@@ -316,7 +316,7 @@ TEST_CASE("a collective's time is the measured one, else that of a ring algorith
   CHECK(collective_seconds(machine, "send", 1e6, 2, 1) == Approx(50e-6 + 1e6 / 1e9));
   CHECK(collective_seconds(machine, "all_reduce", 1e6, 1, 1) == 0);
   Machine alone = machine;
-  alone.node_link = alone.cluster_link = {};
+  alone.intra_node_link = alone.inter_node_link = {};
   CHECK_THROWS_WITH(collective_seconds(alone, "send", 8, 2, 1),
                     Catch::Contains("has no links.cluster"));
   CHECK_THROWS_WITH(collective_seconds(alone, "send", 8, 2, 2),

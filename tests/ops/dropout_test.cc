@@ -160,7 +160,7 @@ TEST_CASE(
       {"column after that", [](MaskPosition& other) { other.attrs.first_column += 2; }},
       {"16 columns on", [](MaskPosition& other) { other.attrs.first_column += 16; }},
       // Two multiplications of a column's higher bits would show here.
-      {"the next stretch", [](MaskPosition& other) { other.attrs.first_column += 4096; }},
+      {"the next block", [](MaskPosition& other) { other.attrs.first_column += 4096; }},
       {"12288 columns on", [](MaskPosition& other) { other.attrs.first_column += 12288; }},
       {"20480 columns on", [](MaskPosition& other) { other.attrs.first_column += 20480; }},
       {"49152 columns on", [](MaskPosition& other) { other.attrs.first_column += 49152; }},

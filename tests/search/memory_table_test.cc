@@ -5,7 +5,7 @@
 
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
-#include "search/evaluate.h"
+#include "search/plan_layout.h"
 #include "search/tasks.h"
 
 #include <catch2/catch.hpp>
@@ -62,7 +62,7 @@ TEST_CASE("the lines of a memory table add up to the memory of the plan's rank t
     layout.data = query.ranks;
     layout.zero = query.zero;
     layout.recompute = query.recompute;
-    const Evaluation planned = evaluate(task, layout, false);
+    const PlannedLayout planned = plan_layout(task, layout, false);
     INFO(layout_text(layout));
     CHECK(std::llround(row.planned()) == planned.memory.device);
     for (const MemoryTablePart& part : row.parts) {

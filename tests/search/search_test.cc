@@ -15,8 +15,8 @@
 #include "machine/software_stack.h"
 #include "model/families.h"
 #include "search/bound.h"
-#include "search/evaluate.h"
 #include "search/layout_rules.h"
+#include "search/plan_layout.h"
 #include "search/tasks.h"
 #include "source_paths.h"
 #include "sweep.h"
@@ -30,16 +30,16 @@ using namespace testing;
 
 constexpr double kUnlimited = 1e6;
 
-/// JudgedLayout is a legal layout and the facts that its bound needs.
+/// JudgedLayout is an allowed layout and the properties that its bound needs.
 struct JudgedLayout {
   Layout layout;
-  StateFacts facts;
+  StateProperties properties;
 };
 
-/// Draws up to `count` legal layouts of a task. The layout rules decide whether a layout is legal,
-/// because resolving a config for each layout takes longer than planning it exactly.
-std::vector<JudgedLayout> draw_legal(const SearchTask& task, size_t count,
-                                     std::mt19937_64& random) {
+/// Draws up to `count` allowed layouts of a task. The layout rules decide whether a layout is
+/// allowed, because resolving a config for each layout takes longer than planning it fully.
+std::vector<JudgedLayout> draw_allowed(const SearchTask& task, size_t count,
+                                       std::mt19937_64& random) {
   std::vector<Layout> layouts = all_layouts(task);
   std::shuffle(layouts.begin(), layouts.end(), random);
   LayoutRules rules(task);
@@ -47,7 +47,7 @@ std::vector<JudgedLayout> draw_legal(const SearchTask& task, size_t count,
   for (const Layout& layout : layouts) {
     if (drawn.size() == count) break;
     const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-    if (verdict.refusal == nullptr) drawn.push_back({layout, *verdict.facts});
+    if (verdict.refusal == nullptr) drawn.push_back({layout, *verdict.properties});
   }
   return drawn;
 }
@@ -72,14 +72,14 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
                                                .attention = 0.4,
                                                .memory = one_of<double>(random, {0.3, 0.9}),
                                                .node = one_of<double>(random, {0.5, 2})});
-    const std::vector<JudgedLayout> drawn = draw_legal(task, kOfTask, random);
-    std::vector<Evaluation> all(drawn.size());
-    run_in_parallel(drawn.size(), [&](size_t i) { all[i] = evaluate(task, drawn[i].layout); });
+    const std::vector<JudgedLayout> drawn = draw_allowed(task, kOfTask, random);
+    std::vector<PlannedLayout> all(drawn.size());
+    run_in_parallel(drawn.size(), [&](size_t i) { all[i] = plan_layout(task, drawn[i].layout); });
     BoundCalculator bounds(task);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Layout& layout = drawn[i].layout;
-      const Bound bound = bounds.compute_bound(layout, drawn[i].facts);
-      const Evaluation& exact = all[i];
+      const Bound bound = bounds.compute_bound(layout, drawn[i].properties);
+      const PlannedLayout& exact = all[i];
       INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_yaml(task.machine));
       CHECK(exact.failure == "");
       REQUIRE(exact.time.has_value());
@@ -123,8 +123,8 @@ TEST_CASE(
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       if (verdict.refusal != nullptr) continue;
       ++tries[layout.schedule];
-      const Bound bound = bounds.compute_bound(layout, *verdict.facts);
-      const Evaluation exact = evaluate(task, layout, false);
+      const Bound bound = bounds.compute_bound(layout, *verdict.properties);
+      const PlannedLayout exact = plan_layout(task, layout, false);
       INFO(layout_text(layout));
       CHECK(bound.memory.device <= exact.memory.device);
       double& near = closest[layout.schedule];
@@ -146,7 +146,7 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
     SearchTask task = random_task(random, one_of<int>(random, {2, 4}), 8);
     if (t % 3 == 1) write(task, "zero_optimization.zero_hpz_partition_size", int64_t{2});
     LayoutRules rules(task);
-    int64_t legal = 0;
+    int64_t allowed = 0;
     const std::vector<Layout> layouts = all_layouts(task);
     for (const Layout& layout : layouts) {
       const std::variant<Config, std::string> tried = try_layout(task, layout);
@@ -155,11 +155,11 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
       const Config* config = std::get_if<Config>(&tried);
       REQUIRE((verdict.refusal == nullptr) == (config != nullptr));
       if (config == nullptr) continue;
-      ++legal;
-      REQUIRE(*verdict.facts == state_facts(*config));
+      ++allowed;
+      REQUIRE(*verdict.properties == state_properties(*config));
     }
     CHECK(rules.try_calls() < static_cast<int64_t>(layouts.size()));
-    if (t % 3 != 1) CHECK(legal > 0);
+    if (t % 3 != 1) CHECK(allowed > 0);
   }
 }
 
@@ -179,32 +179,32 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
     for (const Layout& layout : all_layouts(task)) {
       const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       if (verdict.refusal != nullptr || layout.optimizer_offload != OffloadDevice::kCpu) continue;
-      fitting +=
-          fits_memory(task, bounds.compute_bound(layout, *verdict.facts).memory, layout.ranks())
-              ? 1
-              : 0;
+      fitting += fits_memory(task, bounds.compute_bound(layout, *verdict.properties).memory,
+                             layout.ranks())
+                     ? 1
+                     : 0;
     }
     return fitting;
   };
-  CHECK(host_budget(task, 2) == 0);
+  CHECK(host_memory_budget(task, 2) == 0);
   CHECK(hosted() > 0);
   task.machine.host_memory_capacity = 2e12;
-  CHECK(host_budget(task, 2) == 1'000'000'000'000);
+  CHECK(host_memory_budget(task, 2) == 1'000'000'000'000);
   CHECK(hosted() > 0);
   task.machine.host_memory_capacity = 2;
-  CHECK(host_budget(task, 2) == 1);
+  CHECK(host_memory_budget(task, 2) == 1);
   CHECK(hosted() == 0);
   // Layouts without offload use some main memory, too.
-  const int64_t plain = evaluate(task, {.data = 2, .micro_batch = 2}, false).memory.host;
+  const int64_t plain = plan_layout(task, {.data = 2, .micro_batch = 2}, false).memory.host;
   task.machine.host_memory_capacity = static_cast<double>(2 * plain + 2);
   const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
   REQUIRE(!found.ranking.empty());
-  for (const Evaluation& one : found.ranking) CHECK(one.memory.host <= plain + 1);
+  for (const PlannedLayout& one : found.ranking) CHECK(one.memory.host <= plain + 1);
   task.host_memory = int64_t{1} << 40;
   CHECK(hosted() > 0);
 }
 
-TEST_CASE("a slow rank changes the times of layouts, but not which ones are legal") {
+TEST_CASE("a slow rank changes the times of layouts, but not which ones are allowed") {
   std::mt19937_64 random(13);
   SearchTask task = random_task(random, 2, 4);
   while (!task.machine.has_gpus) task = random_task(random, 2, 4);
@@ -215,7 +215,7 @@ TEST_CASE("a slow rank changes the times of layouts, but not which ones are lega
   REQUIRE(!even.ranking.empty());
   REQUIRE(!uneven.ranking.empty());
   CHECK(uneven.proved);
-  CHECK(uneven.counts.legal == even.counts.legal);
+  CHECK(uneven.counts.allowed == even.counts.allowed);
   CHECK(uneven.ranking.front().time->seconds > even.ranking.front().time->seconds);
 }
 
@@ -245,12 +245,12 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
   const SearchTask task = llama_405b_task(2048);
   LayoutRules rules(task);
   BoundCalculator bounds(task);
-  int64_t legal = 0, all = 0, compared = 0;
+  int64_t allowed = 0, all = 0, compared = 0;
   std::mt19937_64 random(405);
   for (const Layout& layout : all_layouts(task)) {
     ++all;
     const LayoutRules::Verdict verdict = rules.verdict_of(layout);
-    legal += verdict.refusal == nullptr ? 1 : 0;
+    allowed += verdict.refusal == nullptr ? 1 : 0;
     // Only one layout in a thousand is bounded here; docs/benchmarks.md has the time of a whole
     // search.
     if (random() % 1000 != 0) continue;
@@ -258,14 +258,14 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     INFO(layout_text(layout));
     CHECK((verdict.refusal == nullptr) == std::holds_alternative<Config>(tried));
     if (verdict.refusal != nullptr) continue;
-    const Bound bound = bounds.compute_bound(layout, *verdict.facts);
+    const Bound bound = bounds.compute_bound(layout, *verdict.properties);
     CHECK(bound.seconds > 0);
     CHECK(bound.memory.device > 0);
     ++compared;
   }
   // These are the numbers in docs/plan.md.
   CHECK(all == 375'558);
-  CHECK(legal == 143'586);
+  CHECK(allowed == 143'586);
   CHECK(rules.try_calls() == 4'757);
   CHECK(compared > 50);
 }
@@ -275,19 +275,19 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
   for (int t = 0; t < sweep_draws(24); ++t) {
     SearchTask task =
         random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
-    const std::vector<Layout> layouts = legal_layouts(task);
-    std::vector<Evaluation> all(layouts.size());
-    run_in_parallel(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
+    const std::vector<Layout> layouts = allowed_layouts(task);
+    std::vector<PlannedLayout> all(layouts.size());
+    run_in_parallel(layouts.size(), [&](size_t i) { all[i] = plan_layout(task, layouts[i]); });
     REQUIRE(!all.empty());
     // Every other task has memory for some layouts only.
     if (t % 2 == 1) {
       std::vector<int64_t> needs;
-      for (const Evaluation& one : all) needs.push_back(one.memory.device);
+      for (const PlannedLayout& one : all) needs.push_back(one.memory.device);
       std::sort(needs.begin(), needs.end());
       task.device_memory = needs[needs.size() / 3];
     }
     double best = std::numeric_limits<double>::infinity();
-    for (const Evaluation& one : all)
+    for (const PlannedLayout& one : all)
       if (task.device_memory == 0 || one.memory.device <= task.device_memory)
         best = std::min(best, one.time->seconds);
     const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
@@ -295,11 +295,11 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
     REQUIRE(!found.ranking.empty());
     CHECK(found.proved);
     CHECK(found.ranking.front().time->seconds == best);
-    CHECK(found.counts.legal == static_cast<int64_t>(layouts.size()));
-    CHECK(found.counts.legal + found.counts.refused == found.counts.all);
-    // Each legal layout has one outcome.
+    CHECK(found.counts.allowed == static_cast<int64_t>(layouts.size()));
+    CHECK(found.counts.allowed + found.counts.refused == found.counts.all);
+    // Each allowed layout has one outcome.
     CHECK(found.counts.planned + found.counts.pruned + found.counts.too_large ==
-          found.counts.legal);
+          found.counts.allowed);
   }
 }
 
@@ -307,7 +307,7 @@ TEST_CASE("a config written with a layout is read back as the same config") {
   std::mt19937_64 random(7);
   for (int t = 0; t < sweep_rounds(5); ++t) {
     const SearchTask task = random_task(random, 4, 8);
-    for (const Layout& layout : legal_layouts(task)) {
+    for (const Layout& layout : allowed_layouts(task)) {
       if (random() % 40 != 0) continue;
       WrittenConfig written = task.written;
       write_layout(layout, written);
@@ -345,7 +345,7 @@ TEST_CASE("a search that runs out of time lists the fastest planned layout first
     SearchTask task = random_task(random, 4, 8);
     const SearchResult found = search_layouts(task, {.seconds = 0.05});
     if (found.ranking.empty()) continue;
-    for (const PlainChoiceComparison& why : found.plain_choices)
+    for (const CommonSettingComparison& why : found.common_settings)
       if (why.best && why.best->is_ranked())
         CHECK(why.best->time->seconds >= found.ranking.front().time->seconds);
   }
@@ -370,7 +370,8 @@ TEST_CASE("all layouts have the same global batch, and no two are equal") {
 }
 
 TEST_CASE(
-    "a search reports why plain choices are not chosen, and what is nearest if nothing fits") {
+    "a search reports why common settings are not chosen, and which layout is the smallest if "
+    "nothing fits") {
   std::mt19937_64 random(11);
   SearchTask task = random_task(random, 2, 4);
   task.nodes = 1;
@@ -387,8 +388,8 @@ TEST_CASE(
   REQUIRE(!found.ranking.empty());
   std::set<std::string> named;
   int chosen = 0;
-  for (const PlainChoiceComparison& why : found.plain_choices) {
-    named.insert(why.choice);
+  for (const CommonSettingComparison& why : found.common_settings) {
+    named.insert(why.setting);
     chosen += why.is_chosen ? 1 : 0;
     if (why.best && why.best->time)
       CHECK(why.best->time->seconds >= found.ranking.front().time->seconds);
@@ -410,12 +411,12 @@ TEST_CASE(
   REQUIRE(found.least_memory.has_value());
   CHECK(found.counts.planned <= 2);
   CHECK(!found.fit_on_more_nodes.has_value());
-  CHECK(found.first_untried_nodes == 2);
+  CHECK(found.first_unchecked_nodes == 2);
   // Without a time limit, a search tries all numbers of nodes.
-  CHECK(search_layouts(task, {.seconds = kUnlimited}).first_untried_nodes == 0);
+  CHECK(search_layouts(task, {.seconds = kUnlimited}).first_unchecked_nodes == 0);
 }
 
-TEST_CASE("a number of nodes whose layouts were not all tried is not reported as too small") {
+TEST_CASE("a number of nodes whose layouts were not all checked is not reported as too small") {
   std::mt19937_64 random(11);
   SearchTask task = random_task(random, 2, 64);
   while (task.machine.has_gpus ||
@@ -438,27 +439,27 @@ TEST_CASE("a number of nodes whose layouts were not all tried is not reported as
   const SearchResult all = search_layouts(task, {.seconds = kUnlimited});
   REQUIRE(all.fit_on_more_nodes.has_value());
   REQUIRE(all.sufficient_nodes > 2);
-  CHECK(all.first_untried_nodes == 0);
+  CHECK(all.first_unchecked_nodes == 0);
   for (double seconds = 0.005; seconds < 1; seconds *= 1.3) {
     const SearchResult found = search_layouts(task, {.seconds = seconds});
     if (!found.least_memory) continue;  // the time was too short for one node
-    INFO(seconds << " s: " << found.sufficient_nodes << ", left " << found.first_untried_nodes
+    INFO(seconds << " s: " << found.sufficient_nodes << ", left " << found.first_unchecked_nodes
                  << ", of " << all.sufficient_nodes);
     const bool enough = found.fit_on_more_nodes && found.sufficient_nodes <= all.sufficient_nodes;
-    CHECK((enough ||
-           (found.first_untried_nodes > 0 && found.first_untried_nodes <= all.sufficient_nodes)));
+    CHECK((enough || (found.first_unchecked_nodes > 0 &&
+                      found.first_unchecked_nodes <= all.sufficient_nodes)));
   }
 }
 
-TEST_CASE("an exact plan is given up when its time is over") {
+TEST_CASE("a full plan is stopped when its time is over") {
   std::mt19937_64 random(5);
   const SearchTask task = random_task(random, 4, 8);
-  const Layout layout = legal_layouts(task).front();
-  CHECK_THROWS_AS(evaluate(task, layout, true, std::chrono::steady_clock::now()),
+  const Layout layout = allowed_layouts(task).front();
+  CHECK_THROWS_AS(plan_layout(task, layout, true, std::chrono::steady_clock::now()),
                   PlanDeadlineExceeded);
   Layout longer = layout;
   longer.accumulation *= 2;
-  CHECK(plan_effort(task, longer) > plan_effort(task, layout));
+  CHECK(estimate_planning_effort(task, longer) > estimate_planning_effort(task, layout));
 }
 
 TEST_CASE("a search whose time is over before any plan is complete says so", "[long]") {
@@ -467,7 +468,7 @@ TEST_CASE("a search whose time is over before any plan is complete says so", "[l
   const SearchResult found = search_layouts(task, {.seconds = 0});
   CHECK(found.ranking.empty());
   CHECK(!found.proved);
-  CHECK(found.counts.planned + found.counts.abandoned <= 1);
+  CHECK(found.counts.planned + found.counts.stopped <= 1);
   if (found.counts.planned == 0) CHECK(found.needed_seconds > 0);
 }
 
@@ -477,8 +478,8 @@ TEST_CASE("a search that has no time says how much better another layout could b
   const SearchResult found = search_layouts(task, {.seconds = 0});
   REQUIRE(!found.ranking.empty());
   CHECK(!found.proved);
-  CHECK(found.counts.tried < found.counts.all);
-  CHECK(found.other_seconds_bound <= found.ranking.front().time->seconds);
+  CHECK(found.counts.checked < found.counts.all);
+  CHECK(found.min_other_seconds <= found.ranking.front().time->seconds);
 }
 
 }  // namespace

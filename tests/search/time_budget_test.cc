@@ -12,7 +12,7 @@ TEST_CASE("a search learns from its plans how long others take") {
   TimeBudget time(kSeconds);
   CHECK_FALSE(time.has_used(0.1));
   CHECK_FALSE(time.bounds_time_is_over());
-  CHECK(time.left_seconds() > 0.9 * kSeconds);
+  CHECK(time.remaining_seconds() > 0.9 * kSeconds);
   CHECK(time.ends_in_time(1e9));  // 1e4 s, as long as no plan was made
   time.add_plan_effort(2);
   time.add_plan_seconds(10);
@@ -22,8 +22,8 @@ TEST_CASE("a search learns from its plans how long others take") {
 
 TEST_CASE("only the first plan may end a second late") {
   const TimeBudget time(kSeconds);
-  CHECK(time.allows_first_end(kSeconds + 1));
-  CHECK_FALSE(time.allows_first_end(kSeconds + 1.5));
+  CHECK(time.may_end_first_plan_at(kSeconds + 1));
+  CHECK_FALSE(time.may_end_first_plan_at(kSeconds + 1.5));
   CHECK(time.deadline() > TimeBudget::Clock::now());
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("a search for more nodes knows earlier plans and is never late") {
   CHECK_FALSE(more.ends_in_time(0.4 * kSeconds));
   more.add_plan_effort(1);
   more.add_plan_seconds(9);
-  time.learn_from(more);
+  time.copy_plan_times(more);
   CHECK_FALSE(time.ends_in_time(0.2 * kSeconds));
 }
 

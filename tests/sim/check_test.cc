@@ -203,10 +203,10 @@ TEST_CASE("a range of a buffer that does not exist is reported") {
 
 TEST_CASE("a collective that does not write one range for each range it reads is reported") {
   CHECK(check(changed_program([](Program& p) { p.instrs[17].writes.clear(); })) ==
-        Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 0"});
+        Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 range into 0"});
   CHECK(check(changed_program([](Program& p) {
           p.instrs[17].writes.push_back(p.instrs[19].writes[0]);
-        })) == Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 2"});
+        })) == Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 range into 2"});
 }
 
 TEST_CASE("persistent buffers that a step must rewrite are not read before that") {
@@ -266,31 +266,36 @@ TEST_CASE("exchanges move whole blocks between different buffers of one size") {
   CHECK(faults([](Program&) {}) == Faults{});
   CHECK(
       faults([](Program& p) { p.instrs[0].reads[0].bytes = p.instrs[0].writes[0].bytes = 4092; }) ==
-      Faults{"instruction 0 (all_to_all) moves 4092 bytes of in, but not in blocks of 16",
-             "instruction 0 (all_to_all) moves 4092 bytes of out, but not in blocks of 16"});
+      Faults{
+          R"(instruction 0 (all_to_all) moves 4092 bytes of buffer "in", but not in blocks of 16)",
+          R"(instruction 0 (all_to_all) moves 4092 bytes of buffer "out", but not in blocks )"
+          "of 16"});
   CHECK(faults([](Program& p) { p.instrs[1].writes[0].bytes = 2048; }) ==
-        Faults{"instruction 1 (shift) moves 4096 bytes of in to 2048 of out"});
+        Faults{R"(instruction 1 (shift) moves 4096 bytes of buffer "in" to 2048 of buffer "out")"});
   for (const int by : {0, 4, -1})
     CHECK(faults([&](Program& p) { p.instrs[1].communication().shift = by; }) ==
           Faults{cat("instruction 1 (shift) shifts by ", by, " among 4 ranks")});
   CHECK(faults([](Program& p) { p.instrs[1].writes[0] = p.instrs[1].reads[0]; }) ==
-        Faults{"instruction 1 (shift) moves in to where it lies"});
+        Faults{R"(instruction 1 (shift) moves buffer "in" to where it lies)"});
   CHECK(faults([](Program& p) { p.instrs[0].communication().dtype = DType::kI64; }) ==
-        Faults{"instruction 0 (all_to_all) uses in as I64, but its dtype is F32",
-               "instruction 0 (all_to_all) uses out as I64, but its dtype is F32"});
+        Faults{R"(instruction 0 (all_to_all) uses buffer "in" as I64, but its dtype is F32)",
+               R"(instruction 0 (all_to_all) uses buffer "out" as I64, but its dtype is F32)"});
   CHECK(faults([](Program& p) { p.instrs[0].lane = Lane::kCompute; }).at(0) ==
         "instruction 0 (all_to_all) on the compute lane reads 1 range and writes 1, a form that "
         "its kind does not allow");
   // With counted rows, the receiving buffer may have room for fewer or more rows than are sent.
   CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
   CHECK(faults([](Program& p) { p.instrs[2].communication().row_elements = 3; }).at(0) ==
-        "instruction 2 (counted_all_to_all) moves 4096 bytes of in, but not in blocks of 12");
+        R"(instruction 2 (counted_all_to_all) moves 4096 bytes of buffer "in", but not in blocks )"
+        "of 12");
   CHECK(faults([](Program& p) { p.instrs[2].reads[1].bytes = 12; }) ==
-        Faults{"instruction 2 (counted_all_to_all) moves 12 bytes of counts, but counts are 16"});
+        Faults{
+            R"(instruction 2 (counted_all_to_all) moves 12 bytes of buffer "counts", but counts )"
+            "are 16"});
   CHECK(faults([](Program& p) {
           p.instrs[2].reads.pop_back();
           p.instrs[2].writes.pop_back();
-        }) == Faults{"instruction 2 (counted_all_to_all) moves rows and counts, but has 1 ranges"});
+        }) == Faults{"instruction 2 (counted_all_to_all) moves rows and counts, but has 1 range"});
 }
 
 TEST_CASE("a rank whose exchange differs from the others' is named") {

@@ -98,7 +98,7 @@ std::string difference_of_collectives(const Program& a, const Program& b) {
   const LaneSchedule other = whole_schedule(b);
   for (size_t lane = 0; lane < one.lanes.size(); ++lane)
     for (size_t i = 0; i < one.lanes[lane].size(); ++i)
-      if (one.lanes[lane][i].announced != other.lanes[lane][i].announced)
+      if (one.lanes[lane][i].announcement_hash != other.lanes[lane][i].announcement_hash)
         return numbered_instr_text(a, one.lanes[lane][i].instr) + " meets others";
   return "";
 }

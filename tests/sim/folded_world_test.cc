@@ -110,7 +110,7 @@ void break_schedule(LaneSchedule& schedule, std::mt19937_64& random) {
   } else if (kind == 1) {
     std::swap(lane[at], lane[random() % lane.size()]);
   } else if (kind == 2) {
-    lane[at].announced += 1 + random() % 3;
+    lane[at].announcement_hash += 1 + random() % 3;
   } else if (!schedule.waits.empty()) {
     schedule.waits[random() % schedule.waits.size()].entries +=
         1 + static_cast<int32_t>(random() % 3);
@@ -128,7 +128,7 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
         rank_classes(step_case.built.model, step_case.built.partition, state);
     const std::vector<StepProgram> steps = step_case.steps();
     std::vector<const Program*> programs;
-    for (const int rank : classes.first)
+    for (const int rank : classes.lowest_ranks)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
     const World world = world_of(classes, programs, state);
     std::vector<LaneSchedule> schedules;

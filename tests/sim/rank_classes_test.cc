@@ -30,7 +30,7 @@ int check_classes(const RankClasses& classes, const std::vector<StepProgram>& st
   };
   REQUIRE(classes.ranks() == static_cast<int>(steps.size()));
   for (int rank = 0; rank < classes.ranks(); ++rank) {
-    const int first = classes.first[static_cast<size_t>(classes.class_of(rank))];
+    const int first = classes.lowest_ranks[static_cast<size_t>(classes.class_of(rank))];
     INFO("ranks " << first << " and " << rank);
     REQUIRE(first <= rank);
     const std::string difference = difference_but_place(program_of(first), program_of(rank));
@@ -38,17 +38,17 @@ int check_classes(const RankClasses& classes, const std::vector<StepProgram>& st
     REQUIRE(difference == "");
   }
   int equal = 0;
-  for (size_t c = 0; c < classes.first.size(); ++c)
+  for (size_t c = 0; c < classes.lowest_ranks.size(); ++c)
     for (size_t d = 0; d < c; ++d)
-      equal +=
-          difference_but_place(program_of(classes.first[c]), program_of(classes.first[d])) == "";
+      equal += difference_but_place(program_of(classes.lowest_ranks[c]),
+                                    program_of(classes.lowest_ranks[d])) == "";
   return equal;
 }
 
 World world_of_classes(const RankClasses& classes, const std::vector<StepProgram>& steps,
                        const StateOptions& state) {
   std::vector<const Program*> programs;
-  for (const int rank : classes.first)
+  for (const int rank : classes.lowest_ranks)
     programs.push_back(&steps[static_cast<size_t>(rank)].program);
   return world_of(classes, programs, state);
 }
@@ -264,7 +264,7 @@ TEST_CASE("a class whose program has other collectives is named by its first ran
   std::vector<StepProgram> steps = step_case.steps();
   const RankClasses classes = classes_of(step_case);
   REQUIRE(classes.count() > 1);
-  const int rank = classes.first[1];
+  const int rank = classes.lowest_ranks[1];
   Program& program = steps[static_cast<size_t>(rank)].program;
   Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
   loss.communication().dtype =

@@ -29,7 +29,7 @@ links:
 /// A rank whose compute lane runs instructions with these begins and lengths.
 struct HandmadeRank {
   Program program;
-  RecordedRank rank;
+  RankTimeline rank;
 
   explicit HandmadeRank(const std::vector<std::pair<Picoseconds, Picoseconds>>& times) {
     for (size_t i = 0; i < times.size(); ++i) {
@@ -97,16 +97,16 @@ TEST_CASE("a lane's blocks are bounded by its pixels, and lose no work, whatever
   }
 }
 
-/// The record of a step of a pipeline of two stages, with two data-parallel ranks each.
-struct RecordedStep {
+/// The timeline of a step of a pipeline of two stages, with two data-parallel ranks each.
+struct PredictedTimeline {
   Config config;
   ModelConfig model = small_config(4, false);
   std::optional<StepPlan> own;
   std::optional<ClassPlans> all;
-  StepRecord record;
+  StepTimeline timeline;
   StepTime time;
 
-  RecordedStep() {
+  PredictedTimeline() {
     config.device = DeviceKind::kCuda;
     config.parallel.pipeline = 2;
     config.parallel.virtual_stages = 1;
@@ -117,26 +117,27 @@ struct RecordedStep {
     config.data.sequence_length = 8;
     own.emplace(plan_steps(config, model, 0));
     all.emplace(config, model, 0, *own);
-    time = predict_step(*all, parse_machine("gpus.yaml", kMachine), {}, &record);
+    time = predict_step(*all, parse_machine("gpus.yaml", kMachine), {}, &timeline);
   }
 };
 
-TEST_CASE("a record has all instructions of each class's lowest rank, and its times") {
-  const RecordedStep step;
-  REQUIRE(step.record.ranks.size() == static_cast<size_t>(step.all->classes().count()));
-  CHECK(static_cast<double>(step.record.end) / kPicosecondsPerSecond == step.time.seconds);
+TEST_CASE("a timeline has all instructions of each class's lowest rank, and its times") {
+  const PredictedTimeline step;
+  REQUIRE(step.timeline.ranks.size() == static_cast<size_t>(step.all->classes().count()));
+  CHECK(static_cast<double>(step.timeline.end) / kPicosecondsPerSecond == step.time.seconds);
   bool waits_for_groups = false;
   double most = 0;
-  for (size_t r = 0; r < step.record.ranks.size(); ++r) {
-    const RecordedRank& rank = step.record.ranks[r];
-    CHECK(rank.rank == step.all->classes().first[r]);
+  for (size_t r = 0; r < step.timeline.ranks.size(); ++r) {
+    const RankTimeline& rank = step.timeline.ranks[r];
+    CHECK(rank.rank == step.all->classes().lowest_ranks[r]);
     CHECK(rank.instrs.size() == rank.program->instrs.size());
     Picoseconds compute = 0;
     for (const LaneBlocks& lane : lane_blocks(rank, 1))
       if (lane.lane == Lane::kCompute) compute = lane.busy;
     CHECK(static_cast<double>(compute) / kPicosecondsPerSecond ==
-          Approx(rank.time.layers + rank.time.update + rank.time.other).epsilon(1e-12));
-    waits_for_groups |= rank.time.idle_by_lane.collectives() > 0;
+          Approx(rank.time.layer_seconds + rank.time.update_seconds + rank.time.other_seconds)
+              .epsilon(1e-12));
+    waits_for_groups |= rank.time.idle_by_lane.collective_seconds() > 0;
     double parts = 0;
     for (const auto& [name, seconds] : parts_of(rank.time)) parts += seconds;
     CHECK(parts <= rank.time.seconds * (1 + 1e-9));
@@ -148,11 +149,11 @@ TEST_CASE("a record has all instructions of each class's lowest rank, and its ti
 }
 
 TEST_CASE("memory over a step reaches the peak that the plan knows") {
-  const RecordedStep step;
-  for (const RecordedRank& rank : step.record.ranks)
+  const PredictedTimeline step;
+  for (const RankTimeline& rank : step.timeline.ranks)
     for (const size_t most : {1, 7, 100'000}) {
       const std::vector<MemoryPoint> points =
-          memory_over_step(rank, Tier::kDevice, step.record.end, most);
+          memory_over_step(rank, Tier::kDevice, step.timeline.end, most);
       REQUIRE(!points.empty());
       CHECK(points.size() <= most);
       int64_t fullest = 0;
@@ -162,20 +163,21 @@ TEST_CASE("memory over a step reaches the peak that the plan knows") {
           CHECK(points[i].begin > points[i - 1].begin);
           CHECK(points[i].bytes != points[i - 1].bytes);
         }
-        CHECK(points[i].begin < step.record.end);
+        CHECK(points[i].begin < step.timeline.end);
       }
       CHECK(fullest == sum_of(memory_plan({rank.program}).at(Tier::kDevice).at_peak));
     }
 }
 
-TEST_CASE("a trace has a process per recorded rank and an event per instruction that takes time") {
-  const RecordedStep step;
-  const std::string text = step_trace_text(step.record);
+TEST_CASE(
+    "a trace has a process per rank of the timeline and an event per instruction that takes time") {
+  const PredictedTimeline step;
+  const std::string text = step_trace_text(step.timeline);
   size_t events = 0, expected = 0;
   for (size_t at = 0; (at = text.find(R"("ph":"X")", at)) != text.npos; ++at) ++events;
-  for (const RecordedRank& rank : step.record.ranks) {
+  for (const RankTimeline& rank : step.timeline.ranks) {
     CHECK(text.find(cat(R"("name":"predicted rank )", rank.rank, "\"")) != text.npos);
-    for (const RecordedInstr& one : rank.instrs) expected += one.end > one.begin;
+    for (const TimelineInstr& one : rank.instrs) expected += one.end > one.begin;
   }
   CHECK(events == expected);
   CHECK(text.find("\"name\":\"pipeline@0>2\"") != text.npos);

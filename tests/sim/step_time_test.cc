@@ -106,7 +106,7 @@ TEST_CASE(
   PricedProgram priced;
   priced.machine.host_link = {};
   priced.machine.host_memory_bandwidth = 0;
-  priced.machine.disk_read = 0;
+  priced.machine.disk_read_bandwidth = 0;
   Instr copy{.kind = InstrKind::kCopy};
   copy.reads = {bytes(0, 1000)};
   copy.writes = {bytes(1, 1000)};
@@ -133,16 +133,16 @@ Config config_on(DeviceKind device, int tensor, int data) {
   return config;
 }
 
-StepTime predicted(const Config& config, const Machine& machine, const RunPlacement& place) {
+StepTime predicted(const Config& config, const Machine& machine, const RunConditions& conditions) {
   const ModelConfig model = small_config(2, false);
   const StepPlan own = plan_steps(config, model, 0);
   const ClassPlans all(config, model, 0, own);
-  return predict_step(all, machine, place);
+  return predict_step(all, machine, conditions);
 }
 
 TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of rank 0 is on one") {
   Machine machine = parse_machine("gpus.yaml", kGpus);
-  machine.cluster_link.latency = 1;
+  machine.inter_node_link.latency_seconds = 1;
   const Config config = config_on(DeviceKind::kCuda, 2, 3);
   // There are six ranks. On nodes of three, ranks 2 and 3 are on different nodes; on nodes of two,
   // no pair is split.
@@ -188,12 +188,12 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
       Catch::Contains(
           "threads is 3, but the machine gpus was measured with 2 per rank for 2 ranks"));
   const StepTime time = predicted(config, cores, {.nodes = 1, .threads = 2});
-  CHECK(time.matmul_flops == 2e9);
-  CHECK(time.seconds >= time.layers + time.update + time.other);
+  CHECK(time.matmul_flop_rate == 2e9);
+  CHECK(time.seconds >= time.layer_seconds + time.update_seconds + time.other_seconds);
   // Eight ranks with two threads each share four cores, so at most two ranks compute at once.
-  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).matmul_flops == 2e9);
-  const double two = time.layers,
-               eight = predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).layers;
+  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).matmul_flop_rate == 2e9);
+  const double two = time.layer_seconds,
+               eight = predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).layer_seconds;
   CHECK(eight == Approx(4 * two).epsilon(0.2));
 }
 

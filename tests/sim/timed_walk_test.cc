@@ -252,7 +252,7 @@ TEST_CASE("random meshes take the same times folded, to the picosecond, also wit
         rank_classes(step_case.built.model, step_case.built.partition, state);
     std::vector<StepProgram> steps;
     std::vector<const Program*> programs;
-    for (const int rank : classes.first) steps.push_back(step_case.step(rank));
+    for (const int rank : classes.lowest_ranks) steps.push_back(step_case.step(rank));
     for (const StepProgram& step : steps) programs.push_back(&step.program);
     CostedWorld costed(classes, programs, state);
     std::vector<int32_t> forgetful = program_numbers(programs.size());

@@ -47,9 +47,9 @@ Config config_of(int data, int tensor, int pipeline, int stage, int64_t micro_ba
 }
 
 StepTime predicted(const Config& config, const ModelConfig& model, const Machine& machine,
-                   const RunPlacement& place) {
+                   const RunConditions& conditions) {
   const StepPlan own = plan_steps(config, model, 0);
-  return predict_step(ClassPlans(config, model, 0, own), machine, place);
+  return predict_step(ClassPlans(config, model, 0, own), machine, conditions);
 }
 
 TEST_CASE("a folded world with a slow rank has the times of a walk of every rank") {
@@ -68,21 +68,21 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
           for (const int64_t slow : {ranks - 1, ranks / 2}) {
             INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
                           << pipeline << ", slow " << slow);
-            const RunPlacement folded{.nodes = 2, .slow = {{slow, 1.7}}};
+            const RunConditions folded{.nodes = 2, .slow = {{slow, 1.7}}};
             // The factors are so close to 1 that no picosecond changes, but all different, so no
             // two ranks can be folded.
-            RunPlacement apart = folded;
+            RunConditions apart = folded;
             for (int rank = 0; rank < ranks; ++rank)
               if (rank != slow) apart.slow.push_back({rank, 1 + rank * DBL_EPSILON});
             const StepTime one = predict_step(all, machine, folded);
             const StepTime each = predict_step(all, machine, apart);
             CHECK(one.seconds == each.seconds);
-            CHECK(one.layers == each.layers);
-            CHECK(one.collective_wait == each.collective_wait);
-            CHECK(one.pipeline_wait == each.pipeline_wait);
-            CHECK(one.idle_by_lane.stages == each.idle_by_lane.stages);
-            CHECK(one.idle_by_lane.collectives() == each.idle_by_lane.collectives());
-            CHECK(one.stage_waits == each.stage_waits);
+            CHECK(one.layer_seconds == each.layer_seconds);
+            CHECK(one.collective_wait_seconds == each.collective_wait_seconds);
+            CHECK(one.pipeline_wait_seconds == each.pipeline_wait_seconds);
+            CHECK(one.idle_by_lane.stage_seconds == each.idle_by_lane.stage_seconds);
+            CHECK(one.idle_by_lane.collective_seconds() == each.idle_by_lane.collective_seconds());
+            CHECK(one.stage_wait_seconds == each.stage_wait_seconds);
             ++compared;
             changed += one.seconds > predict_step(all, machine, {.nodes = 2}).seconds ? 1 : 0;
           }
@@ -94,7 +94,7 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
 TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its own stage alone") {
   ModelConfig model = small_config(8, false);
   Machine machine = gpus(2);
-  machine.node_link = {1e-9, 1e15};
+  machine.intra_node_link = {1e-9, 1e15};
   constexpr double kTimes = 2;
   const auto slower = [&](const Config& config) {
     return predicted(config, model, machine, {.nodes = 1, .slow = {{1, kTimes}}}).seconds /
@@ -111,8 +111,8 @@ TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its o
   // The slow stage waits less for the other stage than that one waits for it.
   const StepTime time = predicted(config_of(1, 1, 2, 0, kMicroBatches), model, machine,
                                   {.nodes = 1, .slow = {{1, kTimes}}});
-  REQUIRE(time.stage_waits.size() == 2);
-  CHECK(time.stage_waits[1] < time.stage_waits[0]);
+  REQUIRE(time.stage_wait_seconds.size() == 2);
+  CHECK(time.stage_wait_seconds[1] < time.stage_wait_seconds[0]);
 }
 
 TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") {
@@ -124,8 +124,8 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
     sum += wait.seconds;
     axes.push_back(wait.axes);
   }
-  CHECK(sum == Approx(time.collective_wait));
-  CHECK(time.collective_wait > 0);
+  CHECK(sum == Approx(time.collective_wait_seconds));
+  CHECK(time.collective_wait_seconds > 0);
   CHECK(std::find(axes.begin(), axes.end(), "tensor") != axes.end());
   // Tensor ranks share a node; data-parallel groups span two nodes.
   int64_t node = 0, cluster = 0;
@@ -139,8 +139,8 @@ TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") 
   }
   CHECK(node > 0);
   CHECK(cluster > 0);
-  CHECK(time.link_bytes.node == node);
-  CHECK(time.link_bytes.cluster == cluster);
+  CHECK(time.link_bytes.intra_node == node);
+  CHECK(time.link_bytes.inter_node == cluster);
   CHECK(time.link_bytes.to_host == 0);
   CHECK(time.link_bytes.disk_read == 0);
 }
@@ -171,31 +171,34 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
   CHECK_NOTHROW(check_slow_ranks_exist({{3, 2}}, 4));
 
   Machine machine = gpus(2);
-  set_network("200Gb/s", 2, machine);
-  CHECK(machine.cluster_link.bandwidth == Approx(25e9));
-  set_network("5 GB/s", 2, machine);
-  CHECK(machine.cluster_link.bandwidth == Approx(5e9));
-  CHECK(machine.cluster_link.latency == gpus(2).cluster_link.latency);
+  set_network_bandwidth("200Gb/s", 2, machine);
+  CHECK(machine.inter_node_link.bandwidth == Approx(25e9));
+  set_network_bandwidth("5 GB/s", 2, machine);
+  CHECK(machine.inter_node_link.bandwidth == Approx(5e9));
+  CHECK(machine.inter_node_link.latency_seconds == gpus(2).inter_node_link.latency_seconds);
   CHECK(what_if_text({{5, 1.3}}, machine, true) ==
         "rank 5 takes 1.3 times as long, the network has 5 GB/s");
-  CHECK_THROWS_WITH(set_network("5 furlongs", 2, machine), Catch::Contains("the unit is one of"));
-  CHECK_THROWS_WITH(set_network("-5 GB/s", 2, machine), Catch::Contains("not a number above 0"));
-  CHECK_THROWS_WITH(set_network("5 GB/s", 1, machine),
+  CHECK_THROWS_WITH(set_network_bandwidth("5 furlongs", 2, machine),
+                    Catch::Contains("the unit is one of"));
+  CHECK_THROWS_WITH(set_network_bandwidth("-5 GB/s", 2, machine),
+                    Catch::Contains("not a number above 0"));
+  CHECK_THROWS_WITH(set_network_bandwidth("5 GB/s", 1, machine),
                     Catch::Contains("there is one node, so nothing goes between nodes"));
-  machine.cluster_link = {};
-  CHECK_THROWS_WITH(set_network("5 GB/s", 2, machine), Catch::Contains("has no links.cluster"));
+  machine.inter_node_link = {};
+  CHECK_THROWS_WITH(set_network_bandwidth("5 GB/s", 2, machine),
+                    Catch::Contains("has no links.cluster"));
 }
 
 TEST_CASE("a run's hours, price and utilization follow from its step") {
   const ModelConfig model = small_config(4, false);
   Machine machine = gpus(4);
   machine.price = {2.5, "USD"};
-  machine.disk_read = machine.disk_write = 1e3;
+  machine.disk_read_bandwidth = machine.disk_write_bandwidth = 1e3;
   Config config = config_of(4, 1, 1, 1, 2);
   const StepPlan plan = plan_steps(config, model, 0);
   StepTime time;
   time.seconds = 36;
-  time.matmul_flops = 1e6;
+  time.matmul_flop_rate = 1e6;
   const RunEstimate run = estimate_run(config, model, plan, time, machine, 1, 1000);
   CHECK(run.hours == Approx(10));
   CHECK(run.device_hours == Approx(40));
@@ -223,7 +226,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   CHECK(flops < 1.2 * (recomputed_matmuls + 4 * 4 * hidden * tokens));
   CHECK(flops > recomputed_matmuls - 4 * 2 * hidden * wide);
   CHECK(recomputed.hfu - recomputed.mfu ==
-        Approx(flops * run.tokens_per_second / time.matmul_flops));
+        Approx(flops * run.tokens_per_second / time.matmul_flop_rate));
 }
 
 }  // namespace

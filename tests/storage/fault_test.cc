@@ -291,7 +291,7 @@ TEST_CASE("a slow disk is reported once, with path and rate, and is no error") {
   const Lines lines = lines_of([&] {
     SwapFile file(f.options, f.storage);
     file.wait(file.write(data.data(), data.size(), 0));
-    REQUIRE(file.counters().seconds_waited == 60);
+    REQUIRE(file.counters().wait_seconds == 60);
     f.storage.stall = 100;
     file.wait(file.read(data.data(), data.size(), 0));
   });

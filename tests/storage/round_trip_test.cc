@@ -173,7 +173,7 @@ TEST_CASE("a swap file counts its bytes and the time of waits") {
   fixture.file->wait(fixture.file->read(data.data(), 4999, 0));
   REQUIRE(fixture.file->counters().bytes_written == 5000);
   REQUIRE(fixture.file->counters().bytes_read == 4999);
-  REQUIRE(fixture.file->counters().seconds_waited == 2.5);
+  REQUIRE(fixture.file->counters().wait_seconds == 2.5);
 }
 
 TEST_CASE("a swap file may be destroyed while requests run, and its memory after that",

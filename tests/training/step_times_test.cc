@@ -19,9 +19,9 @@ StepTimes step_times_of(PredictedStep predicted, const std::vector<double>& seco
 
 PredictedStep predicted(double seconds, double communication) {
   return {StepTime{.seconds = seconds,
-                   .layers = 0.5 * (seconds - communication),
-                   .update = 0.1,
-                   .collective_wait = communication},
+                   .layer_seconds = 0.5 * (seconds - communication),
+                   .update_seconds = 0.1,
+                   .collective_wait_seconds = communication},
           "m, measured today", ""};
 }
 
@@ -73,7 +73,8 @@ TEST_CASE(
 }
 
 TEST_CASE("waits for other stages are a separate part") {
-  StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .pipeline_wait = 0.4}, "m", ""});
+  StepTimes times(
+      {StepTime{.seconds = 1, .layer_seconds = 0.5, .pipeline_wait_seconds = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
     times.add_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
   CHECK(times.text({}).find("\n  waits for other stages: 0.4 s predicted, 1.5 s measured\n") !=

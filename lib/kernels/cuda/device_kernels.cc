@@ -233,7 +233,7 @@ class CudaKernels final : public DeviceKernels {
   void destroy(DeviceGraph graph) noexcept override { cudaGraphExecDestroy(native(graph)); }
 
   void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
-  LibraryUse library_use() const override {
+  AttentionLibraryUse library_use() const override {
     if (!cudnn_) return {.notice = without_cudnn_};
     return {.chosen = cudnn_->version(),
             .in_use = cudnn_->has_plans() ? cudnn_->version() : "own",

@@ -50,12 +50,13 @@ void dropout(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t place = dropout_place(n, attrs.sequence_length, attrs.row_padding);
+      const int64_t token = dropout_token_index(n, attrs.sequence_length, attrs.row_padding);
       const uint64_t row_key =
-          dropout_row_key(key, call.layer(), attrs.site, call.first_token() + place);
+          dropout_row_key(key, call.layer(), attrs.site, call.first_token() + token);
       for (int64_t i = 0; i < width;) {
         const int64_t column = attrs.first_column + i;
-        const int64_t count = std::min(width - i, kDropoutStretch - column % kDropoutStretch);
+        const int64_t count =
+            std::min(width - i, kColumnsPerDropoutKey - column % kColumnsPerDropoutKey);
         const DropoutKeys keys = dropout_keys(row_key, column);
         const int64_t at = n * width + i;
         if (attrs.rest)

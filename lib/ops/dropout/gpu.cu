@@ -31,9 +31,9 @@ struct DropoutRows {
 template <class T, int V>
 __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
                              const StepScalars* scalars) {
-  const int64_t place = dropout_place(blockIdx.x, rows.sequence_length, rows.row_padding);
+  const int64_t token = dropout_token_index(blockIdx.x, rows.sequence_length, rows.row_padding);
   const uint64_t row_key =
-      dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + place);
+      dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + token);
   const T* const from = x + blockIdx.x * width;
   T* const to = y + blockIdx.x * width;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
@@ -41,11 +41,11 @@ __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
     const int64_t first = rows.first_column + i;
     const DropoutKeys begins = dropout_keys(row_key, first),
                       ends = dropout_keys(row_key, first + V - 1);
-    const int64_t next_stretch = (first / kDropoutStretch + 1) * kDropoutStretch;
+    const int64_t next_block = (first / kColumnsPerDropoutKey + 1) * kColumnsPerDropoutKey;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const uint32_t bits =
-          dropout_bits(first + k < next_stretch ? begins : ends, static_cast<uint32_t>(first + k));
+          dropout_bits(first + k < next_block ? begins : ends, static_cast<uint32_t>(first + k));
       const float kept = bits >= rows.least_kept ? v[k] * rows.scale : 0.0F;
       v[k] = rows.rest ? v[k] - rounded<T>(kept) : kept;
     }

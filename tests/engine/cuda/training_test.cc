@@ -220,7 +220,7 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
     ModelConfig model = testing::small_model();
     change(config, model);
     const std::unique_ptr<Gpu> gpu = testing::open_gpu_under_test();
-    const ComparedKernels found = compare_kernels(config, model, 0, *gpu);
+    const KernelComparison found = compare_kernels(config, model, 0, *gpu);
     INFO(found.worst_operation << ", off by " << found.largest_difference);
     REQUIRE(found.operations > 30);
     REQUIRE(found.largest_difference > 0);
@@ -245,9 +245,9 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
     c.bf16.enabled = true;
     testing::remove_norm_weights(m);
   });
-  const ComparedKernels plain =
+  const KernelComparison plain =
       compared([](Config& c, ModelConfig&) { c = on_gpu(testing::with_dropout(c)); });
-  const ComparedKernels dora = compared([](Config& c, ModelConfig&) {
+  const KernelComparison dora = compared([](Config& c, ModelConfig&) {
     c = on_gpu(testing::with_dropout(c));
     c.adapter.use_dora = true;
     c.bf16.enabled = true;

@@ -1,4 +1,4 @@
-#include "search/evaluate.h"
+#include "search/plan_layout.h"
 
 #include <algorithm>
 #include <variant>
@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all) {
+MemoryNeed max_rank_memory(const SearchTask& task, const Config& config, const ClassPlans& all) {
   MemoryNeed need;
   for (const MemoryPlan& plan : all.memory()) {
     const bool shares = !task.machine.has_gpus;
@@ -24,8 +24,8 @@ MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const C
   return need;
 }
 
-Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
-                    std::chrono::steady_clock::time_point deadline) {
+PlannedLayout plan_layout(const SearchTask& task, const Layout& layout, bool timed,
+                          std::chrono::steady_clock::time_point deadline) {
   const auto check_time = [&] {
     if (std::chrono::steady_clock::now() >= deadline) throw PlanDeadlineExceeded();
   };
@@ -36,9 +36,9 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
   const StepPlan own = plan_steps(config, task.model, 0);
   const ClassPlans all(config, task.model, 0, own, check_time);
   check_time();
-  Evaluation found;
+  PlannedLayout found;
   found.layout = layout;
-  found.memory = memory_of_ranks(task, config, all);
+  found.memory = max_rank_memory(task, config, all);
   found.fits = fits_memory(task, found.memory, ranks_per_node(layout, task.nodes));
   if (!timed) return found;
   check_time();
@@ -51,7 +51,7 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
   return found;
 }
 
-double plan_effort(const SearchTask& task, const Layout& layout) {
+double estimate_planning_effort(const SearchTask& task, const Layout& layout) {
   // A layer's list is one instruction, or several between its collectives; gradients with respect
   // to inputs and weights may be two lists. At stage 3 parameters are gathered for each list.
   constexpr double kPartsOfTensorList = 8, kGathersOfLayer = 4, kOncePerLayer = 40;

@@ -6,10 +6,10 @@
 
 namespace ftrun {
 
-/// StateFacts holds the facts of a resolved config on which the bounds of a layout depend: the
-/// bytes that are kept for each parameter, and which tensors are sharded. Layouts on the same mesh
-/// with the same ZeRO stage, replicas and offload have equal facts.
-struct StateFacts {
+/// StateProperties holds the properties of a resolved config on which the bounds of a layout
+/// depend: the bytes that are kept for each parameter, and which tensors are sharded. Layouts on
+/// the same mesh with the same ZeRO stage, replicas and offload have equal properties.
+struct StateProperties {
   /// The minimum bytes of an element's optimizer states, and the bytes of a gradient in memory and
   /// in communication.
   double state_bytes = 0;
@@ -24,10 +24,10 @@ struct StateFacts {
   /// Tensors of more elements than this are sharded at stage 3.
   int64_t persistence_threshold = 0;
 
-  auto operator<=>(const StateFacts&) const = default;
+  auto operator<=>(const StateProperties&) const = default;
 };
 
-/// Reads the facts from a resolved config.
-StateFacts state_facts(const Config& config);
+/// Reads the properties from a resolved config.
+StateProperties state_properties(const Config& config);
 
 }  // namespace ftrun

@@ -1,4 +1,4 @@
-#include "search/state_facts.h"
+#include "search/state_properties.h"
 
 #include <algorithm>
 
@@ -26,7 +26,7 @@ double state_bytes(const Config& config) {
 
 }  // namespace
 
-StateFacts state_facts(const Config& config) {
+StateProperties state_properties(const Config& config) {
   return {.state_bytes = state_bytes(config),
           .gradient_bytes = bytes_of(gradient_dtype(config)),
           .communicated_bytes = bytes_of(communication_dtype(config)),

@@ -7,11 +7,11 @@
 
 namespace ftrun {
 
-/// TensorExchange emits the collectives of tensor-parallel ranks around the operations of a layer
-/// that these ranks divide; on a single rank it emits nothing.
-class TensorExchange {
+/// TensorCollectives emits the collectives of tensor-parallel ranks around the operations of a
+/// layer that these ranks divide; on a single rank it emits nothing.
+class TensorCollectives {
  public:
-  TensorExchange(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
+  TensorCollectives(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
 
   /// Gathers all tokens of a value that is split by tokens.
   ValueId all_tokens(ValueId x) {

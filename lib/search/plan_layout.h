@@ -11,9 +11,9 @@
 
 namespace ftrun {
 
-/// Evaluation holds the memory and the step time of a layout as `ftrun plan --machine` prints them,
-/// from the programs of all ranks.
-struct Evaluation {
+/// PlannedLayout holds the memory and the step time of a layout as `ftrun plan --machine` prints
+/// them, from the programs of all ranks.
+struct PlannedLayout {
   Layout layout;
   /// The memory of the rank that needs the most, for each kind of memory.
   MemoryNeed memory;
@@ -28,24 +28,24 @@ struct Evaluation {
   bool has_memory() const { return memory.device > 0; }
 };
 
-/// PlanDeadlineExceeded is thrown if the time for an exact plan is over before the plan is
+/// PlanDeadlineExceeded is thrown if the time for a full plan is over before the plan is
 /// complete.
 class PlanDeadlineExceeded : public std::runtime_error {
  public:
   PlanDeadlineExceeded() : std::runtime_error("the time for the plan is over") {}
 };
 
-/// Plans all ranks of a legal layout: their memory and, with `timed`, the time of a step. Throws
+/// Plans all ranks of an allowed layout: their memory and, with `timed`, the time of a step. Throws
 /// the errors of plan_steps(), and PlanDeadlineExceeded after `deadline`.
-Evaluation evaluate(
+PlannedLayout plan_layout(
     const SearchTask& task, const Layout& layout, bool timed = true,
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
 
-/// Estimates the effort of an exact plan: about the number of instructions in the programs of all
+/// Estimates the effort of a full plan: about the number of instructions in the programs of all
 /// classes of ranks. It orders layouts by the time that their plans take; it is no bound.
-double plan_effort(const SearchTask& task, const Layout& layout);
+double estimate_planning_effort(const SearchTask& task, const Layout& layout);
 
 /// Returns the maximum memory that any rank of a config needs. The config is resolved for a layout.
-MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);
+MemoryNeed max_rank_memory(const SearchTask& task, const Config& config, const ClassPlans& all);
 
 }  // namespace ftrun
