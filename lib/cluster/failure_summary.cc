@@ -58,18 +58,18 @@ void move_root_cause_first(std::vector<RankFailure>& failures) {
 
 std::vector<RankFailure> collect(const RankOutcomes& all) {
   std::vector<RankFailure> failures;
-  for (const RankEnd& end : all.ends) {
-    const FailureReport* report = earliest_report(all.reports, end.rank);
-    if (ended_as_asked(end.exit_code, end.signal, all.forwarded_signal) ||
-        (end.was_told_to_stop && report == nullptr))
+  for (const RankExit& exit : all.exits) {
+    const FailureReport* report = earliest_report(all.reports, exit.rank);
+    if (ended_as_asked(exit.exit_code, exit.signal, all.forwarded_signal) ||
+        (exit.was_told_to_stop && report == nullptr))
       continue;
-    RankFailure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.activity,
-                        "",       -1,          false};
-    failure.cpu_seconds = end.cpu_seconds;
-    failure.cpu_seconds_limit = end.cpu_seconds_limit;
+    RankFailure failure{exit.rank, exit.unix_ns, exit.exit_code, exit.signal, exit.activity,
+                        "",        -1,           false};
+    failure.cpu_seconds = exit.cpu_seconds;
+    failure.cpu_seconds_limit = exit.cpu_seconds_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
-      if (end.was_told_to_stop) {  // the supervisor ended the rank, so only its report counts
+      if (exit.was_told_to_stop) {  // the supervisor ended the rank, so only its report counts
         failure.exit_code = report->exit_code;
         failure.signal = 0;
       }
@@ -153,10 +153,10 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
 
 std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
-  for (const RankEnd& end : all.ends) {
+  for (const RankExit& exit : all.exits) {
     const bool has_failed = std::any_of(failures.begin(), failures.end(),
-                                        [&](const RankFailure& f) { return f.rank == end.rank; });
-    if (end.was_told_to_stop && !has_failed) ranks.push_back(end.rank);
+                                        [&](const RankFailure& f) { return f.rank == exit.rank; });
+    if (exit.was_told_to_stop && !has_failed) ranks.push_back(exit.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: " + sorted_rank_list(std::move(ranks));
 }
@@ -165,10 +165,10 @@ std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure
 /// forwarded.
 int orderly_code(const RankOutcomes& all) {
   int code = 0;
-  for (const RankEnd& end : all.ends)
-    code = std::max(code, end.was_told_to_stop ? stop_exit_code(all.forwarded_signal)
-                          : end.signal != 0    ? stop_exit_code(end.signal)
-                                               : end.exit_code);
+  for (const RankExit& exit : all.exits)
+    code = std::max(code, exit.was_told_to_stop ? stop_exit_code(all.forwarded_signal)
+                          : exit.signal != 0    ? stop_exit_code(exit.signal)
+                                                : exit.exit_code);
   return code;
 }
 

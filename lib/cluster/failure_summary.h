@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// RankEnd describes how a rank's process ended, as the supervisor saw it.
-struct RankEnd {
+/// RankExit describes how a rank's process ended, as the supervisor saw it.
+struct RankExit {
   int rank = 0;
   int64_t unix_ns = 0;
   int exit_code = 0;
@@ -52,7 +52,7 @@ bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 bool inherits_ignored(int signal) noexcept;
 
 struct RankOutcomes {
-  std::vector<RankEnd> ends;
+  std::vector<RankExit> exits;
   std::vector<FailureReport> reports;
   /// The time when the ranks were started; times are counted from here.
   int64_t started_ns = 0;

@@ -17,9 +17,9 @@ RestartPolicy::RestartPolicy(const Options& options, PlanRestart plan)
 
 RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::string& saved) {
   RestartDecision decision;
-  decision.times = count_failure(failure, saved);
+  decision.consecutive_failures = count_failure(failure, saved);
   if (plan_) {
-    std::optional<Restart> planned = plan_(failure, decision.times);
+    std::optional<RestartSettings> planned = plan_(failure, decision.consecutive_failures);
     if (!planned) return decision;
     decision.restart = *std::move(planned);
   }

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// Restart describes how a restart differs from the first start.
-struct Restart {
+/// RestartSettings describes how a restart differs from the first start.
+struct RestartSettings {
   /// Variables for every rank, which override those of all starts: {"FTRUN_RESUME=auto"}.
   std::vector<std::string> environment;
   /// Arguments that are added after those of all starts.
@@ -28,10 +28,10 @@ struct RestartDecision {
   /// The pause before the restart; no value: the ranks are not restarted.
   std::optional<std::chrono::milliseconds> delay;
   /// The restart, if there is one.
-  Restart restart;
+  RestartSettings restart;
   /// The number of consecutive failures that belong to the same rank, including this one, with
   /// nothing new saved between them; 0 if this failure belongs to no rank.
-  int times = 0;
+  int consecutive_failures = 0;
   /// The number of restarts since something new was saved, including this one.
   int restarts_without_progress = 0;
   /// The first failure since something new was saved, which this one repeats; no value unless the
@@ -57,8 +57,9 @@ class RestartPolicy {
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
   };
   /// PlanRestart decides how the next start continues; returns nothing if the run had not begun and
-  /// this failure would occur again. `times` is RestartDecision::times.
-  using PlanRestart = std::function<std::optional<Restart>(const FailureSummary&, int times)>;
+  /// this failure would occur again. The number is RestartDecision::consecutive_failures.
+  using PlanRestart = std::function<std::optional<RestartSettings>(const FailureSummary&,
+                                                                   int consecutive_failures)>;
 
   /// Makes a policy whose `plan` decides how each start continues. If it is null, every start is
   /// like the first.
@@ -76,7 +77,7 @@ class RestartPolicy {
 
   Options options_;
   PlanRestart plan_;
-  /// Restart::local_ranks of the last start.
+  /// RestartSettings::local_ranks of the last start.
   int local_ranks_ = 0;
   int restarts_without_progress_ = 0;
   std::optional<std::string> last_saved_;

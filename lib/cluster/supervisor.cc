@@ -128,7 +128,7 @@ class Supervisor {
  public:
   /// Borrows all arguments. `restarts` is the number of restarts so far.
   Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts,
-             const Restart& restart)
+             const RestartSettings& restart)
       : options_(options),
         restarts_(restarts),
         restart_(restart),
@@ -162,7 +162,7 @@ class Supervisor {
     }
     read_everything();
     for (LocalRank& rank : ranks_) output_.finish(rank.number);
-    FailureSummary summary = summarize_failures({.ends = ends_,
+    FailureSummary summary = summarize_failures({.exits = exits_,
                                                  .reports = failures_,
                                                  .started_ns = started_ns_,
                                                  .forwarded_signal = forwarded_signal_,
@@ -213,7 +213,7 @@ class Supervisor {
 
   const SupervisorOptions& options_;
   const int restarts_;
-  const Restart& restart_;
+  const RestartSettings& restart_;
   const int local_ranks_;
   SignalQueue& signals_;
   RankOutput output_;
@@ -225,7 +225,7 @@ class Supervisor {
   /// The token of the ranks of this start: a process that does not know it cannot join their store.
   const std::string token_ = hex_text(random_bytes(32));
   std::vector<LocalRank> ranks_;
-  std::vector<RankEnd> ends_;
+  std::vector<RankExit> exits_;
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
@@ -387,20 +387,20 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   rank.is_running = false;
-  RankEnd end{.rank = rank.number,
-              .unix_ns = unix_time_ns(),
-              .was_told_to_stop = is_stopping_ && !rank.ended_before_told,
-              .activity = text_of_activity(rank),
-              .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
-              .cpu_seconds_limit = cpu_seconds_limit()};
+  RankExit exit{.rank = rank.number,
+                .unix_ns = unix_time_ns(),
+                .was_told_to_stop = is_stopping_ && !rank.ended_before_told,
+                .activity = text_of_activity(rank),
+                .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
+                .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
-    end.signal = WTERMSIG(status);
-    end.exit_code = 128 + end.signal;
+    exit.signal = WTERMSIG(status);
+    exit.exit_code = 128 + exit.signal;
   } else {
-    end.exit_code = WEXITSTATUS(status);
+    exit.exit_code = WEXITSTATUS(status);
   }
-  has_failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_signal_);
-  ends_.push_back(end);
+  has_failed_ |= !ended_as_asked(exit.exit_code, exit.signal, forwarded_signal_);
+  exits_.push_back(exit);
 }
 
 /// Returns the activity that a rank showed last.
@@ -580,7 +580,7 @@ class Restarts {
   RestartPolicy policy_;
   int count_ = 0;
   /// The changes from the first start to the next start.
-  Restart next_;
+  RestartSettings next_;
 };
 
 }  // namespace

@@ -63,9 +63,9 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
               {"from_step", restart.from_step},
               {"to_step", restart.to_step}};
     if (restart.ranks.count > 0) json["ranks"] = restart.ranks.count;
-    if (!restart.ranks.dropped.empty()) {
-      json["left_ranks"] = restart.ranks.dropped;
-      json["left_reason"] = restart.ranks.drop_reason;
+    if (!restart.ranks.removed.empty()) {
+      json["left_ranks"] = restart.ranks.removed;
+      json["left_reason"] = restart.ranks.removed_reason;
     }
     list.push_back(std::move(json));
   }
@@ -251,8 +251,8 @@ RestartRecord restart_from(const Fields& fields) {
   fields.get("from_step", restart.from_step);
   fields.get("to_step", restart.to_step);
   fields.get("ranks", restart.ranks.count);
-  fields.get("left_ranks", restart.ranks.dropped);
-  fields.get("left_reason", restart.ranks.drop_reason);
+  fields.get("left_ranks", restart.ranks.removed);
+  fields.get("left_reason", restart.ranks.removed_reason);
   return restart;
 }
 

@@ -36,16 +36,16 @@ struct InputRecord {
   std::string commit = {};
 };
 
-/// RanksOfStart describes the ranks of a start. Ranks that kept failing may have been dropped
+/// RanksOfStart describes the ranks of a start. Ranks that kept failing may have been removed
 /// (elastic.min_ranks).
 struct RanksOfStart {
   /// The number of ranks; 0: not known.
   int64_t count = 0;
-  /// The ranks that were dropped, ascending, with their numbers at the first start.
-  std::vector<int64_t> dropped = {};
+  /// The ranks that were removed, ascending, with their numbers at the first start.
+  std::vector<int64_t> removed = {};
   /// The reason: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" if none was
-  /// dropped.
-  std::string drop_reason = "";
+  /// removed.
+  std::string removed_reason = "";
 };
 
 struct RestartRecord {

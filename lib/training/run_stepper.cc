@@ -54,7 +54,7 @@ void RunStepper::open_slow_ranks(const Config& config) {
 
 void RunStepper::run(StepRun& step) {
   resource_use_.begin_step();
-  // In an elastic run all ranks that should be traced may have been dropped.
+  // In an elastic run all ranks that should be traced may have been removed.
   step.traced = step.traced && tracer_.has_value();
   setup_.train_executor().run(step);
   resource_use_.end_step(step.result.finite);

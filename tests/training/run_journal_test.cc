@@ -256,8 +256,8 @@ TEST_CASE("a run that continues with fewer ranks says why") {
     return two;
   }();
   SingleRankJournal run(config);
-  run.rank.request.ranks.dropped = {1};
-  run.rank.request.ranks.drop_reason = "rank 1 failed twice";
+  run.rank.request.ranks.removed = {1};
+  run.rank.request.ranks.removed_reason = "rank 1 failed twice";
   CHECK(logged([&] {
           run.rank.open();
         }).find("continues with 1 data-parallel rank of 2 since rank 1 failed twice") !=
