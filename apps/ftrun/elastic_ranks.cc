@@ -126,7 +126,7 @@ void ElasticRanks::remove_replicas(int rank, int64_t data_ranks) {
   // ranks.
   config.parallel.data_replicate = 1;
   const RankMesh mesh = rank_mesh(config);
-  const int data = mesh.data_parallel();
+  const int data = mesh.data_parallel_size();
   std::set<int> removed{replica_of(mesh, rank)};
   for (int replica = data - 1; std::ssize(removed) < data - data_ranks; --replica)
     removed.insert(replica);

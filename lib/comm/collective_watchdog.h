@@ -52,15 +52,14 @@ class CollectiveWatchdog {
   CollectiveWatchdog& operator=(const CollectiveWatchdog&) = delete;
 
   /// Announces a collective before it is put into the stream, in the order of the stream; the call
-  /// of NCCL that enqueues it may block the host. mark_issued() follows. `handle` is the back
-  /// end's.
+  /// of NCCL that enqueues it may block the host. mark_issued() follows. `handle` is the backend's.
   void announce(const CollectiveRecord& record, int64_t handle);
   void mark_issued();
   /// Replaces mark_issued() for a collective that did not get into the stream.
   void withdraw();
   void set_limit(std::chrono::milliseconds limit);
-  /// Ends the thread; collectives in progress are no longer followed. Call it before the back end's
-  /// members are destroyed.
+  /// Ends the thread; collectives in progress are no longer followed. Call it before the
+  /// backend's members are destroyed.
   void stop();
 
  private:

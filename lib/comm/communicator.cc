@@ -371,7 +371,7 @@ void Communicator::record_time(const Collective& collective, double seconds) {
   entry.bytes_received += bytes.received;
 }
 
-/// Calls a back end and aborts the group if the back end throws: this rank does not take part in
+/// Calls a backend and aborts the group if the backend throws: this rank does not take part in
 /// the collective, and the other ranks must not wait for it.
 template <typename Calls>
 void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {

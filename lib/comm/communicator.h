@@ -37,8 +37,8 @@ struct CommStats {
   KindStats total() const;
 };
 
-/// CommBuffer is owned memory for collectives, which the communicator's back end frees. On the
-/// shared-memory back end other ranks read it in place, which saves two copies. It is aligned to
+/// CommBuffer is owned memory for collectives, which the communicator's backend frees. On the
+/// shared-memory backend other ranks read it in place, which saves two copies. It is aligned to
 /// 4096 bytes and initially zero. Must not outlive its communicator.
 class CommBuffer {
  public:
@@ -63,12 +63,12 @@ class CommBuffer {
   int64_t bytes_ = 0;
 };
 
-/// Collective is one collective as back ends see it.
+/// Collective is one collective as backends see it.
 struct Collective {
   CollectiveRecord record;
   const void* in = nullptr;
   void* out = nullptr;
-  /// The back end's own handle, set by begin().
+  /// The backend's own handle, set by begin().
   int64_t handle = 0;
   /// Elements of a counted all-to-all, by rank of the group: `sends` holds how many this rank sends
   /// to each rank, `receives` how many it receives from each rank.
@@ -209,10 +209,10 @@ class Communicator {
   /// was opened; each transfer is counted on one of its two ranks. Over shared memory these are the
   /// bytes that this rank copied, or read and added, from and to its peers' memory; over sockets,
   /// the bytes that the kernel reports as received. Unlike stats(), the number does not depend on
-  /// which collectives were called. Returns nothing if the back end cannot observe it. Must not be
+  /// which collectives were called. Returns nothing if the backend cannot observe it. Must not be
   /// called while a collective runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
-  /// Returns an upper bound on the bytes that the back end allocates while collectives run, without
+  /// Returns an upper bound on the bytes that the backend allocates while collectives run, without
   /// its callers' buffers and the peers' memory that it maps.
   virtual int64_t working_bytes() const { return 0; }
   /// Sets the limit of every later wait.
@@ -224,8 +224,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Releases the threads of this rank that wait in the group, and reports to peers, if the back
-  /// end can, that this rank aborts the group, so that they fail immediately. Any thread, any time.
+  /// Releases the threads of this rank that wait in the group, and reports to peers, if the backend
+  /// can, that this rank aborts the group, so that they fail immediately. Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:
@@ -240,22 +240,22 @@ class Communicator {
   virtual void on_replay_begin(const CollectiveRecord& first) { static_cast<void>(first); }
   virtual void on_replay_end() {}
 
-  /// Starts the collective if the back end can; must not block for long.
+  /// Starts the collective if the backend can; must not block for long.
   virtual void begin(Collective& collective) { static_cast<void>(collective); }
   /// Runs the collective or waits for it; throws CollectiveFailure, or an Error.
   virtual void complete(Collective& collective) = 0;
   /// Returns what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// Returns whether a group of one rank copies between host buffers instead of calling the back
-  /// end.
+  /// Returns whether a group of one rank copies between buffers in main memory instead of calling
+  /// the backend.
   virtual bool copies_when_alone() const { return size() == 1; }
-  /// Returns whether a device runs collectives while the host continues: the back end then decides
+  /// Returns whether a device runs collectives while the host continues: the backend then decides
   /// what the board shows.
   virtual bool runs_on_device() const { return false; }
 
   /// Makes the Error(kBug) for ranks whose calls differ. `by_rank` holds the calls by rank in the
-  /// group. For back ends that compare calls.
+  /// group. For backends that compare calls.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
   /// Throws Error(kBug) if rank `from` does not send as many elements as `wanted`, a counted
   /// all-to-all, receives from it.

@@ -61,7 +61,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
     int64_t receive_bytes = 0;
   };
 
-  // The back end implements the following functions. Those that put work into stream() throw
+  // The backend implements the following functions. Those that put work into stream() throw
   // CollectiveFailure if that fails.
   /// Enqueues any collective for which moves_blocks() is false.
   virtual void enqueue(const Collective& collective) = 0;
@@ -80,7 +80,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
-  /// Starts the watchdog once the back end is open. The back end's destructor calls
+  /// Starts the watchdog once the backend is open. The backend's destructor calls
   /// stop_watchdog().
   void start_watchdog();
   void stop_watchdog();

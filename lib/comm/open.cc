@@ -47,8 +47,8 @@ std::string ranks_text(const std::vector<int>& members) {
   return cat("ranks ", join_numbers(members, ","));
 }
 
-/// Checks that all members open the same group over the same back end. This exchange takes place
-/// before the back end opens, so that an absent member is named in the error.
+/// Checks that all members open the same group over the same backend. This exchange takes place
+/// before the backend opens, so that an absent member is named in the error.
 void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            CommBackend backend) {
   const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));
@@ -72,7 +72,7 @@ std::unique_ptr<Communicator> make(CommBackend backend, Communicator::Setup setu
     case CommBackend::kAuto:
       break;
   }
-  bug("no back end was chosen");
+  bug("no backend was chosen");
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ PeerMemory::Segment& PeerMemory::open(const SharedLocation& location) {
             "): ", errno_text(error)),
         remedy_of(
             error,
-            "let the ranks run in one container and as one user, or choose the gloo back end"));
+            "let the ranks run in one container and as one user, or choose the gloo backend"));
   close_freed();
   return segments_.emplace_back(Segment{location, base});
 }

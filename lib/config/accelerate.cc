@@ -331,7 +331,7 @@ class AccelerateTranslator {
       problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
                       cat("write these keys instead: ", megatron_as_ftrun_keys()));
     else
-      problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such back end"),
+      problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such backend"),
                       "write a config with model.path, data.train and DeepSpeed's keys");
   }
 

@@ -368,9 +368,9 @@ struct EnumNames<AttentionChoice> {
 
 /// KernelsConfig is the section kernels.
 struct KernelsConfig {
-  MatmulChoice products = MatmulChoice::kAuto;
+  MatmulChoice matmul = MatmulChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
-  /// Says whether steps on a GPU are recorded once and launched as a whole.
+  /// Says whether steps on a GPU are captured as CUDA graphs, once, and launched as a whole.
   bool step_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };

@@ -176,7 +176,7 @@ void move_max_grad_norms(ConfigNode& root, Problems& problems) {
 }
 
 /// Reads the setting that is implied by another program's name of an optimizer. ftrun keeps the
-/// states that such programs page in host memory, by offloading.
+/// states that such programs page in main memory, by offloading.
 void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
   ConfigNode* optimizer = root.find("optimizer");
   const ConfigNode* type = optimizer == nullptr ? nullptr : optimizer->find("type");

@@ -425,7 +425,7 @@ void declare_rest(Schema& s) {
        .vocabulary = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.kernels; });
-  kernels.key("products", &KernelsConfig::products,
+  kernels.key("products", &KernelsConfig::matmul,
               "Library that multiplies matrices; auto: by vendor and instructions of the CPU.");
   kernels.key(
       "attention", &KernelsConfig::attention,

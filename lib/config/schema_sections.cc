@@ -18,7 +18,7 @@ void declare_activation_checkpointing(Schema& s) {
        .may_change = true},
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
-           "Keep the inputs of recomputed layers in host memory until backward needs them.");
+           "Keep the inputs of recomputed layers in main memory until backward needs them.");
   rows.checked_only<bool>("partition_activations", false,
                           "Divides the inputs among the tensor ranks.");
   rows.checked_only<bool>("contiguous_memory_optimization", false,
@@ -274,7 +274,7 @@ void declare_tensor_parallel(Schema& s) {
                           "Overlaps sums over tensor ranks with computation.")
       .notice("it would change only the speed");
   rows.checked_only<bool>("keep_module_on_host", false,
-                          "Keeps whole weights in host memory while they are split.")
+                          "Keeps whole weights in main memory while they are split.")
       .notice("ranks read their own parts of the weights");
   rows.checked_only<bool>("kernel_inject", false, "Kernels of inference.")
       .alias("replace_with_kernel_inject")

@@ -15,7 +15,7 @@ namespace ftrun {
 struct TrafficSums {
   int64_t steps = 0;
   int64_t sent_by_program = 0;
-  /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a back end
+  /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a backend
   /// cannot count them.
   std::optional<int64_t> transported = 0;
   DiskTraffic disk_by_program;

@@ -21,9 +21,9 @@ namespace {
 constexpr std::string_view kConfig = "config.";
 
 /// kMayChange lists the fields of a manifest outside of its config, each with all fields below it,
-/// that a resume may change. Another CPU may use another library for matrix products, which rounds
-/// differently; sums over other ranks may round differently, too. The validation data affects no
-/// step.
+/// that a resume may change. Another CPU may use another library for matrix multiplication, and
+/// sums over other ranks may be computed in another order: both may round differently. The
+/// validation data affects no step.
 constexpr std::string_view kMayChange[] = {"topology", "products", "sums", "attention",
                                            "data.validation"};
 

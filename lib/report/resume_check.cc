@@ -116,10 +116,10 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
   // The libraries of matrix multiplication (`products`) are empty in runs of older versions and on
   // GPUs, and are then not compared.
-  if (!before.products.empty() && !now.products.empty())
+  if (!before.matmul_libraries.empty() && !now.matmul_libraries.empty())
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
-  if (!before.sums.empty() && !now.sums.empty() && before.sums != now.sums)
-    out.push_back({"sums", before.sums, now.sums});
+  if (!before.reduction.empty() && !now.reduction.empty() && before.reduction != now.reduction)
+    out.push_back({"sums", before.reduction, now.reduction});
   if (!before.attention.empty() && !now.attention.empty() && before.attention != now.attention)
     out.push_back({"attention", before.attention, now.attention});
   add_flat_differences(flat_section(a, "build"), flat_section(b, "build"), false, out);

@@ -93,8 +93,8 @@ Json manifest_json(const RunManifest& manifest) {
   json["exit_rank"] = manifest.exit_rank;
   json["build"] = build_json(manifest.build);
   json["machine"] = machine_json(manifest);
-  json["products"] = manifest.products;
-  json["sums"] = manifest.sums;
+  json["products"] = manifest.matmul_libraries;
+  json["sums"] = manifest.reduction;
   if (!manifest.attention.empty()) json["attention"] = manifest.attention;
   json["seed"] = manifest.seed;
   json["topology"] = Json::object();
@@ -263,11 +263,11 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
   fields.get("exit_rank", manifest.exit_rank);
-  fields.get("sums", manifest.sums);
+  fields.get("sums", manifest.reduction);
   fields.get("attention", manifest.attention);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
-  fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });
+  fields.object("products", [&](const Fields& f) { read_map(f, manifest.matmul_libraries); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
   const auto read_figures = [&](const char* name, auto& out) {
     fields.object(name, [&](const Fields& f) {

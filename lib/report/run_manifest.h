@@ -70,10 +70,10 @@ struct RunManifest {
   std::vector<std::string> gpus;
   std::string gpu_driver;
   /// The library that multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
-  std::map<std::string, std::string> products;
+  std::map<std::string, std::string> matmul_libraries;
   /// The way in which values of different ranks are summed: "rank order, fp32" or "nccl". "" in
   /// runs of older versions.
-  std::string sums;
+  std::string reduction;
   /// The implementation of attention: on GPUs "own" or "cudnn 9.19.0", on CPUs the way in which
   /// bf16 is multiplied, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;

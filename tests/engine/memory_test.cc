@@ -263,7 +263,7 @@ TEST_CASE("memory that the machine does not have is refused with the amount") {
         error.message(),
         Catch::StartsWith("out of memory: parameters (buffer weights) needs 1024.00 PiB in "
                           "the device tier, ") &&
-            Catch::EndsWith("no host memory for weights of 1024.00 PiB: Cannot allocate memory"));
+            Catch::EndsWith("no main memory for weights of 1024.00 PiB: Cannot allocate memory"));
   }
 }
 
