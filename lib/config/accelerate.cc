@@ -186,7 +186,7 @@ class AccelerateTranslator {
     for (const char* dtype : {"bf16", "fp16"}) {
       const std::string path = cat(dtype, ".enabled");
       const ConfigNode* named = named_.at_path(path);
-      const bool wanted = word == dtype, open = named == nullptr || named->is_open();
+      const bool wanted = word == dtype, open = named == nullptr || named->is_unset_or_auto();
       if (open && (wanted || named != nullptr))
         put_at_path(config_, path, ConfigNode::of_bool(precision->at, wanted));
       if (open || wanted == named->boolean || word == "no" || word == "false") continue;

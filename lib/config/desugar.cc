@@ -58,7 +58,7 @@ void expand_zero_flag(ConfigNode& root, Problems& problems) {
 /// words.
 void expand_plain_values(ConfigNode& root, Problems& problems) {
   for (const Section& section : Schema::get().sections()) {
-    ConfigNode* value = section.plain_key.empty() ? nullptr : root.find(section.path);
+    ConfigNode* value = section.shorthand_key.empty() ? nullptr : root.find(section.path);
     if (value == nullptr || value->kind == ConfigNodeKind::kNull ||
         value->kind == ConfigNodeKind::kList || value->is_map())
       continue;
@@ -69,7 +69,7 @@ void expand_plain_values(ConfigNode& root, Problems& problems) {
                                     " is read as ", plain.text));
     }
     *value = ConfigNode::of_map(plain.at);
-    value->entries.push_back({section.plain_key, plain.at, std::move(plain), ""});
+    value->entries.push_back({section.shorthand_key, plain.at, std::move(plain), ""});
   }
 }
 
@@ -158,7 +158,8 @@ void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string
     problems.notice(old.at,
                     cat(spelled_path, ": read as gradient_clipping: ", value_text(old.value)));
     root.entries.push_back({"gradient_clipping", old.at, old.value, spelled_path});
-  } else if (clipping->number != old.value.number || clipping->is_open() != old.value.is_open()) {
+  } else if (clipping->number != old.value.number ||
+             clipping->is_unset_or_auto() != old.value.is_unset_or_auto()) {
     problems.error(old.at,
                    cat(spelled_path, ": ", value_text(old.value),
                        " contradicts gradient_clipping: ", value_text(*clipping), " (line ",

@@ -18,9 +18,6 @@ struct ResolveContext {
   std::optional<int64_t> hidden_size;
   /// Says whether the samples of data.train are conversations (data/conversations.h).
   bool conversations = false;
-  /// The number of optimizer steps of the run if train.epochs determines it; known once the data is
-  /// counted.
-  std::optional<int64_t> total_steps;
   /// Says whether the hardware has bf16, and fp16, which "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
@@ -51,10 +48,11 @@ struct Resolution {
   bool ok() const { return !has_errors(problems); }
 };
 
-/// Decides every value that is not written or is "auto", and checks keys against each other. The
-/// result depends on the arguments alone, with one exception: a path that begins with "~" or "$" is
-/// an error only if the file system has no such path (check_path in resolve_checks.cc). Writes
-/// nothing; resolving an effective config again changes nothing.
+/// Decides the values that are not written or are "auto", except those that a rank finds out later
+/// (Config), and checks keys against each other. The result depends on the arguments alone, with
+/// one exception: a path that begins with "~" or "$" is an error only if the file system has no
+/// such path (check_path in resolve_checks.cc). Writes nothing; resolving an effective config again
+/// changes nothing.
 Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:

@@ -6,11 +6,11 @@
 
 namespace ftrun {
 
-StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
+StepRun prepare_step(const Config& config, const LearningRateSchedule& schedule,
                      const TrainingProgress& progress, const StepBatch& batch) {
   StepRun step;
   step.micro_batches = batch.micro_batches;
-  step.scalars = scheduled_scalars(config.optimizer, lr_schedule, progress.updates() + 1);
+  step.scalars = scheduled_scalars(config.optimizer, schedule, progress.updates() + 1);
   const BackwardScale scale = backward_scale(config, progress.skipped.loss_scale(),
                                              static_cast<double>(batch.counted_tokens_global));
   step.scalars.token_loss_factor = scale.token_loss_factor;

@@ -80,7 +80,6 @@ Trainer::Trainer(const TrainRequest& request)
       journal_(request_, session_),
       clock_([start = Clock::now()] { return seconds_since(start); }),
       data_identity_(request_, session_, journal_),
-      lr_schedule_(config_.scheduler),
       progress_(config_) {}
 
 Trainer::~Trainer() {
@@ -156,7 +155,6 @@ void Trainer::prepare_process() {
 void Trainer::open_data() {
   session_.run_on_all_ranks("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
-  if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
   if (session_.world_size() == 1) return;
   std::vector<NodeFact> inputs;
   session_.run_on_all_ranks("comparing model and data of the nodes",
@@ -226,7 +224,7 @@ void Trainer::print_opening_notes() {
   for (const std::string& note : opening_notes(run_parts())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
-      config_.train.steps == 0 ? unfinished_warmup_text(lr_schedule_, total_steps_) : "";
+      config_.train.steps == 0 ? unfinished_warmup_text(config_.scheduler, total_steps_) : "";
   if (!rise.empty()) journal_.warn(rise);
   for (const int64_t step : config_.train.trace.steps)
     if (step > total_steps_)
@@ -254,7 +252,10 @@ Trainer::LoopObjects::LoopObjects(Trainer& run, PlanFacts facts)
     : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(facts)),
       loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
                                               std::max(run.progress_.step, run.total_steps_))),
-      loop(run.config_, {run.lr_schedule_, run.total_steps_, run.session_.is_first()},
+      loop(run.config_,
+           {.schedule = {run.config_.scheduler, run.total_steps_},
+            .total_steps = run.total_steps_,
+            .is_first = run.session_.is_first()},
            run.progress_,
            {.next_batch = [this] { return loader.next(); },
             .stepper = stepper,

@@ -109,8 +109,6 @@ class Trainer {
   std::optional<StateServices> state_services_;
   /// The load of other programs on this machine while the steps ran.
   LoadShares load_of_steps_;
-  /// The schedule of the config, over all steps.
-  SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   std::optional<LoopObjects> loop_objects_;

@@ -112,7 +112,7 @@ StepMetrics TrainingLoop::train_step() {
   const Loader::Fetched fetched = parts_.next_batch();
   parts_.journal.show_phase(cat("step ", progress_.step + 1));
   parts_.journal.record_ready();
-  StepRun step = prepare_step(config_, plan_.lr_schedule, progress_, fetched.batch);
+  StepRun step = prepare_step(config_, plan_.schedule, progress_, fetched.batch);
   parts_.stop.add_vote(step.votes);
   parts_.saver.add_votes(step.votes);
   evaluation_clock_.add_vote(step.votes);

@@ -6,7 +6,7 @@ namespace ftrun::testing {
 
 FakeRun::FakeRun(const Config& given, int64_t total_steps)
     : config(given),
-      plan{.lr_schedule = given.scheduler, .total_steps = total_steps},
+      plan{.schedule = {given.scheduler, total_steps}, .total_steps = total_steps},
       progress(config),
       stop([this] { return own_signal; },
            [this](int signal) {

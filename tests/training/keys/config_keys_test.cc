@@ -167,7 +167,7 @@ std::string schedule_text(const Config& config) {
   std::ostringstream out;
   out.precision(9);
   for (int64_t k = 1; k < 60; ++k) {
-    const StepScalars s = scheduled_scalars(config.optimizer, config.scheduler, k);
+    const StepScalars s = scheduled_scalars(config.optimizer, {config.scheduler, 0}, k);
     out << s.learning_rate << ' ' << s.beta1 << ' ' << s.beta2 << ' ' << s.bias_correction1 << ' '
         << s.bias_correction2 << '\n';
   }
@@ -257,7 +257,7 @@ const Outcome& outcome(const Base& base) {
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
-  others.left_auto = before.resolution.config.left_auto;
+  others.auto_keys = before.resolution.config.auto_keys;
   return effective_json(others) != effective_json(before.resolution.config) ||
          scalars(after) != before.scalars || programs(after) != before.programs;
 } catch (const Error& error) {
@@ -297,7 +297,7 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
       return {"[0.25, 0.5]"};
     case FieldType::kNumberList:
       return {"[0.5]", "[0.25, 0.5]"};
-    case FieldType::kFree:
+    case FieldType::kAnyValue:
       break;
   }
   return out;
