@@ -82,7 +82,7 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   ReadScratch scratch;
   s.tokens = file.tokens();
   s.documents = file.documents();
-  s.trained_tokens = file.trained().count(0, s.tokens);
+  s.trained_tokens = file.loss_mask().count(0, s.tokens);
   s.min_id = s.tokens > 0 ? INT32_MAX : 0;
   for (int64_t at = 0; at < s.tokens; at += kCountedTokens) {
     if (stop) return false;

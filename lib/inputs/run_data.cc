@@ -44,7 +44,7 @@ LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.first_step = first_step;
   options.end_step = end_step;
-  options.depth = static_cast<int>(config.data.prefetch);
+  options.prefetched_steps = static_cast<int>(config.data.prefetch);
   return options;
 }
 

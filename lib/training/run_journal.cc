@@ -59,13 +59,13 @@ void RunJournal::warn(const std::string& line) {
   if (recorder_) recorder_->warn(line);
 }
 
-void RunJournal::update(const std::function<void(RunManifest&)>& change) {
-  if (recorder_) recorder_->update(change);
+void RunJournal::update_manifest(const std::function<void(RunManifest&)>& change) {
+  if (recorder_) recorder_->update_manifest(change);
 }
 
-void RunJournal::update_together(const std::string& what,
-                                 const std::function<void(RunManifest&)>& change) {
-  session_.run_on_all_ranks(what, [&] { update(change); });
+void RunJournal::update_manifest_collectively(const std::string& what,
+                                              const std::function<void(RunManifest&)>& change) {
+  session_.run_on_all_ranks(what, [&] { update_manifest(change); });
 }
 
 void RunJournal::record_step(const StepMetrics& metrics) {
@@ -85,10 +85,11 @@ void RunJournal::record_texts(int64_t step, const std::vector<TextSample>& sampl
   if (recorder_) recorder_->record_texts(step, samples);
 }
 
-void RunJournal::record_ready() {
-  if (std::exchange(has_recorded_ready_, true)) return;
+void RunJournal::record_first_batch() {
+  if (std::exchange(has_recorded_first_batch_, true)) return;
   const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
-  update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
+  update_manifest(
+      [&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
 void RunJournal::print_step_details(const TrainingProgress& progress, const StepRun& step,

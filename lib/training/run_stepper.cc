@@ -14,15 +14,15 @@
 namespace ftrun {
 
 RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup,
-                       Journal& journal, PlanFacts facts)
+                       Journal& journal, PlanSummary summary)
     : session_(session),
       setup_(setup),
       resource_use_(config, setup),
-      times_(std::move(facts.predicted)),
+      times_(std::move(summary.predicted)),
       load_watch_(session.world_size()) {
-  if (!facts.traced.empty())
+  if (!summary.traced.empty())
     tracer_.emplace(config.train.trace, session, setup.train_plan().program,
-                    std::move(facts.traced), journal, times_.predicted());
+                    std::move(summary.traced), journal, times_.predicted());
   if (session.world_size() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);

@@ -135,7 +135,7 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
   nodes_ = exchange_texts("node", node.empty() ? rendezvous_->identity(rank_).host : node);
-  if (world_size_ > 1) check_same("program", program_facts(request.build));
+  if (world_size_ > 1) check_nodes_match("program", program_facts(request.build));
   check_equal_configs(request);
   choose_device(request);
 }
@@ -152,8 +152,8 @@ void Session::choose_device(const TrainRequest& request) {
   if (launch.local_size > 1 && launch.local_rank == 0)
     if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty())
       log_warning(warning);
-  check_same("driver", driver_facts(gpu_->info().driver_version));
-  check_equal("attention kernels", gpu_->kernels().library_use().chosen);
+  check_nodes_match("driver", driver_facts(gpu_->info().driver_version));
+  check_ranks_match("attention kernels", gpu_->kernels().library_use().chosen);
 }
 
 void Session::open_communicators(const Config& config, const StateOptions& state) {
@@ -208,7 +208,7 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
 }
 
 /// Compares hashes first, and exchanges the texts only if they differ.
-void Session::check_same(const std::string& topic, const std::vector<NodeFact>& facts) {
+void Session::check_nodes_match(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
   if (ranks_unlike_first(exchange_texts(topic, hex64(xxh3(text.data(), text.size())))).empty())
     return;
@@ -218,7 +218,7 @@ void Session::check_same(const std::string& topic, const std::vector<NodeFact>& 
                    "shared file system"});
 }
 
-void Session::check_equal(const std::string& what, const std::string& text) {
+void Session::check_ranks_match(const std::string& what, const std::string& text) {
   const std::vector<std::string> all = exchange_texts("equal", text);
   const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
   if (differing_ranks.empty()) return;
@@ -301,7 +301,7 @@ void Session::adapt_timeout(double seconds) {
   set_timeout(timeout_, true);
 }
 
-void Session::allow_work_of_one_rank() {
+void Session::extend_timeouts_for_rank_0() {
   set_timeout(std::max<milliseconds>(timeout_, std::chrono::hours(1)), gpu_ != nullptr);
 }
 

@@ -79,11 +79,11 @@ class Session {
   bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
   /// Collective: throws Error(kUsage) that names each node that differs from rank 0's node, and the
   /// facts that differ. `topic` distinguishes this comparison from others.
-  void check_same(const std::string& topic, const std::vector<NodeFact>& facts);
+  void check_nodes_match(const std::string& topic, const std::vector<NodeFact>& facts);
   /// Returns the name of each rank's node: the name that the scheduler uses, else the host name.
   const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
-  void check_equal(const std::string& what, const std::string& text);
+  void check_ranks_match(const std::string& what, const std::string& text);
   /// Opens a checkpoint group in which a rank waits for the other ranks as long as they are alive,
   /// independently of comm.timeout.
   CheckpointGroup checkpoint_group();
@@ -109,7 +109,7 @@ class Session {
   ProgressBoard& board() { return rendezvous_->board(); }
   /// Raises the time limits to at least an hour from now on, because rank 0 works alone between
   /// host collectives (export, text samples), which takes longer than a step.
-  void allow_work_of_one_rank();
+  void extend_timeouts_for_rank_0();
   /// Collective: disconnects all ranks in an orderly way.
   void close();
   /// Disconnects this rank after a failure. Waits for a second, because other ranks may have failed

@@ -113,7 +113,7 @@ void StepTimes::add_step(const StepMetrics& metrics, const StepSeconds& seconds)
 /// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside
 /// layers and updates, and its waits for copies, for the disk and, at the end of the step, for
 /// other ranks.
-std::vector<StepTimes::PartTimes> StepTimes::parts() const {
+std::vector<StepTimes::PartSeconds> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
   constexpr auto& kNames = step_parts::kMeasured;
   const std::array<std::pair<double, double>, kNames.size()> seconds{
@@ -122,7 +122,7 @@ std::vector<StepTimes::PartTimes> StepTimes::parts() const {
        {time.collective_wait, median(communication_)},
        {time.pipeline_wait, median(stages_)},
        {time.seconds, median(steps_)}}};
-  std::vector<PartTimes> parts;
+  std::vector<PartSeconds> parts;
   for (size_t i = 0; i < kNames.size(); ++i)
     parts.push_back({kNames[i], seconds[i].first, seconds[i].second});
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
@@ -145,14 +145,14 @@ std::string StepTimes::text(const LoadShares& load) const {
   std::string text =
       cat("time of a step: ", seconds_text(time.seconds), " predicted (", predicted_.machine, "), ",
           found, ": ", difference_text(time.seconds, measured));
-  const std::vector<PartTimes> part_times = parts();
-  for (const PartTimes& part : part_times)
+  const std::vector<PartSeconds> part_times = parts();
+  for (const PartSeconds& part : part_times)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
       text += cat("\n  ", part.name.name, ": ", seconds_text(part.predicted), " predicted, ",
                   seconds_text(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
     const auto largest = std::max_element(
-        part_times.begin(), part_times.end(), [](const PartTimes& a, const PartTimes& b) {
+        part_times.begin(), part_times.end(), [](const PartSeconds& a, const PartSeconds& b) {
           return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
         });
     text += cat("\n  most of the difference is in: ", largest->name.name,
@@ -167,7 +167,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::manifest_values
   if (predicted_.time) {
     auto& predicted = record["predicted"];
     predicted[step_parts::kStep.key] = microseconds(predicted_.time->seconds);
-    for (const PartTimes& part : steps_.empty() ? std::vector<PartTimes>{} : parts())
+    for (const PartSeconds& part : steps_.empty() ? std::vector<PartSeconds>{} : parts())
       predicted[part.name.key] = microseconds(part.predicted);
   }
   if (steps_.empty()) return record;
@@ -175,7 +175,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::manifest_values
   measured[step_parts::kStep.key] = microseconds(median(steps_));
   measured[step_parts::kCollectives.key] = microseconds(median(communication_));
   if (!predicted_.time) return record;
-  for (const PartTimes& part : parts()) measured[part.name.key] = microseconds(part.measured);
+  for (const PartSeconds& part : parts()) measured[part.name.key] = microseconds(part.measured);
   record["load"] = {{"others_per_million", std::llround(load.other_programs * 1e6)},
                     {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;

@@ -59,13 +59,13 @@ class StepTimes {
 
  private:
   static constexpr size_t kKept = 1000;
-  /// PartTimes holds a part of a step and its seconds.
-  struct PartTimes {
+  /// PartSeconds holds a part of a step and its seconds.
+  struct PartSeconds {
     StepPartName name;
     double predicted = 0;
     double measured = 0;
   };
-  std::vector<PartTimes> parts() const;
+  std::vector<PartSeconds> parts() const;
 
   PredictedStep predicted_;
   int64_t recorded_steps_ = 0;

@@ -89,8 +89,8 @@ TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
       rank.open();
       recorders[place] = rank.journal.recorder() ? 1 : 0;
       rank.journal.print(cat("line of rank ", session.rank()));
-      rank.journal.update([&](RunManifest&) { ++updates[place]; });
-      rank.journal.update_together("noting", [&](RunManifest&) { ++updates[place]; });
+      rank.journal.update_manifest([&](RunManifest&) { ++updates[place]; });
+      rank.journal.update_manifest_collectively("noting", [&](RunManifest&) { ++updates[place]; });
       rank.journal.record_step(journaled_step(1));
       rank.journal.record_texts(1, {TextSample{}});
       rank.journal.conclude(0, "done");
@@ -130,11 +130,11 @@ TEST_CASE(
     JournalOfRank rank(session, config);
     rank.open();
     try {
-      rank.journal.update(fail);
+      rank.journal.update_manifest(fail);
     } catch (const Error& error) {
       alone[static_cast<size_t>(session.rank())] = error.message();
     }
-    rank.journal.update_together("noting the memory", fail);
+    rank.journal.update_manifest_collectively("noting the memory", fail);
   });
   CHECK(alone == Lines{"the disk is full", ""});
   for (const std::string& failure : failures)
@@ -217,10 +217,11 @@ TEST_CASE("the duration of the start is noted when the first step has its data")
     return read_manifest(run.paths().manifest()).counters.count("ready_milliseconds");
   };
   CHECK(noted() == 0);
-  run.journal.record_ready();
+  run.journal.record_first_batch();
   CHECK(noted() == 1);
-  run.journal.update([](RunManifest& manifest) { manifest.counters.erase("ready_milliseconds"); });
-  run.journal.record_ready();
+  run.journal.update_manifest(
+      [](RunManifest& manifest) { manifest.counters.erase("ready_milliseconds"); });
+  run.journal.record_first_batch();
   CHECK(noted() == 0);
 }
 
