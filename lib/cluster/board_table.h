@@ -68,8 +68,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 /// ActivityKind says whether an activity involves other ranks.
 enum class ActivityKind : uint8_t {
   kNone,
-  kAlone,     // its own work, without other ranks
-  kExchange,  // something that other ranks take part in
+  kOwnWork,        // work without other ranks
+  kCommunication,  // something that other ranks take part in
 };
 
 /// Activity is the work that a rank, or one of its lanes, is doing.

@@ -22,7 +22,7 @@ struct RankFailure {
   std::string activity;
   std::string message;
   int culprit = -1;
-  bool of_device = false;
+  bool is_device_failure = false;
   double cpu_seconds = 0;
   int64_t cpu_seconds_limit = 0;
 
@@ -75,7 +75,7 @@ std::vector<RankFailure> collect(const RankOutcomes& all) {
       }
       failure.activity = report->activity;
       failure.culprit = report->culprit;
-      failure.of_device = report->of_device;
+      failure.is_device_failure = report->is_device_failure;
       failure.message = report->message;
     }
     failures.push_back(std::move(failure));
@@ -114,7 +114,7 @@ std::string how_it_ended(const RankFailure& failure) {
 /// Returns whether a failure is caused by its rank alone. A rank that ended without a report counts
 /// only if a signal ended it; a rank that crashed after its report counts by the report.
 bool belongs_to_rank(const RankFailure& failure) {
-  if (failure.of_device) return true;
+  if (failure.is_device_failure) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }

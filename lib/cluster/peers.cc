@@ -300,8 +300,8 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   return is_in_stop_state(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 
-Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                          int self, const std::vector<PeerView>& others) {
+WaitExplanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                              int self, const std::vector<PeerView>& others) {
   // A dead rank explains why the others are late; a rank that aborted is always a consequence.
   PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {

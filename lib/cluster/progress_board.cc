@@ -62,7 +62,7 @@ void ProgressBoard::CommunicatorSlot::enter(const CollectiveRecord& record) {
   cell_.record.write(now);
 }
 
-void ProgressBoard::CommunicatorSlot::mark(CollectiveState state) {
+void ProgressBoard::CommunicatorSlot::set_state(CollectiveState state) {
   CollectiveRecord now = cell_.record.read();
   now.state = state;
   now.unix_ns = unix_time_ns();
@@ -126,13 +126,13 @@ ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
 
 void ProgressBoard::close(CommunicatorSlot* slot) {
   const std::lock_guard lock(mutex_);
-  if (slot->read().state != CollectiveState::kAborted) slot->mark(CollectiveState::kLeft);
+  if (slot->read().state != CollectiveState::kAborted) slot->set_state(CollectiveState::kLeft);
   slot->cell_.used.store(BoardTable::GroupCell::kLeft, std::memory_order_release);
   std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
 }
 
 void ProgressBoard::show_phase(std::string_view what) {
-  table_.phase.write(activity(ActivityKind::kAlone, what));
+  table_.phase.write(activity(ActivityKind::kOwnWork, what));
 }
 
 void ProgressBoard::enter_lane(int lane, const Activity& what) {
@@ -147,7 +147,7 @@ void ProgressBoard::leave_lane(int lane) {
 }
 
 void ProgressBoard::show_texts(std::string_view what) {
-  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kExchange, what));
+  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kCommunication, what));
 }
 
 CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {

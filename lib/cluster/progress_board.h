@@ -25,8 +25,8 @@ class ProgressBoard {
    public:
     explicit CommunicatorSlot(BoardTable::GroupCell& cell) : cell_(cell) {}
     void enter(const CollectiveRecord& record);
-    void finish() { mark(CollectiveState::kFinished); }
-    void mark(CollectiveState state);
+    void finish() { set_state(CollectiveState::kFinished); }
+    void set_state(CollectiveState state);
     CollectiveRecord read() const { return cell_.record.read(); }
     std::string group() const { return cell_.group.read().name; }
 

@@ -31,7 +31,7 @@ bool read_value(std::span<const uint8_t>& bytes, T& value) {
 void make_valid(Activity& activity) {
   activity.unix_ns = std::max<int64_t>(activity.unix_ns, 0);  // the duration must not overflow
   activity.what[sizeof activity.what - 1] = '\0';
-  if (activity.kind > ActivityKind::kExchange) activity = {};
+  if (activity.kind > ActivityKind::kCommunication) activity = {};
 }
 
 CollectiveRecord validated(CollectiveRecord record) {
@@ -128,7 +128,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
 
 std::optional<Activity> own_work(const RankState& state) {
   for (const Activity& lane : state.lanes)
-    if (lane.kind == ActivityKind::kAlone) return lane;
+    if (lane.kind == ActivityKind::kOwnWork) return lane;
   const bool in_collective =
       std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::GroupState& group) {
         return group.record.state == CollectiveState::kEntered;

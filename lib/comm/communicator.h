@@ -256,7 +256,7 @@ class Communicator {
 
   /// Makes the Error(kBug) for ranks whose calls differ. `by_rank` holds the calls by rank in the
   /// group. For backends that compare calls.
-  Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
+  Error mismatch_error(const std::vector<CollectiveRecord>& by_rank) const;
   /// Throws Error(kBug) if rank `from` does not send as many elements as `wanted`, a counted
   /// all-to-all, receives from it.
   void check_counted(const Collective& wanted, int from, int64_t sent) const;
@@ -265,14 +265,14 @@ class Communicator {
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   /// Makes the error that is thrown for a failure, with what is known of the peers. May block for
   /// two heartbeats. Any thread.
-  Error explain_failure(const CollectiveRecord& record, const CollectiveFailure& failure);
+  Error failure_error(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Aborts the group and makes the error of the failure that caused this. After a wait that timed
   /// out, the states of the peers are read first, because aborting releases the peers, which then
   /// continue.
-  Error give_up(const CollectiveRecord& record, const CollectiveFailure& failure);
+  Error abort_with_error(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Shows on the board that the group is connecting; returns the record to name in the error if
   /// this fails.
-  CollectiveRecord show_connecting(std::string_view how);
+  CollectiveRecord enter_connecting_state(std::string_view how);
   const Setup& setup() const { return setup_; }
   ProgressBoard::CommunicatorSlot* slot() const { return slot_; }
 

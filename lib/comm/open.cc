@@ -115,7 +115,7 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
     return make(backend, std::move(setup), rendezvous, options);
   } catch (...) {
     // Without this notice the other members would wait for this rank while they connect.
-    rendezvous.give_up(name, "it could not be opened");
+    rendezvous.post_abort(name, "it could not be opened");
     throw;
   }
 }

@@ -50,13 +50,13 @@ Rendezvous::~Rendezvous() = default;
 
 std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options) {
   prepare_c10d();
-  Stores stores = open_stores(options);
-  auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
-  impl->connect_again = stores.connect_again;
-  impl->agent = stores.agent;
-  impl->server = stores.server;
+  StoreClients clients = connect_to_store(options);
+  auto impl = std::make_unique<Impl>(options, clients.main, clients.control);
+  impl->connect_again = clients.connect_again;
+  impl->agent = clients.agent;
+  impl->server = clients.server;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
-  rendezvous->impl_->rendezvous_file = stores.rendezvous_file.get();
+  rendezvous->impl_->rendezvous_file = clients.rendezvous_file.get();
   const std::vector<std::string> texts =
       rendezvous->exchange_text(kMeetingKey, identity_text(own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)

@@ -83,7 +83,7 @@ bool ShmGroup::is_lost(int peer) const {
   return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
 }
 
-/// Returns whether any member is lost: a meeting needs every rank, not only the one that is waited
+/// Returns whether any member is lost: a barrier needs every rank, not only the one that is waited
 /// for.
 bool ShmGroup::is_any_member_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
@@ -118,7 +118,7 @@ ShmGroup::WaitResult ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int 
 }
 
 ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout) {
-  const uint32_t target = ++meetings_;
+  const uint32_t target = ++barriers_;
   part(rank_).progress.raise_to(target);
   const auto deadline = Clock::now() + timeout;
   for (int peer = 0; peer < size(); ++peer) {

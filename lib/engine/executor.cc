@@ -37,8 +37,8 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   for (const Instr& instr : program.instrs) {
     const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
-    all.push_back(
-        activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
+    all.push_back(activity(runs_alone ? ActivityKind::kOwnWork : ActivityKind::kCommunication,
+                           instr_label(instr)));
   }
   return all;
 }

@@ -211,7 +211,7 @@ void Trainer::open_outputs() {
   if (const Recorder* recorder = journal_.recorder();
       recorder != nullptr && recorder->earlier_manifest())
     stop_lead_.read_counters(recorder->earlier_manifest()->counters);
-  stop_lead_.mark_written();
+  stop_lead_.record_written();
   journal_.update_manifest(
       [this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.run_on_all_ranks("printing the opening notes", [this] { print_opening_notes(); });

@@ -92,7 +92,7 @@ void TrainingLoop::review_stop_lead() {
   if (parts_.saver.longest_save() > 0)
     lead.add_save_time(parts_.saver.longest_save() + longest_check_);
   if (lead.has_grown()) {
-    lead.mark_written();
+    lead.record_written();
     try {
       parts_.journal.update_manifest(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });

@@ -19,7 +19,7 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
                            .activity = "save",
                            .message = "disk full\n  remedy:\tfree space",
                            .culprit = 2,
-                           .of_device = true};
+                           .is_device_failure = true};
   const auto got = parse_failure_line(failure_line(sent));
   REQUIRE(got.has_value());
   REQUIRE(got->rank == 3);
@@ -28,7 +28,7 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
   REQUIRE(got->activity == "save");
   REQUIRE(got->message == "disk full\n  remedy: free space");
   REQUIRE(got->culprit == 2);
-  REQUIRE(got->of_device);
+  REQUIRE(got->is_device_failure);
 }
 
 TEST_CASE("a report is one line that a pipe takes in one piece, however long the message") {
@@ -184,8 +184,8 @@ TEST_CASE("a report says which rank's failure it is") {
   REQUIRE(failure_report(1, full, full).culprit == -1);
   REQUIRE(failure_report(1, RankError(full, 0, false), full).culprit == 0);
   REQUIRE(failure_report(0, RankError(full, 0, false), full).culprit == -1);
-  REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).of_device);
-  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).of_device);
+  REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).is_device_failure);
+  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).is_device_failure);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
   // A lost peer is never the cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
@@ -209,8 +209,9 @@ TEST_CASE(
   REQUIRE_FALSE(
       summary({.exit_code = 5}, {.exit_code = 5, .message = "metrics.jsonl: write failed"})
           .belongs_to_rank);
-  REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true})
-              .belongs_to_rank);
+  REQUIRE(
+      summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .is_device_failure = true})
+          .belongs_to_rank);
   // The rank crashed after it had reported a full disk.
   REQUIRE_FALSE(
       summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"})
@@ -241,14 +242,14 @@ TEST_CASE(
 }
 
 TEST_CASE("a failure that all ranks report about one rank is that rank's, whoever reports first") {
-  const auto summarize = [](bool of_device) {
+  const auto summarize = [](bool is_device_failure) {
     const auto report = [&](int rank, int64_t at, int culprit) {
       return FailureReport{.rank = rank,
                            .unix_ns = at,
                            .exit_code = 5,
                            .message = "opening: rank 0: refused",
                            .culprit = culprit,
-                           .of_device = of_device};
+                           .is_device_failure = is_device_failure};
     };
     return summarize_failures({.exits = {{.rank = 0, .exit_code = 5}, {.rank = 1, .exit_code = 5}},
                                .reports = {report(1, 3, 0), report(0, 4, -1)}});

@@ -346,7 +346,7 @@ TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard::CommunicatorSlot* b = board.open("tp");
   a->enter(record(9, CollectiveState::kNone, "gradient bucket 1"));
   board.show_phase("step 4");
-  board.enter_lane(0, activity(ActivityKind::kAlone, "forward layer 2"));
+  board.enter_lane(0, activity(ActivityKind::kOwnWork, "forward layer 2"));
   const RankState seen = decode_state(board.encoded_state());
   REQUIRE(describe(ProgressBoard::find(seen, "dp")) ==
           "all_reduce #9 (gradient bucket 1, 4 x F32)");
@@ -388,7 +388,7 @@ TEST_CASE(
   const auto closed = [&](const std::string& group, State state) {
     ProgressBoard::CommunicatorSlot* slot = board.open(group);
     slot->enter(record(9, State::kNone));
-    slot->mark(state);
+    slot->set_state(state);
     board.close(slot);
   };
   closed("dp", State::kFinished);
@@ -449,8 +449,8 @@ using State = CollectiveState;
 /// Returns the view of a rank: its groups, and the work that it does on its own (`alone`), if any.
 PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
-  view.state.phase = activity(ActivityKind::kAlone, "step 12");
-  if (alone != nullptr) view.state.lanes.push_back(activity(ActivityKind::kAlone, alone));
+  view.state.phase = activity(ActivityKind::kOwnWork, "step 12");
+  if (alone != nullptr) view.state.lanes.push_back(activity(ActivityKind::kOwnWork, alone));
   view.state.groups = std::move(groups);
   return view;
 }
@@ -475,7 +475,7 @@ TEST_CASE("a missing rank that waits in another group leads to the rank that wai
   REQUIRE(unknown_ranks(views, mine, 0, {three}) == std::vector<int>{7});
   PeerView seven =
       rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
-  const Explanation found = explain_peers(views, mine, 0, {three, seven});
+  const WaitExplanation found = explain_peers(views, mine, 0, {three, seven});
   REQUIRE(found.culprit == 7);
   REQUIRE_THAT(found.text,
                Catch::StartsWith(

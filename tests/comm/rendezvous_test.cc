@@ -87,7 +87,7 @@ std::string connecting_alone(int step) {
     const std::vector<uint8_t> address = store->get(name + "/1/0");
     rendezvous.exchange_text("gloo/" + name,
                              with_other_port({address.begin() + 1, address.end()}, step));
-    rendezvous.give_up(name, "the test's");
+    rendezvous.post_abort(name, "the test's");
   })[0];
 }
 
@@ -254,7 +254,7 @@ void write_text_of(Rendezvous& store, const std::string& key, int rank) {
 /// Publishes who is absent, as the first rank of a large group does.
 void report_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
-  put_field(list, rank);
+  append_field(list, rank);
   prefixed_store(store, cat("x/", key, "/1/absent"))
       ->set("0", std::vector<uint8_t>(list.begin(), list.end()));
 }

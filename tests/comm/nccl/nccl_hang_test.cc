@@ -231,7 +231,7 @@ TEST_CASE(
       for (;;) rank.group().check_peers();
     } catch (const RankError& error) {
       require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
-                  error.of_device() && rendezvous.board().blamed_rank() == -1,
+                  error.is_device_failure() && rendezvous.board().blamed_rank() == -1,
               "the device of this rank failed, and nobody else is blamed");
       own = error.message();
     } catch (const Error& error) {
@@ -264,7 +264,8 @@ TEST_CASE("nccl: a failure of CUDA in NCCL's own calls is not reported as a lost
         // Whether the watching thread or this one notices first, the other rank is waiting.
         rendezvous.exchange_text("noticed", "");
         const auto* const of_rank = dynamic_cast<const RankError*>(&error);
-        require(of_rank == nullptr || of_rank->of_device(), "the device of this rank failed");
+        require(of_rank == nullptr || of_rank->is_device_failure(),
+                "the device of this rank failed");
         throw;
       }
     }
