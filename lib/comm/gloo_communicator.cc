@@ -203,7 +203,7 @@ GroupPtr GlooCommunicator::connect() {
   const CollectiveRecord record = enter_connecting_state("connecting over Gloo");
   const auto met = std::make_shared<std::atomic<bool>>(false);
   const auto addresses = c10::make_intrusive<GlooAddresses>([this, met](const std::string& own) {
-    auto all = rendezvous_.exchange_text("gloo/" + name(), own, members());
+    auto all = rendezvous_.all_gather_text("gloo/" + name(), own, members());
     *met = true;
     return all;
   });

@@ -430,7 +430,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     }
     if (size() == 1) return id;
     return from_hex(
-        rendezvous_.exchange_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
+        rendezvous_.all_gather_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
   }
 
   Rendezvous& rendezvous_;

@@ -52,7 +52,7 @@ std::string ranks_text(const std::vector<int>& members) {
 void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            CommBackend backend) {
   const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));
-  const auto all = rendezvous.exchange_text("open/" + name, own, members);
+  const auto all = rendezvous.all_gather_text("open/" + name, own, members);
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] != own)
       bug(cat("rank ", rendezvous.rank(), " opens group ", own, " but rank ", members[i],

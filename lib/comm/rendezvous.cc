@@ -58,7 +58,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->rendezvous_file = clients.rendezvous_file.get();
   const std::vector<std::string> texts =
-      rendezvous->exchange_text(kMeetingKey, identity_text(own_identity()));
+      rendezvous->all_gather_text(kMeetingKey, identity_text(own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
   rendezvous->impl_->rendezvous_file = nullptr;
@@ -130,7 +130,7 @@ void Rendezvous::shutdown(Milliseconds limit) {
   if (world_size() == 1) return;
   const Milliseconds before = std::exchange(impl_->options.timeout, limit);
   try {
-    exchange_text("shutdown", "");
+    all_gather_text("shutdown", "");
     leave(limit);
   } catch (const std::exception&) {
     // The work is done; the supervisor will report who is missing.

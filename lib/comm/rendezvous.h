@@ -102,12 +102,12 @@ class Rendezvous {
   /// Sends this rank's text to all ranks; returns the texts of all, by rank. A key may be used
   /// again and again. Throws Error(kPeerLost) naming the ranks that did not come, at once if one is
   /// known to be dead.
-  std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         WaitPolicy policy = WaitPolicy::kTimeout);
-  /// Exchanges a text among some ranks (global, ascending, this rank among them).
-  std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         const std::vector<int>& members,
-                                         WaitPolicy policy = WaitPolicy::kTimeout);
+  std::vector<std::string> all_gather_text(const std::string& key, const std::string& text,
+                                           WaitPolicy policy = WaitPolicy::kTimeout);
+  /// Does the same among some ranks (global, ascending, this rank among them).
+  std::vector<std::string> all_gather_text(const std::string& key, const std::string& text,
+                                           const std::vector<int>& members,
+                                           WaitPolicy policy = WaitPolicy::kTimeout);
   /// Writes a text to the store, where any rank may find() it at any time.
   void post(const std::string& key, const std::string& text);
   std::optional<std::string> find(const std::string& key);

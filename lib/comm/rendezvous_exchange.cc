@@ -336,16 +336,17 @@ std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPol
   return all;
 }
 
-std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   WaitPolicy policy) {
+std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
+                                                     const std::string& text, WaitPolicy policy) {
   std::vector<int> everyone(static_cast<size_t>(world_size()));
   for (int rank = 0; rank < world_size(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
-  return exchange_text(key, text, everyone, policy);
+  return all_gather_text(key, text, everyone, policy);
 }
 
-std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   const std::vector<int>& members,
-                                                   WaitPolicy policy) {
+std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
+                                                     const std::string& text,
+                                                     const std::vector<int>& members,
+                                                     WaitPolicy policy) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
   const Impl::TextExchange exchange{cat(impl_->key_prefix, key), use, members, cat("\"", key, "\""),

@@ -32,7 +32,7 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
   if (config.train.check_replicas == 0) return;
   replicas_.emplace(
       setup_.plan(), setup_.memory(),
-      [this](const std::string& text) { return session_.exchange_texts("replicas", text); },
+      [this](const std::string& text) { return session_.all_gather_text("replicas", text); },
       [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
     journal.print(

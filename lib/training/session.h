@@ -32,9 +32,8 @@ namespace ftrun {
 /// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
 ///   in every step only for a number that must be known then; a number that may wait is summed
 ///   every few steps, as SlowRanks does, or once after the last step;
-/// * exchange_texts(), and the functions below that are built on it: a round trip of every rank to
-/// the
-///   job's store, which joins the texts and sends them to all. It is for starts, ends and rare
+/// * all_gather_text(), and the functions below that are built on it: a round trip of every rank to
+///   the job's store, which joins the texts and sends them to all. It is for starts, ends and rare
 ///   events (a checkpoint, a step that is not finite), never for every step.
 class Session {
  public:
@@ -68,7 +67,7 @@ class Session {
 
   /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the job's
   /// store, so it is not for every step.
-  std::vector<std::string> exchange_texts(const std::string& what, const std::string& text);
+  std::vector<std::string> all_gather_text(const std::string& what, const std::string& text);
   /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
   /// message begins with `what` ("reading the data") and the rank.
   void run_on_all_ranks(const std::string& what, const std::function<void()>& work);

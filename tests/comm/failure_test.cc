@@ -20,8 +20,8 @@ const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kShared
 /// its state, so that its peers know where it is even if its heartbeat is late.
 void stay_away(Rendezvous& rendezvous) {
   rendezvous.view_members({rendezvous.rank()}, "world");
-  rendezvous.exchange_text("away", "");
-  rendezvous.exchange_text("noticed", "");
+  rendezvous.all_gather_text("away", "");
+  rendezvous.all_gather_text("noticed", "");
 }
 
 /// Runs calls of a rank that waits for the missing one. The calls must fail, and wait for at most
@@ -29,12 +29,12 @@ void stay_away(Rendezvous& rendezvous) {
 template <typename Calls>
 void require_failure_within(Rendezvous& rendezvous, Communicator& group,
                             std::chrono::milliseconds limit, Calls calls) {
-  rendezvous.exchange_text("away", "");
+  rendezvous.all_gather_text("away", "");
   group.set_timeout(limit);
   try {
     calls();
   } catch (const Error&) {
-    rendezvous.exchange_text("noticed", "");
+    rendezvous.all_gather_text("noticed", "");
     throw;
   }
   bug("nobody was missed");
@@ -185,13 +185,13 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
         };
         while (!waits(shown())) continue;
         group->abort("disk full");
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         return;
       }
       try {
         group->all_reduce(&data, 1, DType::kF32, ReduceOp::kSum, {"loss"}).wait();
       } catch (const Error&) {
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         throw;
       }
     });
@@ -209,13 +209,13 @@ TEST_CASE("a rank that gives up releases a rank that waits for its message") {
       float data = 0;
       if (rendezvous.rank() == 1) {
         group->abort("disk full");
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         return;
       }
       try {
         group->receive(&data, 1, DType::kF32, 1, {"activation"}).wait();
       } catch (const Error&) {
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         throw;
       }
     });
@@ -231,7 +231,7 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, CommBackend::kGloo, 300s);
       if (rendezvous.rank() == 1) {
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         return;
       }
       // The kernel's buffers do not take this message while nobody receives it.
@@ -248,7 +248,7 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
         group->receive(data.data(), count, DType::kF32, 1, {"activation"}).wait();
       } catch (const Error&) {
         const auto ended = std::chrono::steady_clock::now();
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         other_lane.join();
         // The thread that watches the peers would also end the wait, with the same error, but only
         // after two of its checks, which are a second apart.

@@ -345,7 +345,7 @@ TEST_CASE(
                                                    .rendezvous_file = path,
                                                    .job = "slurm 7.0"});
       heard[static_cast<size_t>(rank)] =
-          rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
+          rendezvous->all_gather_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
       rendezvous->shutdown();
     });
   for (std::thread& thread : threads) thread.join();
@@ -461,8 +461,8 @@ TEST_CASE("two jobs with one token end with a message that names a rank that bot
           "FTRUN_TOKEN=$(openssl rand "
           "-hex 32); if only one rank was restarted, restart all ranks"));
   // The ranks that have met are not disturbed, and may have further connections.
-  std::thread other([&] { met[1]->make_connection_for_thread()->exchange_text("k", "1"); });
-  REQUIRE(met[0]->make_connection_for_thread()->exchange_text("k", "0") ==
+  std::thread other([&] { met[1]->make_connection_for_thread()->all_gather_text("k", "1"); });
+  REQUIRE(met[0]->make_connection_for_thread()->all_gather_text("k", "0") ==
           std::vector<std::string>{"0", "1"});
   other.join();
 }

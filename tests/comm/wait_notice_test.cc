@@ -69,7 +69,7 @@ TEST_CASE("the first rank of an exchange tells whom it waits for, and again afte
                                     rendezvous.board().show_phase("reading the data");
                                     notices.await(2);
                                   }
-                                  rendezvous.exchange_text("hash", "x");
+                                  rendezvous.all_gather_text("hash", "x");
                                 });
   // Rank 1 reports the wait if rank 0 itself is late, on a busy machine.
   require_all(
@@ -81,7 +81,7 @@ TEST_CASE("if the first rank of an exchange is missing, the next one reports it"
   const auto lines =
       notices_of(3, "for ranks? 0", [](Rendezvous& rendezvous, WaitNotices& notices) {
         if (rendezvous.rank() == 0) notices.await(1);
-        rendezvous.exchange_text("hash", "x");
+        rendezvous.all_gather_text("hash", "x");
       });
   require_all(
       lines,
@@ -100,7 +100,7 @@ TEST_CASE(
         }
         std::vector<float> data(4, 1.0F);
         group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
-        rendezvous.exchange_text("done", "");
+        rendezvous.all_gather_text("done", "");
       });
   require_all(
       lines,

@@ -411,7 +411,7 @@ TEST_CASE(
         meta.loss_scaler = progress.skipped.scaler_state();
         save_checkpoint(posix_files(), {scratch.path()}, meta, fixture.state.slices(),
                         {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
-                           return rendezvous.exchange_text("save", text);
+                           return rendezvous.all_gather_text("save", text);
                          }});
         train_last_steps(rendezvous, fixture, progress, straight);
       });

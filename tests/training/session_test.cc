@@ -55,7 +55,7 @@ std::string code_and_message_of(const std::function<void()>& work) {
 TEST_CASE("every rank gets the texts of all ranks, in their order") {
   OfRanks<Texts> got(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    got[place(session)] = session.exchange_texts("letters", std::string(1, "abc"[session.rank()]));
+    got[place(session)] = session.all_gather_text("letters", std::string(1, "abc"[session.rank()]));
   });
   REQUIRE(failures == Texts(3, ""));
   for (const Texts& texts : got) CHECK(texts == Texts{"a", "b", "c"});

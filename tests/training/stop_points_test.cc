@@ -229,7 +229,7 @@ class RankRun : public testing::FakeRun {
 
   CheckpointGroup group(Rendezvous& rendezvous) const {
     return {rendezvous_.rank(), rendezvous_.world_size(), [&rendezvous](const std::string& text) {
-              return rendezvous.exchange_text("save", text, WaitPolicy::kWhileAlive);
+              return rendezvous.all_gather_text("save", text, WaitPolicy::kWhileAlive);
             }};
   }
 
