@@ -60,8 +60,8 @@ std::vector<RankFailure> collect(const RankOutcomes& all) {
   std::vector<RankFailure> failures;
   for (const RankExit& exit : all.exits) {
     const FailureReport* report = earliest_report(all.reports, exit.rank);
-    if (ended_as_asked(exit.exit_code, exit.signal, all.forwarded_signal) ||
-        (exit.was_told_to_stop && report == nullptr))
+    if (exited_as_requested(exit.exit_code, exit.signal, all.forwarded_signal) ||
+        (exit.was_asked_to_stop && report == nullptr))
       continue;
     RankFailure failure{exit.rank, exit.unix_ns, exit.exit_code, exit.signal, exit.activity,
                         "",        -1,           false};
@@ -69,7 +69,7 @@ std::vector<RankFailure> collect(const RankOutcomes& all) {
     failure.cpu_seconds_limit = exit.cpu_seconds_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
-      if (exit.was_told_to_stop) {  // the supervisor ended the rank, so only its report counts
+      if (exit.was_asked_to_stop) {  // the supervisor ended the rank, so only its report counts
         failure.exit_code = report->exit_code;
         failure.signal = 0;
       }
@@ -156,7 +156,7 @@ std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure
   for (const RankExit& exit : all.exits) {
     const bool has_failed = std::any_of(failures.begin(), failures.end(),
                                         [&](const RankFailure& f) { return f.rank == exit.rank; });
-    if (exit.was_told_to_stop && !has_failed) ranks.push_back(exit.rank);
+    if (exit.was_asked_to_stop && !has_failed) ranks.push_back(exit.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: " + sorted_rank_list(std::move(ranks));
 }
@@ -166,15 +166,15 @@ std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure
 int orderly_code(const RankOutcomes& all) {
   int code = 0;
   for (const RankExit& exit : all.exits)
-    code = std::max(code, exit.was_told_to_stop ? stop_exit_code(all.forwarded_signal)
-                          : exit.signal != 0    ? stop_exit_code(exit.signal)
-                                                : exit.exit_code);
+    code = std::max(code, exit.was_asked_to_stop ? stop_exit_code(all.forwarded_signal)
+                          : exit.signal != 0     ? stop_exit_code(exit.signal)
+                                                 : exit.exit_code);
   return code;
 }
 
 }  // namespace
 
-bool ended_as_asked(int exit_code, int signal, int forwarded_signal) {
+bool exited_as_requested(int exit_code, int signal, int forwarded_signal) {
   if (exit_code == 0 || exit_code == static_cast<int>(ExitCode::kRequeue)) return true;
   if (forwarded_signal != 0 && exit_code == 128 + forwarded_signal) return true;
   return signal == 0 &&

@@ -88,7 +88,7 @@ ProgressBoard::~ProgressBoard() {
 /// again.
 void ProgressBoard::forget_left(const std::string& group) {
   for (BoardTable::GroupCell& cell : table_.groups) {
-    const ShownGroup shown = cell.group.read();
+    const BoardGroup shown = cell.group.read();
     const bool same = group.compare(0, sizeof shown.name - 1, std::string_view(shown.name)) == 0;
     if (same && cell.used.load() == BoardTable::GroupCell::kLeft)
       cell.used.store(BoardTable::GroupCell::kFree);
@@ -114,7 +114,7 @@ ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
   std::unique_ptr<BoardTable::GroupCell> own;
   if (free == table_.groups.end()) own = std::make_unique<BoardTable::GroupCell>();
   BoardTable::GroupCell& cell = own ? *own : *free;
-  ShownGroup shown{.members = shown_members(members)};
+  BoardGroup shown{.members = encode_members(members)};
   group.copy(shown.name, sizeof shown.name - 1);
   cell.group.write(shown);
   cell.record.write({});
@@ -146,8 +146,9 @@ void ProgressBoard::leave_lane(int lane) {
   if (lane < BoardTable::kLanes) table_.lanes[static_cast<size_t>(lane)].write({});
 }
 
-void ProgressBoard::show_texts(std::string_view what) {
-  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kCommunication, what));
+void ProgressBoard::show_text_exchange(std::string_view what) {
+  table_.text_exchange.write(what.empty() ? Activity{}
+                                          : activity(ActivityKind::kCommunication, what));
 }
 
 CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {

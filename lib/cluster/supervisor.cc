@@ -183,7 +183,7 @@ class Supervisor {
     RankProcess process;
     bool is_running = true;
     /// Says whether the rank had ended, or was ending, before it was asked to stop.
-    bool ended_before_told = false;
+    bool ended_before_asked = false;
   };
 
   int first_rank() const { return options_.node * local_ranks_; }
@@ -389,7 +389,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   rank.is_running = false;
   RankExit exit{.rank = rank.number,
                 .unix_ns = unix_time_ns(),
-                .was_told_to_stop = is_stopping_ && !rank.ended_before_told,
+                .was_asked_to_stop = is_stopping_ && !rank.ended_before_asked,
                 .activity = text_of_activity(rank),
                 .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
                 .cpu_seconds_limit = cpu_seconds_limit()};
@@ -399,7 +399,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   } else {
     exit.exit_code = WEXITSTATUS(status);
   }
-  has_failed_ |= !ended_as_asked(exit.exit_code, exit.signal, forwarded_signal_);
+  has_failed_ |= !exited_as_requested(exit.exit_code, exit.signal, forwarded_signal_);
   exits_.push_back(exit);
 }
 
@@ -457,7 +457,7 @@ void Supervisor::stop_others() {
              (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (LocalRank& rank : ranks_) {
     if (!rank.is_running) continue;
-    rank.ended_before_told = is_gone(rank.process.pid);
+    rank.ended_before_asked = is_gone(rank.process.pid);
     // A stopped rank does not receive SIGTERM. A rank for which the others have waited until their
     // timeout gets no more time.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))

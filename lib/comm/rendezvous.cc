@@ -122,7 +122,7 @@ std::string Rendezvous::local_address() const {
   return local_address_towards(impl_->options.address, impl_->options.port);
 }
 
-void Rendezvous::expect_waits(Milliseconds usual) {
+void Rendezvous::set_usual_wait(Milliseconds usual) {
   impl_->usual_wait_ms = usual.count();
 }
 

@@ -131,7 +131,7 @@ class Rendezvous {
 
   /// Sets the usual length of waits in collectives of this run: waits up to it are not logged. Any
   /// thread.
-  void expect_waits(std::chrono::milliseconds usual);
+  void set_usual_wait(std::chrono::milliseconds usual);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Returns without an
   /// error after `limit` if some have not.

@@ -57,9 +57,9 @@ class LivenessTracker {
 class ShownExchange {
  public:
   ShownExchange(ProgressBoard& board, const std::string& what) : board_(board) {
-    board_.show_texts(what);
+    board_.show_text_exchange(what);
   }
-  ~ShownExchange() { board_.show_texts(""); }
+  ~ShownExchange() { board_.show_text_exchange(""); }
   ShownExchange(const ShownExchange&) = delete;
   ShownExchange& operator=(const ShownExchange&) = delete;
 

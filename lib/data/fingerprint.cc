@@ -189,7 +189,7 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
   return found;
 }
 
-void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
+void check_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
   for (const auto& file : data.files()) {
     const auto side = read_sidecar(file->path());
     if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;

@@ -114,7 +114,8 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   std::vector<ManifestDifference> guarded;
   std::vector<std::string> changes;
   for (const ManifestDifference& difference : compare_manifests(before, now)) {
-    if (!difference.matters || is_part_of_other_key(difference.field) || is_new_default(difference))
+    if (!difference.affects_results || is_part_of_other_key(difference.field) ||
+        is_new_default(difference))
       continue;
     if (may_change(difference.field))
       changes.push_back(

@@ -19,9 +19,9 @@ RunData open_run_data(const Config& config) {
 }
 
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows) {
-  refuse_recorded_ids(data.train->data(), vocab_rows);
+  check_recorded_ids(data.train->data(), vocab_rows);
   for (const ValidationSet& set : data.validation)
-    refuse_recorded_ids(set.sequences->data(), vocab_rows);
+    check_recorded_ids(set.sequences->data(), vocab_rows);
 }
 
 int64_t steps_of_run(const Config& config, const SequenceSet& train) {

@@ -144,7 +144,7 @@ bool trains_on(const SequenceSet& sequences, int64_t vocab_rows, int32_t token) 
   SequenceReader reader(sequences, vocab_rows);
   Batch batch;
   for (int64_t sequence = 0; sequence < end; ++sequence) {
-    reader.start(batch, 1);
+    reader.reset(batch, 1);
     reader.fill(batch, 0, sequence);
     if (trains_on(batch, token)) return true;
   }

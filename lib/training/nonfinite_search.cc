@@ -22,7 +22,7 @@ NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun s
   const int data = sample_place(setup.plan().options.state).index;
   const std::vector<std::string> all = session.all_gather_text(
       "nonfinite", encode_nonfinite({order_of(setup.train_plan(), own.instr), data, own.text}));
-  return {nonfinite_places(all), step.result.finite};
+  return {nonfinite_locations(all), step.result.finite};
 }
 
 }  // namespace ftrun

@@ -295,7 +295,7 @@ void Session::set_timeout(milliseconds limit, bool include_programs) {
 
 void Session::adapt_timeout(double seconds) {
   slowest_step_ = std::max(slowest_step_, seconds);
-  rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
+  rendezvous_->set_usual_wait(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
   if (!has_auto_timeout_ || !communicators_) return;
   const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
   if (std::max(limit, kMinLimit) == timeout_) return;

@@ -63,21 +63,21 @@ std::string events_of(const StepRecord& record, const RankClasses& classes,
 
 }  // namespace
 
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
+PredictedStep predict_step(const ClassPlans& all, int64_t ranks_here, int64_t threads,
                            const std::vector<int>& traced) {
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
     const std::optional<Machine> machine = read_own_machine(path);
     if (!machine) {
-      predicted.why_not = "ftrun bench machine has not measured this machine";
+      predicted.unavailable_reason = "ftrun bench machine has not measured this machine";
     } else if (machine->cpu_model != read_machine().cpu_model ||
                machine->devices != usable_cores()) {
-      predicted.why_not = cat(
+      predicted.unavailable_reason = cat(
           path,
           " describes another CPU or number of cores; run ftrun bench machine to measure this one");
     } else if (ranks_here != all.classes().ranks()) {
-      predicted.why_not = cat(path, " describes one machine, and the run uses several");
+      predicted.unavailable_reason = cat(path, " describes one machine, and the run uses several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured_on);
       StepRecord record;
@@ -86,7 +86,7 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
       predicted.events = events_of(record, all.classes(), traced);
     }
   } catch (const std::exception& error) {
-    predicted.why_not = first_line(error.what());
+    predicted.unavailable_reason = first_line(error.what());
   }
   return predicted;
 }
@@ -140,7 +140,7 @@ std::string StepTimes::text(const LoadShares& load) const {
   const std::string found = cat(seconds_text(measured), " measured (median of ",
                                 count_text(std::ssize(steps_), "step"), ")");
   if (!predicted_.time)
-    return cat("time of a step: ", found, "; not predicted: ", predicted_.why_not);
+    return cat("time of a step: ", found, "; not predicted: ", predicted_.unavailable_reason);
   const StepTime& time = *predicted_.time;
   std::string text =
       cat("time of a step: ", seconds_text(time.seconds), " predicted (", predicted_.machine, "), ",

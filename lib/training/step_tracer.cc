@@ -128,8 +128,9 @@ void StepTracer::record_if_traced(int64_t step, const RunTrace& trace) {
       .step = step,
       .measured = all.text(),
       .predicted = predicted_.events,
-      .notes = {{"clocks", clocks_},
-                {"predicted", predicted_.time ? predicted_.machine : predicted_.why_not}}});
+      .notes = {
+          {"clocks", clocks_},
+          {"predicted", predicted_.time ? predicted_.machine : predicted_.unavailable_reason}}});
 }
 
 }  // namespace ftrun

@@ -94,12 +94,12 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
                   .unix_ns = 5 * kSecond,
                   .exit_code = 143,
                   .signal = SIGTERM,
-                  .was_told_to_stop = true},
+                  .was_asked_to_stop = true},
                  {.rank = 2,
                   .unix_ns = 5 * kSecond,
                   .exit_code = 143,
                   .signal = SIGTERM,
-                  .was_told_to_stop = true}},
+                  .was_asked_to_stop = true}},
        .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
                    {.rank = 1,
                     .unix_ns = 2 * kSecond,
@@ -139,7 +139,7 @@ TEST_CASE("if every rank only lost a peer, the result is a lost peer") {
                                      .unix_ns = 2 * kSecond,
                                      .exit_code = 137,
                                      .signal = SIGKILL,
-                                     .was_told_to_stop = true}}});
+                                     .was_asked_to_stop = true}}});
   REQUIRE(summary.exit_code == 6);
 }
 
@@ -288,9 +288,9 @@ TEST_CASE("a run that SIGUSR1 stops does not end with the code of a killed proce
   };
   // The ranks were: killed by the second signal; ended by the first one before it was handled;
   // both.
-  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .was_told_to_stop = true}) == 75);
+  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .was_asked_to_stop = true}) == 75);
   REQUIRE(code(SIGUSR1, {.exit_code = 138, .signal = SIGUSR1}) == 75);
-  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .was_told_to_stop = true}) == 143);
+  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .was_asked_to_stop = true}) == 143);
   REQUIRE(code(SIGTERM, {.exit_code = 143, .signal = SIGTERM}) == 143);
   REQUIRE(stop_exit_code(SIGUSR1) == 75);
   REQUIRE(stop_exit_code(SIGINT) == 130);

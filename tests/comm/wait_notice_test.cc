@@ -124,7 +124,7 @@ TEST_CASE("a receive tells whom it waits for, whoever else waits") {
 
 TEST_CASE("a wait in a collective that is as long as steps of this run are is not reported") {
   const auto lines = notices_of(2, "barrier #1", [](Rendezvous& rendezvous, WaitNotices&) {
-    rendezvous.expect_waits(1h);
+    rendezvous.set_usual_wait(1h);
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) std::this_thread::sleep_for(200ms);
     group->barrier({"wait"});

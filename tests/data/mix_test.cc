@@ -166,7 +166,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
     Batch batch;
     for (int64_t sequence = 0; sequence < sequences.size(); ++sequence) {
       const bool second = sequence >= sequences.table().first_sequences()[1];
-      reader.start(batch, 1);
+      reader.reset(batch, 1);
       reader.fill(batch, 0, sequence);
       for (size_t i = 0; i < batch.labels.size(); ++i)
         if (batch.labels[i] != kIgnoredLabel) {

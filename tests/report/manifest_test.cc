@@ -50,7 +50,7 @@ RunManifest example() {
 std::vector<std::string> differences(const RunManifest& before, const RunManifest& now) {
   std::vector<std::string> out;
   for (const auto& d : compare_manifests(before, now))
-    out.push_back(cat(d.matters ? "*" : "", d.field, ": ", d.before, " -> ", d.now));
+    out.push_back(cat(d.affects_results ? "*" : "", d.field, ": ", d.before, " -> ", d.now));
   return out;
 }
 
