@@ -35,7 +35,7 @@ PlanSummary check_programs(const Config& config, const TrainingSetup& setup, Ses
     all = hex64(plans.hash());
     summary.traced = traced_ranks(config.train.trace, plans.classes());
     if (session.rank() == 0)
-      summary.predicted = predict_step(
+      summary.predicted = predict_step_on_this_machine(
           plans,
           std::count(session.nodes().begin(), session.nodes().end(), session.nodes().front()),
           config.threads, summary.traced);

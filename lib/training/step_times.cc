@@ -63,8 +63,8 @@ std::string events_of(const StepRecord& record, const RankClasses& classes,
 
 }  // namespace
 
-PredictedStep predict_step(const ClassPlans& all, int64_t ranks_here, int64_t threads,
-                           const std::vector<int>& traced) {
+PredictedStep predict_step_on_this_machine(const ClassPlans& all, int64_t ranks_here,
+                                           int64_t threads, const std::vector<int>& traced) {
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
