@@ -58,18 +58,25 @@ void move_root_cause_first(std::vector<RankFailure>& failures) {
 
 std::vector<RankFailure> collect(const RankOutcomes& all) {
   std::vector<RankFailure> failures;
-  for (const RankExit& exit : all.exits) {
-    const FailureReport* report = earliest_report(all.reports, exit.rank);
-    if (exited_as_requested(exit.exit_code, exit.signal, all.forwarded_signal) ||
-        (exit.was_asked_to_stop && report == nullptr))
+  for (const RankExit& rank_exit : all.exits) {
+    const FailureReport* report = earliest_report(all.reports, rank_exit.rank);
+    if (exited_as_requested(rank_exit.exit_code, rank_exit.signal, all.forwarded_signal) ||
+        (rank_exit.was_asked_to_stop && report == nullptr))
       continue;
-    RankFailure failure{exit.rank, exit.unix_ns, exit.exit_code, exit.signal, exit.activity,
-                        "",        -1,           false};
-    failure.cpu_seconds = exit.cpu_seconds;
-    failure.cpu_seconds_limit = exit.cpu_seconds_limit;
+    RankFailure failure{rank_exit.rank,
+                        rank_exit.unix_ns,
+                        rank_exit.exit_code,
+                        rank_exit.signal,
+                        rank_exit.activity,
+                        "",
+                        -1,
+                        false};
+    failure.cpu_seconds = rank_exit.cpu_seconds;
+    failure.cpu_seconds_limit = rank_exit.cpu_seconds_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
-      if (exit.was_asked_to_stop) {  // the supervisor ended the rank, so only its report counts
+      // If the supervisor ended the rank, only its report counts.
+      if (rank_exit.was_asked_to_stop) {
         failure.exit_code = report->exit_code;
         failure.signal = 0;
       }
@@ -153,10 +160,11 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
 
 std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
-  for (const RankExit& exit : all.exits) {
-    const bool has_failed = std::any_of(failures.begin(), failures.end(),
-                                        [&](const RankFailure& f) { return f.rank == exit.rank; });
-    if (exit.was_asked_to_stop && !has_failed) ranks.push_back(exit.rank);
+  for (const RankExit& rank_exit : all.exits) {
+    const bool has_failed =
+        std::any_of(failures.begin(), failures.end(),
+                    [&](const RankFailure& f) { return f.rank == rank_exit.rank; });
+    if (rank_exit.was_asked_to_stop && !has_failed) ranks.push_back(rank_exit.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: " + sorted_rank_list(std::move(ranks));
 }
@@ -165,10 +173,10 @@ std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure
 /// forwarded.
 int orderly_code(const RankOutcomes& all) {
   int code = 0;
-  for (const RankExit& exit : all.exits)
-    code = std::max(code, exit.was_asked_to_stop ? stop_exit_code(all.forwarded_signal)
-                          : exit.signal != 0     ? stop_exit_code(exit.signal)
-                                                 : exit.exit_code);
+  for (const RankExit& rank_exit : all.exits)
+    code = std::max(code, rank_exit.was_asked_to_stop ? stop_exit_code(all.forwarded_signal)
+                          : rank_exit.signal != 0     ? stop_exit_code(rank_exit.signal)
+                                                      : rank_exit.exit_code);
   return code;
 }
 

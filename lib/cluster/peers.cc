@@ -336,8 +336,9 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views, const Collecti
           chain.culprit};
 }
 
-std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                               int self, const std::vector<PeerView>& others) {
+std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
+                                     const CollectiveRecord& mine, int self,
+                                     const std::vector<PeerView>& others) {
   std::set<int> unknown;
   for (size_t i = 0; i < views.size(); ++i) {
     const bool concerned = !is_point_to_point(mine.kind) || mine.peer == static_cast<int>(i);

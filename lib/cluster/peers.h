@@ -71,7 +71,8 @@ WaitExplanation explain_peers(const std::vector<PeerView>& views, const Collecti
                               int self, const std::vector<PeerView>& others = {});
 
 /// Lists the ranks whose views explain_peers() needs and does not have yet.
-std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                               int self, const std::vector<PeerView>& others);
+std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
+                                     const CollectiveRecord& mine, int self,
+                                     const std::vector<PeerView>& others);
 
 }  // namespace ftrun

@@ -387,20 +387,20 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   rank.is_running = false;
-  RankExit exit{.rank = rank.number,
-                .unix_ns = unix_time_ns(),
-                .was_asked_to_stop = is_stopping_ && !rank.ended_before_asked,
-                .activity = text_of_activity(rank),
-                .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
-                .cpu_seconds_limit = cpu_seconds_limit()};
+  RankExit rank_exit{.rank = rank.number,
+                     .unix_ns = unix_time_ns(),
+                     .was_asked_to_stop = is_stopping_ && !rank.ended_before_asked,
+                     .activity = text_of_activity(rank),
+                     .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
+                     .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
-    exit.signal = WTERMSIG(status);
-    exit.exit_code = 128 + exit.signal;
+    rank_exit.signal = WTERMSIG(status);
+    rank_exit.exit_code = 128 + rank_exit.signal;
   } else {
-    exit.exit_code = WEXITSTATUS(status);
+    rank_exit.exit_code = WEXITSTATUS(status);
   }
-  has_failed_ |= !exited_as_requested(exit.exit_code, exit.signal, forwarded_signal_);
-  exits_.push_back(exit);
+  has_failed_ |= !exited_as_requested(rank_exit.exit_code, rank_exit.signal, forwarded_signal_);
+  exits_.push_back(rank_exit);
 }
 
 /// Returns the activity that a rank showed last.

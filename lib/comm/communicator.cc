@@ -419,7 +419,7 @@ Error Communicator::failure_error(const CollectiveRecord& record,
   std::vector<PeerView> others;
   // Each round views the ranks for which the ranks of the previous round wait.
   for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {
-    const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
+    const std::vector<int> unknown = ranks_without_views(views, record, rank(), others);
     if (unknown.empty()) break;
     std::ranges::move(setup_.view_ranks(unknown), std::back_inserter(others));
   }

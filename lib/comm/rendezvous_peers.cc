@@ -94,7 +94,7 @@ std::optional<std::string> Rendezvous::Impl::collective_wait_text(
       std::any_of(views.begin(), views.begin() + self, stands_there))
     return std::nullopt;
   const WaitExplanation why = explain_peers(
-      views, group.record, self, view_ranks(unknown_ranks(views, group.record, self, {})));
+      views, group.record, self, view_ranks(ranks_without_views(views, group.record, self, {})));
   constexpr size_t kLongest = 600;
   return cat("rank ", options.rank, " has waited ", waited, " in ", describe(group.record),
              " of group ", group.name, ": ",

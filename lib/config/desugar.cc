@@ -284,7 +284,7 @@ void split_named_validation(ConfigNode& root, Problems& problems) {
 
 }  // namespace
 
-SchemaTree desugar(SourceTree source, Problems& problems) {
+DesugaredTree desugar(SourceTree source, Problems& problems) {
   ConfigNode& root = source.root;
   require(root.is_map(), "a source of a config is a map");
   move_max_grad_norms(root, problems);
@@ -307,10 +307,10 @@ SchemaTree desugar(SourceTree source, Problems& problems) {
            "gather_16bit_weights_on_model_save", problems);
   }
   rename_aliases(root, "", problems);
-  return SchemaTree(std::move(root));
+  return DesugaredTree(std::move(root));
 }
 
-void SchemaTree::merge(const SchemaTree& later, Problems& problems) {
+void DesugaredTree::merge(const DesugaredTree& later, Problems& problems) {
   remove_contradicted_keys(root_, later.root_, problems);
   merge_into(root_, later.root_);
 }

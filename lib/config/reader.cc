@@ -297,7 +297,7 @@ class TreeReader {
 
 }  // namespace
 
-WrittenConfig read_config(const SchemaTree& tree, Problems& problems) {
+WrittenConfig read_config(const DesugaredTree& tree, Problems& problems) {
   return TreeReader(problems).read(tree.root());
 }
 

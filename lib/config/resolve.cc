@@ -169,7 +169,7 @@ std::set<std::string> list_objections(const Config& resolved) {
   std::set<std::string> all;
   for (const Problem& problem : again.problems)
     if (problem.severity == Severity::kError) all.insert(problem.message);
-  for (const UnsupportedRequest& gap : again.unsupported) all.insert(gap.feature);
+  for (const UnsupportedRequest& request : again.unsupported) all.insert(request.feature);
   return all;
 }
 

@@ -104,7 +104,7 @@ void RunJournal::print_step_details(const TrainingProgress& progress, const Step
     print(overlap_text(*times));
 }
 
-void RunJournal::conclude(int exit_code, const std::string& reason) {
+void RunJournal::finish(int exit_code, const std::string& reason) {
   if (!recorder_) return;
   const std::string table = recorder_->finish(exit_code, reason);
   std::cout << '\n' << terminal_text(table) << std::flush;

@@ -54,7 +54,7 @@ class RunJournal : public Journal {
   void show_phase(const std::string& what) override { session_.show_phase(what); }
   /// Ends the record of the run on rank 0: writes the outcome, and prints the table of losses on
   /// standard output.
-  void conclude(int exit_code, const std::string& reason);
+  void finish(int exit_code, const std::string& reason);
   /// Records the failure of a run, as far as the disk allows.
   void fail(int exit_code, const std::string& reason) noexcept;
 

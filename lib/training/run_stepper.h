@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "engine/replica_check.h"
 #include "engine/setup.h"
-#include "training/check_programs.h"
+#include "training/check_rank_programs.h"
 #include "training/loop_parts.h"
 #include "training/resource_use.h"
 #include "training/session.h"

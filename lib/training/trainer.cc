@@ -104,7 +104,7 @@ int Trainer::train() {
   journal_.open_folder();
   open_data();
   open_model();
-  PlanSummary summary = check_programs(config_, *setup_, session_);
+  PlanSummary summary = check_rank_programs(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   warn_of_placement();
@@ -178,7 +178,7 @@ void Trainer::open_model() {
 }
 
 Trainer::StateServices::StateServices(Trainer& run)
-    : checkpointed(checkpointed_state(run.config_, *run.setup_)),
+    : checkpointed(make_checkpointed_state(run.config_, *run.setup_)),
       checkpointer(run.request_, run.session_,
                    {.model = *checkpointed,
                     .journal = run.journal_,
@@ -361,7 +361,7 @@ void Trainer::conclude() {
     journal_.print(text);
   const std::string reason = end_reason();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);
-  journal_.conclude(
+  journal_.finish(
       withheld_reason_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
       withheld_reason_.empty() ? reason : withheld_reason_);
   if (stop_.reached()) log_notice(cat(reason, "; ", continue_text()));

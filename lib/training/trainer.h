@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "engine/setup.h"
 #include "inputs/run_data.h"
-#include "training/check_programs.h"
+#include "training/check_rank_programs.h"
 #include "training/checkpointed_state.h"
 #include "training/checkpointer.h"
 #include "training/describe_run.h"

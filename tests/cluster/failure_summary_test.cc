@@ -195,8 +195,8 @@ TEST_CASE("a report says which rank's failure it is") {
 TEST_CASE(
     "a failure belongs to a rank that a signal ended, that held up the others or whose GPU "
     "failed") {
-  const auto summary = [](RankExit exit, FailureReport report) {
-    return summarize_failures({.exits = {exit}, .reports = {report}});
+  const auto summary = [](RankExit rank_exit, FailureReport report) {
+    return summarize_failures({.exits = {rank_exit}, .reports = {report}});
   };
   REQUIRE(summarize_failures({.exits = {{.rank = 1, .exit_code = 137, .signal = SIGKILL}}})
               .belongs_to_rank);
@@ -283,8 +283,8 @@ TEST_CASE("a rank that used up its CPU time was not killed for memory") {
 }
 
 TEST_CASE("a run that SIGUSR1 stops does not end with the code of a killed process") {
-  const auto code = [](int forwarded, RankExit exit) {
-    return summarize_failures({.exits = {exit}, .forwarded_signal = forwarded}).exit_code;
+  const auto code = [](int forwarded, RankExit rank_exit) {
+    return summarize_failures({.exits = {rank_exit}, .forwarded_signal = forwarded}).exit_code;
   };
   // The ranks were: killed by the second signal; ended by the first one before it was handled;
   // both.

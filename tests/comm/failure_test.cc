@@ -470,9 +470,9 @@ TEST_CASE("a missing rank that waits in another group leads to the rank that wai
   const RankState::GroupState pp{"pp", {3, 7}, record(2, State::kEntered)};
   std::vector<PeerView> views = {in_group(rank_in(0, {{"dp", {0, 1}, mine}}), "dp"),
                                  in_group(rank_in(1, {dp, tp}), "dp")};
-  REQUIRE(unknown_ranks(views, mine, 0, {}) == std::vector<int>{3});
+  REQUIRE(ranks_without_views(views, mine, 0, {}) == std::vector<int>{3});
   const PeerView three = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, pp});
-  REQUIRE(unknown_ranks(views, mine, 0, {three}) == std::vector<int>{7});
+  REQUIRE(ranks_without_views(views, mine, 0, {three}) == std::vector<int>{7});
   PeerView seven =
       rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
   const WaitExplanation found = explain_peers(views, mine, 0, {three, seven});

@@ -93,7 +93,7 @@ TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
       rank.journal.update_manifest_collectively("noting", [&](RunManifest&) { ++updates[place]; });
       rank.journal.record_step(journaled_step(1));
       rank.journal.record_texts(1, {TextSample{}});
-      rank.journal.conclude(0, "done");
+      rank.journal.finish(0, "done");
       session.run_on_all_ranks("leaving", [] {});
     });
     REQUIRE(failures == Lines(2, ""));
@@ -281,7 +281,7 @@ TEST_CASE("the end of a run is printed, a failure is only recorded") {
           run.journal.fail(7, "the loss is nan");
         }).find("effective training time") == std::string::npos);
   CHECK(read_manifest(run.paths().manifest()).exit_code == 7);
-  CHECK(printed([&] { run.journal.conclude(0, "done"); }).find("effective training time: ") !=
+  CHECK(printed([&] { run.journal.finish(0, "done"); }).find("effective training time: ") !=
         std::string::npos);
   const RunManifest manifest = read_manifest(run.paths().manifest());
   CHECK(manifest.exit_code == 0);

@@ -373,7 +373,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.log.every", {"lib/training/recorder.cc", "config.train.log.every"}},
       {"train.log.tensorboard", {"lib/training/recorder.cc", "config.train.log.tensorboard"}},
       {"train.trace.steps", {"lib/training/prepare_step.cc", "is_traced(config.train.trace"}},
-      {"train.trace.ranks", {"lib/training/check_programs.cc", "trace.ranks"}},
+      {"train.trace.ranks", {"lib/training/check_rank_programs.cc", "trace.ranks"}},
       {"steps_per_print", {"lib/training/run_journal.cc", "config.steps_per_print"}},
       {"wall_clock_breakdown", {"lib/training/run_journal.cc", "config.wall_clock_breakdown"}},
       {"log_level", {"lib/training/run_journal.cc", ".level = config.log_level"}},

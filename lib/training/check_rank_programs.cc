@@ -1,4 +1,4 @@
-#include "training/check_programs.h"
+#include "training/check_rank_programs.h"
 
 #include <algorithm>
 #include <string>
@@ -26,7 +26,8 @@ std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& class
 /// (its own program for its own class), so a few plans and one walk are enough for any number of
 /// ranks. Ranks of different pipeline stages run different programs, so ranks compare hashes of the
 /// programs of all classes.
-PlanSummary check_programs(const Config& config, const TrainingSetup& setup, Session& session) {
+PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup,
+                                Session& session) {
   std::string all;
   PlanSummary summary;
   session.run_on_all_ranks("checking the step program", [&] {

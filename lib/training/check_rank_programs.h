@@ -20,6 +20,6 @@ struct PlanSummary {
 /// Checks the programs of all ranks (sim/class_plans.h) before step 1; then all ranks compare their
 /// programs. Collective. Throws Error(kBug) for a wrong program, and Error(kUsage) that names the
 /// ranks whose programs differ.
-PlanSummary check_programs(const Config& config, const TrainingSetup& setup, Session& session);
+PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun
