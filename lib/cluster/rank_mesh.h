@@ -55,8 +55,8 @@ struct RankGroup {
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
 
-/// RankMesh is the grid of ranks. It only computes and stores nothing for each rank, so 16,384
-/// ranks cost no more than two.
+/// RankMesh is the grid of ranks. It computes places and groups when they are asked for and stores
+/// nothing for each rank, so 16,384 ranks cost no more than two.
 class RankMesh {
  public:
   /// Makes a mesh of these sizes. Throws Error(kUsage) unless every size is at least 1.

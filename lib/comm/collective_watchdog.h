@@ -25,7 +25,7 @@ class WatchedCollectives {
   virtual bool has_ended(int64_t handle) = 0;
   /// Releases the handle of a collective that has ended; it is not used again.
   virtual void release(int64_t handle) = 0;
-  /// Records that the device has begun the collective; on_end() notes that it is over.
+  /// Records that the device has begun the collective; on_end() records that it has ended.
   virtual void on_begin(const CollectiveRecord& record) = 0;
   virtual void on_end() = 0;
   /// Returns whether a member is known to have aborted the group, or its process to have ended. May

@@ -16,7 +16,7 @@ struct ResolveContext {
   int64_t world_size = 1;
   /// The model's hidden size, from which the "auto" sizes of some of ZeRO's buckets are computed.
   std::optional<int64_t> hidden_size;
-  /// Says whether the samples of data.train are conversations (data/conversations.h).
+  /// Says whether the documents of data.train are conversations (data/conversations.h).
   bool conversations = false;
   /// Says whether the hardware has bf16, and fp16, which "auto" precision may choose.
   bool bf16_hardware = false;
