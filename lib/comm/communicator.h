@@ -121,12 +121,12 @@ class [[nodiscard]] Work {
   int64_t id_ = 0;
 };
 
-/// Communicator runs collectives among a group of ranks. Counts are elements; buffers are host
-/// memory (device memory on NCCL). Collective: every rank of the group issues the same calls in the
-/// same order, from one thread at a time. On CPUs a call only announces the collective; wait() does
-/// the work, earlier collectives first. So a communicator that should overlap with computation gets
-/// a thread of its own. On CPUs, and on GPUs where Setup::sum_blocks is given, sums add in rank
-/// order, element by element: results do not depend on how data is divided into calls.
+/// Communicator runs collectives among a group of ranks. Counts are elements; buffers are in main
+/// memory (in device memory on NCCL). Collective: every rank of the group issues the same calls in
+/// the same order, from one thread at a time. On CPUs a call only announces the collective; wait()
+/// does the work, earlier collectives first. So a communicator that should overlap with computation
+/// gets a thread of its own. On CPUs, and on GPUs where Setup::sum_blocks is given, sums add in
+/// rank order, element by element: results do not depend on how data is divided into calls.
 class Communicator {
  public:
   struct Setup {

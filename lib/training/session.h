@@ -89,7 +89,7 @@ class Session {
   /// Opens a checkpoint group for another thread; all ranks must use it from such a thread. It has
   /// its own connection and does not need this session afterwards.
   CheckpointGroup open_background_group();
-  /// Collective: sums numbers over all ranks, in place, in rank order, as one all-reduce of host
+  /// Collective: sums numbers over all ranks, in place, in rank order, as one all-reduce in main
   /// memory. All ranks pass equally many numbers. To learn each rank's number, give each rank a
   /// slot of its own and zeros elsewhere. May be called in a step, at the cost of a wait for all
   /// ranks. Messages name `what`.
