@@ -68,7 +68,7 @@ int bench_command(const BenchOptions& options) {
                              .cpu_model = host.cpu_model,
                              .measured_on = utc_now(),
                              .report_progress = [](const std::string& line) { log_notice(line); }};
-  const LoadWatch load(1, read_times_with_children);
+  const LoadWatch load(1, read_cpu_times_with_children);
   const std::string text = machine_yaml(bench_with_engine(request));
   warn_of_load(load.shares());
   parse_machine(path, text);

@@ -137,7 +137,7 @@ NamedModelFolder recorded_model(const std::string& checkpoint_folder) {
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
   const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
   const ModelSection section{.path = recorded.model.path, .commit = recorded.model.commit};
-  return {model, is_named ? lasting_name(section) : recorded.model.path};
+  return {model, is_named ? portable_name(section) : recorded.model.path};
 }
 
 /// Describes the model that a config trains, on a single rank: with its adapters, and with the

@@ -8,10 +8,10 @@
 namespace ftrun {
 namespace {
 
-/// Returns the reason why no rank of the run can be dropped, regardless of the config; "" if ranks
-/// can be dropped.
-std::string no_drop_reason(const LoadedConfig& loaded, const LaunchEnvironment& launch,
-                           std::optional<int> restarts) {
+/// Returns the reason why no rank of the run can be removed, regardless of the config; "" if ranks
+/// can be removed.
+std::string no_removal_reason(const LoadedConfig& loaded, const LaunchEnvironment& launch,
+                              std::optional<int> restarts) {
   if (launch.is_rank())
     return cat(launch_name(launch.kind),
                " starts the ranks, and ftrun restarts only ranks that it has started itself");
@@ -31,15 +31,15 @@ std::string notice_at(const Config& config, const char* key, const std::string& 
 std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch,
                            std::optional<int> restarts) {
   const Config& config = loaded.config;
-  const std::string no_drop = no_drop_reason(loaded, launch, restarts);
+  const std::string no_removal = no_removal_reason(loaded, launch, restarts);
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
     // If min_ranks is larger than the number of ranks, a notice of the config reports that already.
-    if (no_drop.empty() || own > loaded.ranks) return "";
+    if (no_removal.empty() || own > loaded.ranks) return "";
     return notice_at(config, "elastic.min_ranks",
-                     cat("elastic.min_ranks ", own, " has no effect: ", no_drop));
+                     cat("elastic.min_ranks ", own, " has no effect: ", no_removal));
   }
   const std::vector<BatchShare> shares = shares_of_fewer_ranks(config);
-  if (shares.empty() || !no_drop.empty()) return "";
+  if (shares.empty() || !no_removal.empty()) return "";
   return notice_at(config, "elasticity.enabled",
                    cat("ranks that keep failing may be removed, down to ",
                        shares.back().data_ranks * model_ranks(config.parallel), " of ",

@@ -53,16 +53,16 @@ ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& 
   std::iota(first_numbers_.begin(), first_numbers_.end(), 0);
 }
 
-void ElasticRanks::drop_failed_replica(const FailureSummary& failure, int times) {
+void ElasticRanks::remove_failed_replica(const FailureSummary& failure, int consecutive_failures) {
   const Config before = loaded_.config;
   if (min_remaining_ranks(before) == 0) return;
-  const std::string failed =
-      cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
-  std::string why_not = no_drop_reason();
+  const std::string failed = cat("rank ", failure.rank, " failed ",
+                                 times_text(consecutive_failures), " without a new checkpoint");
+  std::string why_not = no_removal_reason();
   for (const BatchShare& share : shares_of_fewer_ranks(before)) {
     if (!try_batch_share(share, why_not)) continue;
-    drop_replicas(failure.rank, share.data_ranks);
-    drop_reason_ = cat(failed, ": ", first_line(failure.reason));
+    remove_replicas(failure.rank, share.data_ranks);
+    removed_reason_ = cat(failed, ": ", first_line(failure.reason));
     log_warning(cat(failed, "; continuing with ",
                     count_text(share.data_ranks, "data-parallel rank"), " of ",
                     before.parallel.data, ", global batch unchanged: train_batch_size ",
@@ -74,8 +74,8 @@ void ElasticRanks::drop_failed_replica(const FailureSummary& failure, int times)
     log_warning(cat(failed, "; all ranks stay: ", why_not));
 }
 
-/// Returns the reason why the config allows no rank to be dropped; "" if it allows that.
-std::string ElasticRanks::no_drop_reason() const {
+/// Returns the reason why the config allows no rank to be removed; "" if it allows that.
+std::string ElasticRanks::no_removal_reason() const {
   const Config& config = loaded_.config;
   if (!shares_of_fewer_ranks(config).empty()) return "";
   const bool own = config.elastic.min_ranks == min_remaining_ranks(config);
@@ -117,39 +117,39 @@ bool ElasticRanks::try_batch_share(const BatchShare& share, std::string& why_not
   }
 }
 
-/// Drops replicas until `data_ranks` remain: first the replica of the failing rank, then those with
-/// the highest numbers.
-void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
+/// Removes replicas until `data_ranks` remain: first the replica of the failing rank, then those
+/// with the highest numbers.
+void ElasticRanks::remove_replicas(int rank, int64_t data_ranks) {
   Config config = loaded_.config;
   config.parallel.data = std::ssize(first_numbers_) / model_ranks(config.parallel);
   // The number of copies of the state does not matter here, and it may not divide the remaining
   // ranks.
   config.parallel.data_replicate = 1;
   const RankMesh mesh = rank_mesh(config);
-  const int data = mesh.data_parallel();
-  std::set<int> leaving{replica_of(mesh, rank)};
-  for (int replica = data - 1; std::ssize(leaving) < data - data_ranks; --replica)
-    leaving.insert(replica);
+  const int data = mesh.data_parallel_size();
+  std::set<int> removed{replica_of(mesh, rank)};
+  for (int replica = data - 1; std::ssize(removed) < data - data_ranks; --replica)
+    removed.insert(replica);
   std::vector<int> remaining;
   for (int number = 0; number < static_cast<int>(first_numbers_.size()); ++number)
-    if (!leaving.contains(replica_of(mesh, number)))
+    if (!removed.contains(replica_of(mesh, number)))
       remaining.push_back(first_numbers_[static_cast<size_t>(number)]);
   first_numbers_ = std::move(remaining);
 }
 
 RanksOfStart ElasticRanks::ranks() const {
-  RanksOfStart ranks{.count = std::ssize(first_numbers_), .drop_reason = drop_reason_};
+  RanksOfStart ranks{.count = std::ssize(first_numbers_), .removed_reason = removed_reason_};
   for (int number = 0; number < first_count_; ++number)
     if (std::find(first_numbers_.begin(), first_numbers_.end(), number) == first_numbers_.end())
-      ranks.dropped.push_back(number);
+      ranks.removed.push_back(number);
   return ranks;
 }
 
-void ElasticRanks::add_settings_to(Restart& restart) const {
+void ElasticRanks::add_settings_to(RestartSettings& restart) const {
   if (overrides_.empty()) return;
   restart.environment.push_back(
-      cat(launch_variables::kLeftRanks, "=", join_numbers(ranks().dropped, ",")));
-  restart.environment.push_back(cat(launch_variables::kWhyLeft, "=", drop_reason_));
+      cat(launch_variables::kRemovedRanks, "=", join_numbers(ranks().removed, ",")));
+  restart.environment.push_back(cat(launch_variables::kRemovedReason, "=", removed_reason_));
   restart.local_ranks = static_cast<int>(first_numbers_.size());
   for (const std::string& override : overrides_)
     restart.arguments.insert(restart.arguments.end(), {"--set", override});
@@ -169,16 +169,16 @@ void ElasticRanks::add_settings_to(Restart& restart) const {
 }
 
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
-  const char* dropped = std::getenv(launch_variables::kLeftRanks);
-  const char* why = std::getenv(launch_variables::kWhyLeft);
+  const char* removed = std::getenv(launch_variables::kRemovedRanks);
+  const char* reason = std::getenv(launch_variables::kRemovedReason);
   RanksOfStart ranks{.count = launch.world_size};
   // If a launcher has passed on the environment, the variables may belong to another run.
-  if (launch.kind != LaunchKind::kSupervised || launch.restarts == 0 || dropped == nullptr ||
-      why == nullptr)
+  if (launch.kind != LaunchKind::kSupervised || launch.restarts == 0 || removed == nullptr ||
+      reason == nullptr)
     return ranks;
-  for (const std::string& number : split(dropped, ','))
-    ranks.dropped.push_back(std::atoi(number.c_str()));
-  ranks.drop_reason = why;
+  for (const std::string& number : split(removed, ','))
+    ranks.removed.push_back(std::atoi(number.c_str()));
+  ranks.removed_reason = reason;
   return ranks;
 }
 

@@ -12,7 +12,7 @@
 namespace ftrun {
 
 /// ElasticRanks manages the ranks of a run on one machine. If a rank keeps failing, its whole
-/// data-parallel replica is dropped: the data degree becomes smaller. The tensor, pipeline and
+/// data-parallel replica is removed: the data degree becomes smaller. The tensor, pipeline and
 /// context degrees and the global batch stay the same, so the result of each step stays the same
 /// except for rounding.
 class ElasticRanks {
@@ -21,19 +21,19 @@ class ElasticRanks {
   ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
                const LoadedConfig& loaded);
 
-  /// Drops the replica of the rank that failed, keeps as many other replicas as config and memory
-  /// allow, and logs the change. `times` is the number of consecutive failures of the rank. If no
-  /// replica can be dropped although the config allows fewer ranks, warns once, with the reason.
-  void drop_failed_replica(const FailureSummary& failure, int times);
-  /// Returns the remaining ranks, and those that were dropped.
+  /// Removes the replica of the rank that failed, keeps as many other replicas as config and memory
+  /// allow, and logs the change. `consecutive_failures` are those of the rank. If no replica can be
+  /// removed although the config allows fewer ranks, warns once, with the reason.
+  void remove_failed_replica(const FailureSummary& failure, int consecutive_failures);
+  /// Returns the remaining ranks, and those that were removed.
   RanksOfStart ranks() const;
-  /// Adds the settings that the next start needs; adds nothing as long as no rank was dropped.
-  void add_settings_to(Restart& restart) const;
+  /// Adds the settings that the next start needs; adds nothing as long as no rank was removed.
+  void add_settings_to(RestartSettings& restart) const;
 
  private:
   bool try_batch_share(const BatchShare& share, std::string& why_not);
-  std::string no_drop_reason() const;
-  void drop_replicas(int rank, int64_t data_ranks);
+  std::string no_removal_reason() const;
+  void remove_replicas(int rank, int64_t data_ranks);
 
   const ConfigSource& source_;
   const LaunchEnvironment& launch_;
@@ -46,9 +46,9 @@ class ElasticRanks {
   std::vector<int> first_numbers_;
   /// The number of ranks at the first start.
   const int first_count_;
-  /// The reason why ranks were last dropped.
-  std::string drop_reason_;
-  /// The last reported reason why no replica is dropped.
+  /// The reason why ranks were last removed.
+  std::string removed_reason_;
+  /// The last reported reason why no replica is removed.
   std::string reported_;
 };
 

@@ -199,7 +199,7 @@ void fill_plan_output(JsonOutput& output, const LoadedConfig& loaded, const Step
 }
 
 /// Sets the memory of each of `ranks_per_node` ranks to what a search lets it use, unless options
-/// set it. Ranks on CPUs have no host memory in addition to that of their devices.
+/// set it. Ranks on CPUs have no main memory in addition to that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_per_node, PlanOptions& options) {
   options.device_memory = device_memory_budget(machine, options.device_memory, ranks_per_node);
   options.shares_memory = !machine.has_gpus;

@@ -24,7 +24,7 @@ namespace ftrun {
 namespace {
 
 constexpr int kRestartsWithoutProgress = 3;
-/// A rank is dropped, if the config allows it, after it has caused this many consecutive failures
+/// A rank is removed, if the config allows it, after it has caused this many consecutive failures
 /// without a new checkpoint.
 constexpr int kFailuresBeforeRemoval = 2;
 
@@ -63,17 +63,17 @@ class SupervisedRun {
   /// the ranks have not written run.json there is nothing to resume from, and the folder may belong
   /// to another run. If run.json cannot be read, a new start would refuse the folder, and that
   /// error would hide the original failure.
-  std::optional<Restart> plan_restart(const FailureSummary& failure) const {
+  std::optional<RestartSettings> plan_restart(const FailureSummary& failure) const {
     const LaunchRecord::RunFile file = record_.run_file();
     if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
     const bool wrote_manifest = file == LaunchRecord::RunFile::kOurs;
     if (!wrote_manifest && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
       return std::nullopt;
-    if (!wrote_manifest) return Restart{};
+    if (!wrote_manifest) return RestartSettings{};
     if (resume_.step && saved() == saved_before_)
-      return Restart{.checkpoint = cat("step ", *resume_.step)};
+      return RestartSettings{.checkpoint = cat("step ", *resume_.step)};
     const auto newest = newest_checkpoint();
-    return Restart{
+    return RestartSettings{
         .environment = {cat(launch_variables::kResume, "=auto")},
         .checkpoint = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
@@ -135,10 +135,11 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
     supervisor.restarts.failures_before_removal = kFailuresBeforeRemoval;
   supervisor.last_saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
-  supervisor.on_restart = [&](const FailureSummary& failure, int times) {
+  supervisor.on_restart = [&](const FailureSummary& failure, int consecutive_failures) {
     auto next = run.plan_restart(failure);
     if (!next) return next;
-    if (times >= kFailuresBeforeRemoval) ranks.drop_failed_replica(failure, times);
+    if (consecutive_failures >= kFailuresBeforeRemoval)
+      ranks.remove_failed_replica(failure, consecutive_failures);
     ranks.add_settings_to(*next);
     run.record_start(ranks.ranks());
     return next;

@@ -105,7 +105,7 @@ void refuse_restarts_of_other_launcher(const LaunchEnvironment& launch, int rest
 }
 
 int train_command(const TrainOptions& options) {
-  end_at_once_on_signals();
+  install_early_signal_handlers();
   LaunchEnvironment launch = find_launch(options);
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   const ResumeRequest resume = resume_request(options);

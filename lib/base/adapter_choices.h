@@ -11,8 +11,8 @@ namespace ftrun {
 enum class LoraInit : uint8_t {
   kUniform,   // A like torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
   kGaussian,  // A normal with standard deviation 1 / rank, B zero
-  // A and B are halves of one random orthogonal matrix of size rank, which must be even: B A is
-  // zero
+  // A is made from the even rows, B from the odd rows of one random orthogonal matrix of size rank,
+  // which must be even: B A is zero
   kOrthogonal,
   kBothUniform,  // A and B like torch.nn.Linear: the model differs from the base
 };

@@ -23,9 +23,9 @@ inline constexpr const char* kToken = "FTRUN_TOKEN";
 inline constexpr const char* kTerminal = "FTRUN_TERMINAL";
 /// The value of --resume for the ranks of a restart; "" at the first start.
 inline constexpr const char* kResume = "FTRUN_RESUME";
-/// The ranks that a restart has dropped, and why.
-inline constexpr const char* kLeftRanks = "FTRUN_LEFT_RANKS";
-inline constexpr const char* kWhyLeft = "FTRUN_WHY_LEFT";
+/// The ranks that were removed from the run, numbered as at the first start, and why.
+inline constexpr const char* kRemovedRanks = "FTRUN_REMOVED_RANKS";
+inline constexpr const char* kRemovedReason = "FTRUN_REMOVED_REASON";
 /// The name of torchrun's launch, which may restart the ranks. It is not an environment variable: a
 /// run's manifest records it together with those.
 inline constexpr const char* kAgent = "FTRUN_AGENT";

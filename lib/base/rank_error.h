@@ -10,16 +10,16 @@ class RankError : public Error {
   /// The value of `rank` that stands for the rank that throws.
   static constexpr int kThisRank = -1;
 
-  /// Makes the failure of `rank`. `of_device` says whether the rank's GPU, memory or CPU is broken
-  /// and fails on any work; lack of memory does not count.
-  RankError(const Error& error, int rank, bool of_device)
-      : Error(error), rank_(rank), of_device_(of_device) {}
+  /// Makes the failure of `rank`. `is_device_failure` says whether the rank's GPU, memory or CPU is
+  /// broken and fails on any work; lack of memory does not count.
+  RankError(const Error& error, int rank, bool is_device_failure)
+      : Error(error), rank_(rank), is_device_failure_(is_device_failure) {}
   int rank() const { return rank_; }
-  bool of_device() const { return of_device_; }
+  bool is_device_failure() const { return is_device_failure_; }
 
  private:
   int rank_;
-  bool of_device_;
+  bool is_device_failure_;
 };
 
 }  // namespace ftrun

@@ -24,7 +24,7 @@ std::string outcome_of(const std::function<std::string()>& work) {
     return outcome_text({{"code", static_cast<int>(error.code())},
                          {"message", error.message()},
                          {"remedy", error.remedy()},
-                         {"of_device", own != nullptr && own->of_device() ? 1 : 0}});
+                         {"of_device", own != nullptr && own->is_device_failure() ? 1 : 0}});
   }
 }
 

@@ -21,7 +21,7 @@ std::byte* map_memory(size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
     throw Error(ExitCode::kEnvironment,
-                cat("no host memory for the staging area of checkpoints of ",
+                cat("no main memory for the staging area of checkpoints of ",
                     human_bytes(static_cast<int64_t>(bytes)), ": ", errno_text(errno)),
                 less_memory_remedy());
   return static_cast<std::byte*>(data);

@@ -68,7 +68,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 /// ActivityKind says whether an activity involves other ranks.
 enum class ActivityKind : uint8_t {
   kNone,
-  kAlone,          // its own work, without other ranks
+  kOwnWork,        // work without other ranks
   kCommunication,  // something that other ranks take part in
 };
 
@@ -80,18 +80,18 @@ struct Activity {
   ActivityKind kind = ActivityKind::kNone;
 };
 
-/// ShownMembers encodes the ranks of a group in few numbers: as a list, or as first, first +
+/// BoardMembers encodes the ranks of a group in few numbers: as a list, or as first, first +
 /// stride, first + 2 stride, ...
-struct ShownMembers {
+struct BoardMembers {
   static constexpr int kListed = 16;
   int32_t count = 0;
   int32_t stride = 0;  // 0: `ranks` is a list, which may hold only the first ranks
   std::array<int32_t, kListed> ranks{};
 };
 
-struct ShownGroup {
+struct BoardGroup {
   char name[64] = {};
-  ShownMembers members;
+  BoardMembers members;
 };
 
 /// BoardTable holds the state that one rank shows to others. It lies in the rank's own memory, or
@@ -106,7 +106,7 @@ struct BoardTable {
   struct GroupCell {
     static constexpr uint32_t kFree = 0, kOpen = 1, kLeft = 2;
     std::atomic<uint32_t> used;
-    SeqLocked<ShownGroup> group;
+    SeqLocked<BoardGroup> group;
     SeqLocked<CollectiveRecord> record;
   };
 
@@ -115,7 +115,7 @@ struct BoardTable {
   std::atomic<int32_t> rank;
   /// The phase of the rank, and the exchange of texts in which it takes part.
   SeqLocked<Activity> phase;
-  SeqLocked<Activity> texts;
+  SeqLocked<Activity> text_exchange;
   std::array<SeqLocked<Activity>, kLanes> lanes;
   std::array<GroupCell, kGroups> groups;
 };

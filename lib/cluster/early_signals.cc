@@ -28,7 +28,7 @@ void on_early_stop(int signal) {
 
 }  // namespace
 
-void end_at_once_on_signals() {
+void install_early_signal_handlers() {
   std::signal(SIGUSR1, on_early_requeue);
   if (::getpid() == kFirstProcess) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP})

@@ -8,6 +8,6 @@ namespace ftrun {
 /// can be reported. Signals that stop a run are received even if the parent process has blocked
 /// them, and even if this process is the first of a container, to which the kernel delivers only
 /// signals that have a handler.
-void end_at_once_on_signals();
+void install_early_signal_handlers();
 
 }  // namespace ftrun

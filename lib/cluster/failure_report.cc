@@ -74,7 +74,7 @@ FailureReport failure_report(int rank, const std::exception& failure, const Erro
                        .message = error.what()};
   const auto* of_rank = dynamic_cast<const RankError*>(&failure);
   if (of_rank == nullptr) return report;
-  report.of_device = of_rank->of_device();
+  report.is_device_failure = of_rank->is_device_failure();
   // A rank that only lost a peer is not a cause.
   if (error.code() != ExitCode::kPeerLost && of_rank->rank() != rank)
     report.culprit = of_rank->rank();
@@ -85,7 +85,7 @@ std::string failure_line(const FailureReport& report) {
   const std::string doing = one_line(report.activity).substr(0, 400);
   const std::string start =
       cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t", report.exit_code, "\t",
-          report.culprit, "\t", report.of_device ? 1 : 0, "\t", doing, "\t");
+          report.culprit, "\t", report.is_device_failure ? 1 : 0, "\t", doing, "\t");
   return cat(start, one_line(fitted(report.message, kMaxLine - 1 - start.size())), "\n");
 }
 
@@ -93,12 +93,12 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
   if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
   const std::vector<std::string> fields = split(line, '\t');
   FailureReport report;
-  int of_device = 0;
+  int is_device_failure = 0;
   if (fields.size() != 8 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
       !parse_number(fields[2], report.rank) || !parse_number(fields[3], report.exit_code) ||
-      !parse_number(fields[4], report.culprit) || !parse_number(fields[5], of_device))
+      !parse_number(fields[4], report.culprit) || !parse_number(fields[5], is_device_failure))
     return std::nullopt;
-  report.of_device = of_device != 0;
+  report.is_device_failure = is_device_failure != 0;
   report.activity = with_lines(fields[6]);
   report.message = with_lines(fields[7]);
   return report;

@@ -25,7 +25,7 @@ struct FailureReport {
   int culprit = -1;
   /// Says whether a device of the causing rank (GPU, memory or CPU) is broken: it fails whatever
   /// work it is given.
-  bool of_device = false;
+  bool is_device_failure = false;
 };
 
 /// Makes the report of a rank that ends because of `failure`, which the user sees as `error`.

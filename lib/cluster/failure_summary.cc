@@ -22,7 +22,7 @@ struct RankFailure {
   std::string activity;
   std::string message;
   int culprit = -1;
-  bool of_device = false;
+  bool is_device_failure = false;
   double cpu_seconds = 0;
   int64_t cpu_seconds_limit = 0;
 
@@ -58,24 +58,31 @@ void move_root_cause_first(std::vector<RankFailure>& failures) {
 
 std::vector<RankFailure> collect(const RankOutcomes& all) {
   std::vector<RankFailure> failures;
-  for (const RankEnd& end : all.ends) {
-    const FailureReport* report = earliest_report(all.reports, end.rank);
-    if (ended_as_asked(end.exit_code, end.signal, all.forwarded_signal) ||
-        (end.was_told_to_stop && report == nullptr))
+  for (const RankExit& rank_exit : all.exits) {
+    const FailureReport* report = earliest_report(all.reports, rank_exit.rank);
+    if (exited_as_requested(rank_exit.exit_code, rank_exit.signal, all.forwarded_signal) ||
+        (rank_exit.was_asked_to_stop && report == nullptr))
       continue;
-    RankFailure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.activity,
-                        "",       -1,          false};
-    failure.cpu_seconds = end.cpu_seconds;
-    failure.cpu_seconds_limit = end.cpu_seconds_limit;
+    RankFailure failure{rank_exit.rank,
+                        rank_exit.unix_ns,
+                        rank_exit.exit_code,
+                        rank_exit.signal,
+                        rank_exit.activity,
+                        "",
+                        -1,
+                        false};
+    failure.cpu_seconds = rank_exit.cpu_seconds;
+    failure.cpu_seconds_limit = rank_exit.cpu_seconds_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
-      if (end.was_told_to_stop) {  // the supervisor ended the rank, so only its report counts
+      // If the supervisor ended the rank, only its report counts.
+      if (rank_exit.was_asked_to_stop) {
         failure.exit_code = report->exit_code;
         failure.signal = 0;
       }
       failure.activity = report->activity;
       failure.culprit = report->culprit;
-      failure.of_device = report->of_device;
+      failure.is_device_failure = report->is_device_failure;
       failure.message = report->message;
     }
     failures.push_back(std::move(failure));
@@ -114,7 +121,7 @@ std::string how_it_ended(const RankFailure& failure) {
 /// Returns whether a failure is caused by its rank alone. A rank that ended without a report counts
 /// only if a signal ended it; a rank that crashed after its report counts by the report.
 bool belongs_to_rank(const RankFailure& failure) {
-  if (failure.of_device) return true;
+  if (failure.is_device_failure) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }
@@ -153,10 +160,11 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
 
 std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
-  for (const RankEnd& end : all.ends) {
-    const bool has_failed = std::any_of(failures.begin(), failures.end(),
-                                        [&](const RankFailure& f) { return f.rank == end.rank; });
-    if (end.was_told_to_stop && !has_failed) ranks.push_back(end.rank);
+  for (const RankExit& rank_exit : all.exits) {
+    const bool has_failed =
+        std::any_of(failures.begin(), failures.end(),
+                    [&](const RankFailure& f) { return f.rank == rank_exit.rank; });
+    if (rank_exit.was_asked_to_stop && !has_failed) ranks.push_back(rank_exit.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: " + sorted_rank_list(std::move(ranks));
 }
@@ -165,16 +173,16 @@ std::string stopped_ranks(const RankOutcomes& all, const std::vector<RankFailure
 /// forwarded.
 int orderly_code(const RankOutcomes& all) {
   int code = 0;
-  for (const RankEnd& end : all.ends)
-    code = std::max(code, end.was_told_to_stop ? stop_exit_code(all.forwarded_signal)
-                          : end.signal != 0    ? stop_exit_code(end.signal)
-                                               : end.exit_code);
+  for (const RankExit& rank_exit : all.exits)
+    code = std::max(code, rank_exit.was_asked_to_stop ? stop_exit_code(all.forwarded_signal)
+                          : rank_exit.signal != 0     ? stop_exit_code(rank_exit.signal)
+                                                      : rank_exit.exit_code);
   return code;
 }
 
 }  // namespace
 
-bool ended_as_asked(int exit_code, int signal, int forwarded_signal) {
+bool exited_as_requested(int exit_code, int signal, int forwarded_signal) {
   if (exit_code == 0 || exit_code == static_cast<int>(ExitCode::kRequeue)) return true;
   if (forwarded_signal != 0 && exit_code == 128 + forwarded_signal) return true;
   return signal == 0 &&

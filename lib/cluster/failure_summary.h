@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// RankEnd describes how a rank's process ended, as the supervisor saw it.
-struct RankEnd {
+/// RankExit describes how a rank's process ended, as the supervisor saw it.
+struct RankExit {
   int rank = 0;
   int64_t unix_ns = 0;
   int exit_code = 0;
@@ -18,7 +18,7 @@ struct RankEnd {
   int signal = 0;
   /// Says whether the supervisor had already asked the ranks to stop; the end is then not a failure
   /// of this rank.
-  bool was_told_to_stop = false;
+  bool was_asked_to_stop = false;
   /// The work that the rank showed when it ended; "" if nothing is known.
   std::string activity;
   /// Seconds of CPU time that the process used, and the limit of this time (ulimit -t), 0 for no
@@ -35,7 +35,7 @@ int stop_exit_code(int signal) noexcept;
 /// restart, or a stop by a signal. The signal is the one that was forwarded (`forwarded_signal`, 0
 /// for none), or one that reached a single rank, which then finished its step with all others and
 /// exited with 129, 130 or 143.
-bool ended_as_asked(int exit_code, int signal, int forwarded_signal);
+bool exited_as_requested(int exit_code, int signal, int forwarded_signal);
 
 /// The time in milliseconds within which a repeated signal counts as the same request: timeout(1)
 /// and terminals send a signal both to a process and to its group.
@@ -52,7 +52,7 @@ bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 bool inherits_ignored(int signal) noexcept;
 
 struct RankOutcomes {
-  std::vector<RankEnd> ends;
+  std::vector<RankExit> exits;
   std::vector<FailureReport> reports;
   /// The time when the ranks were started; times are counted from here.
   int64_t started_ns = 0;

@@ -300,8 +300,8 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   return is_in_stop_state(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 
-Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                          int self, const std::vector<PeerView>& others) {
+WaitExplanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                              int self, const std::vector<PeerView>& others) {
   // A dead rank explains why the others are late; a rank that aborted is always a consequence.
   PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
@@ -336,8 +336,9 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
           chain.culprit};
 }
 
-std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                               int self, const std::vector<PeerView>& others) {
+std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
+                                     const CollectiveRecord& mine, int self,
+                                     const std::vector<PeerView>& others) {
   std::set<int> unknown;
   for (size_t i = 0; i < views.size(); ++i) {
     const bool concerned = !is_point_to_point(mine.kind) || mine.peer == static_cast<int>(i);

@@ -55,8 +55,8 @@ struct PeerView {
   RankState state;
 };
 
-/// Explanation says why a collective does not end.
-struct Explanation {
+/// WaitExplanation says why a collective does not end.
+struct WaitExplanation {
   std::string text;
   /// The rank for which all others wait, directly or through others; -1 if it is not known.
   int culprit = -1;
@@ -67,11 +67,12 @@ struct Explanation {
 /// the rank does instead. If that rank waits for others in another group, it follows these to the
 /// rank that waits for no other. `views` is by rank in the group, `self` is this rank's number in
 /// the group; `others` are views of ranks of other groups.
-Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                          int self, const std::vector<PeerView>& others = {});
+WaitExplanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                              int self, const std::vector<PeerView>& others = {});
 
 /// Lists the ranks whose views explain_peers() needs and does not have yet.
-std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                               int self, const std::vector<PeerView>& others);
+std::vector<int> ranks_without_views(const std::vector<PeerView>& views,
+                                     const CollectiveRecord& mine, int self,
+                                     const std::vector<PeerView>& others);
 
 }  // namespace ftrun

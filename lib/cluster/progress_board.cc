@@ -62,7 +62,7 @@ void ProgressBoard::CommunicatorSlot::enter(const CollectiveRecord& record) {
   cell_.record.write(now);
 }
 
-void ProgressBoard::CommunicatorSlot::mark(CollectiveState state) {
+void ProgressBoard::CommunicatorSlot::set_state(CollectiveState state) {
   CollectiveRecord now = cell_.record.read();
   now.state = state;
   now.unix_ns = unix_time_ns();
@@ -88,7 +88,7 @@ ProgressBoard::~ProgressBoard() {
 /// again.
 void ProgressBoard::forget_left(const std::string& group) {
   for (BoardTable::GroupCell& cell : table_.groups) {
-    const ShownGroup shown = cell.group.read();
+    const BoardGroup shown = cell.group.read();
     const bool same = group.compare(0, sizeof shown.name - 1, std::string_view(shown.name)) == 0;
     if (same && cell.used.load() == BoardTable::GroupCell::kLeft)
       cell.used.store(BoardTable::GroupCell::kFree);
@@ -114,7 +114,7 @@ ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
   std::unique_ptr<BoardTable::GroupCell> own;
   if (free == table_.groups.end()) own = std::make_unique<BoardTable::GroupCell>();
   BoardTable::GroupCell& cell = own ? *own : *free;
-  ShownGroup shown{.members = shown_members(members)};
+  BoardGroup shown{.members = encode_members(members)};
   group.copy(shown.name, sizeof shown.name - 1);
   cell.group.write(shown);
   cell.record.write({});
@@ -126,13 +126,13 @@ ProgressBoard::CommunicatorSlot* ProgressBoard::open(const std::string& group,
 
 void ProgressBoard::close(CommunicatorSlot* slot) {
   const std::lock_guard lock(mutex_);
-  if (slot->read().state != CollectiveState::kAborted) slot->mark(CollectiveState::kLeft);
+  if (slot->read().state != CollectiveState::kAborted) slot->set_state(CollectiveState::kLeft);
   slot->cell_.used.store(BoardTable::GroupCell::kLeft, std::memory_order_release);
   std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
 }
 
 void ProgressBoard::show_phase(std::string_view what) {
-  table_.phase.write(activity(ActivityKind::kAlone, what));
+  table_.phase.write(activity(ActivityKind::kOwnWork, what));
 }
 
 void ProgressBoard::enter_lane(int lane, const Activity& what) {
@@ -146,8 +146,9 @@ void ProgressBoard::leave_lane(int lane) {
   if (lane < BoardTable::kLanes) table_.lanes[static_cast<size_t>(lane)].write({});
 }
 
-void ProgressBoard::show_texts(std::string_view what) {
-  table_.texts.write(what.empty() ? Activity{} : activity(ActivityKind::kCommunication, what));
+void ProgressBoard::show_text_exchange(std::string_view what) {
+  table_.text_exchange.write(what.empty() ? Activity{}
+                                          : activity(ActivityKind::kCommunication, what));
 }
 
 CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {

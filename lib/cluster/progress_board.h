@@ -25,8 +25,8 @@ class ProgressBoard {
    public:
     explicit CommunicatorSlot(BoardTable::GroupCell& cell) : cell_(cell) {}
     void enter(const CollectiveRecord& record);
-    void finish() { mark(CollectiveState::kFinished); }
-    void mark(CollectiveState state);
+    void finish() { set_state(CollectiveState::kFinished); }
+    void set_state(CollectiveState state);
     CollectiveRecord read() const { return cell_.record.read(); }
     std::string group() const { return cell_.group.read().name; }
 
@@ -56,7 +56,7 @@ class ProgressBoard {
   void enter_lane(int lane, const Activity& what);
   void leave_lane(int lane);
   /// Shows the exchange of texts in which the rank takes part from now on; "" when it has ended.
-  void show_texts(std::string_view what);
+  void show_text_exchange(std::string_view what);
 
   RankState state() const { return read_state(table_); }
   /// Returns the state as bytes, for the store.

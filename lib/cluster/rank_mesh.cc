@@ -37,7 +37,7 @@ std::string RankGroup::name() const {
 
 MeshAxes RankGroup::axes() const {
   MeshAxes all;
-  for (const GroupSpan& span : spans) all.add(span.axes);
+  for (const StridedPlaces& factor : factors) all.add(factor.axes);
   return all;
 }
 
@@ -76,7 +76,7 @@ int RankMesh::rank_at(const MeshPoint& place) const {
   return rank;
 }
 
-int RankMesh::places(MeshAxes axes) const {
+int RankMesh::group_size(MeshAxes axes) const {
   int count = 1;
   for (const auto& [axis, name, cuts] : kMeshAxisRows)
     if (axes.contains(axis)) count *= size(axis);
@@ -104,47 +104,47 @@ std::vector<int> RankMesh::line_along(MeshAxes axes) const {
   return line;
 }
 
-GroupSpan RankMesh::neighbors(MeshAxes axes, int count) const {
-  require(count > 0 && places(axes) % count == 0, "neighbors divide their axis");
+StridedPlaces RankMesh::neighbors(MeshAxes axes, int count) const {
+  require(count > 0 && group_size(axes) % count == 0, "neighbors divide their axis");
   return {axes, count, 1};
 }
 
-GroupSpan RankMesh::every_kth(MeshAxes axes, int k) const {
-  require(k > 0 && places(axes) % k == 0, "the distance of members divides their axis");
-  return {axes, places(axes) / k, k};
+StridedPlaces RankMesh::every_kth(MeshAxes axes, int k) const {
+  require(k > 0 && group_size(axes) % k == 0, "the distance of members divides their axis");
+  return {axes, group_size(axes) / k, k};
 }
 
 /// Returns the text "data+context", "data/2" or "(data+context)%4"; leaves out axes of size 1.
-std::string RankMesh::label_of(const GroupSpan& span) const {
+std::string RankMesh::label_of(const StridedPlaces& factor) const {
   std::vector<std::string> names;
   for (const auto& [axis, name, cuts] : kMeshAxisRows)
-    if (size(axis) > 1 && span.axes.contains(axis)) names.emplace_back(axis_name(axis));
+    if (size(axis) > 1 && factor.axes.contains(axis)) names.emplace_back(axis_name(axis));
   const std::string line = join(names, "+");
-  if (span.count == places(span.axes)) return line;
+  if (factor.count == group_size(factor.axes)) return line;
   const std::string cut = names.size() > 1 ? cat("(", line, ")") : line;
-  return span.stride == 1 ? cat(cut, "/", span.count) : cat(cut, "%", span.stride);
+  return factor.stride == 1 ? cat(cut, "/", factor.count) : cat(cut, "%", factor.stride);
 }
 
-RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) const {
+RankGroup RankMesh::group_of(int rank, const std::vector<StridedPlaces>& factors) const {
   RankGroup group{.label = "", .ranks = {rank}};
   std::vector<std::string> labels;
-  for (GroupSpan span : spans) {
-    require(!group.axes().intersects(span.axes), "spans of a group share no axis");
-    if (span.count == 1) continue;
-    const int block = span.count * span.stride, own = place_on(rank, span.axes);
-    const int first = own / block * block + own % span.stride;
-    const std::vector<int> line = line_along(span.axes);
+  for (StridedPlaces factor : factors) {
+    require(!group.axes().intersects(factor.axes), "factors of a group share no axis");
+    if (factor.count == 1) continue;
+    const int block = factor.count * factor.stride, own = place_on(rank, factor.axes);
+    const int first = own / block * block + own % factor.stride;
+    const std::vector<int> line = line_along(factor.axes);
     std::vector<int> wider;
-    wider.reserve(group.ranks.size() * static_cast<size_t>(span.count));
+    wider.reserve(group.ranks.size() * static_cast<size_t>(factor.count));
     for (const int base : group.ranks)
-      for (int i = 0; i < span.count; ++i)
-        wider.push_back(base + line[static_cast<size_t>(first + i * span.stride)] -
+      for (int i = 0; i < factor.count; ++i)
+        wider.push_back(base + line[static_cast<size_t>(first + i * factor.stride)] -
                         line[static_cast<size_t>(own)]);
     group.ranks = std::move(wider);
-    labels.push_back(label_of(span));
+    labels.push_back(label_of(factor));
     for (const auto& [axis, name, cuts] : kMeshAxisRows)
-      if (size(axis) == 1) span.axes.remove({axis});
-    group.spans.push_back(span);
+      if (size(axis) == 1) factor.axes.remove({axis});
+    group.factors.push_back(factor);
   }
   if (!std::is_sorted(group.ranks.begin(), group.ranks.end()))
     std::sort(group.ranks.begin(), group.ranks.end());
@@ -165,14 +165,14 @@ RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
   return {.label = std::string(axis_name(axis)),
           .ranks = {std::min(from, to), std::max(from, to)},
           .sender = from,
-          .spans = {{{axis}, 2, high - low}}};
+          .factors = {{{axis}, 2, high - low}}};
 }
 
 RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
   const int first = rank_moved_to(rank, axis, 0), last = size(axis) - 1;
   return {.label = cat(axis_name(axis), "/ends"),
           .ranks = {first, rank_moved_to(rank, axis, last)},
-          .spans = {{{axis}, 2, last}}};
+          .factors = {{{axis}, 2, last}}};
 }
 
 std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {

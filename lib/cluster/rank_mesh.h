@@ -19,25 +19,25 @@ struct MeshPoint {
   bool operator==(const MeshPoint&) const = default;
 };
 
-/// GroupSpan selects places of one line of ranks: `count` places, `stride` apart. The line runs
+/// StridedPlaces selects places of one line of ranks: `count` places, `stride` apart. The line runs
 /// along all of `axes` as if they were one axis; along it the fastest of these axes varies fastest.
-struct GroupSpan {
+struct StridedPlaces {
   MeshAxes axes;
   int count = 1;
   int stride = 1;
-  bool operator==(const GroupSpan&) const = default;
+  bool operator==(const StridedPlaces&) const = default;
 };
 
 /// RankGroup is a set of ranks that communicate with each other, in ascending order: the Cartesian
-/// product of the places that `spans` select.
+/// product of the places that `factors` select.
 struct RankGroup {
   /// The name of such groups in plans and messages: "data+context", "data/2", "pipeline/ends".
   std::string label;
   std::vector<int> ranks;
   /// The rank that sends on a link between two ranks; the other receives. -1 for other groups.
   int sender = -1;
-  /// The spans with two or more places; no two of them share an axis.
-  std::vector<GroupSpan> spans = {};
+  /// The factors with two or more places; no two of them share an axis.
+  std::vector<StridedPlaces> factors = {};
 
   bool is_link() const { return sender >= 0; }
   int size() const { return static_cast<int>(ranks.size()); }
@@ -55,8 +55,8 @@ struct RankGroup {
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
 
-/// RankMesh is the grid of ranks. It only computes and stores nothing for each rank, so 16,384
-/// ranks cost no more than two.
+/// RankMesh is the grid of ranks. It computes places and groups when they are asked for and stores
+/// nothing for each rank, so 16,384 ranks cost no more than two.
 class RankMesh {
  public:
   /// Makes a mesh of these sizes. Throws Error(kUsage) unless every size is at least 1.
@@ -65,28 +65,28 @@ class RankMesh {
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that read different sequences: data_replicate x data.
-  int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
+  int data_parallel_size() const { return group_size(axes_that_cut(AxisCuts::kSamples)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;
   int rank_at(const MeshPoint& place) const;
-  /// Returns a rank's place on the line along all of `axes` as if they were one axis; places()
-  /// returns the line's number of places.
+  /// Returns a rank's place on the line along all of `axes` as if they were one axis; group_size()
+  /// returns the number of ranks on that line.
   int place_on(int rank, MeshAxes axes) const;
-  int places(MeshAxes axes) const;
+  int group_size(MeshAxes axes) const;
   /// Returns the group of `rank` along `axes`: the ranks whose coordinates differ from its own only
   /// along these axes.
   RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
-  /// Returns the group of `rank` along several spans. Each span divides its line into blocks of
+  /// Returns the group of `rank` as the product of factors. Each divides its line into blocks of
   /// count x stride places; the members in a block are the rank's place and every stride-th place
   /// before and after it.
-  RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
-  /// Makes a span of the line along `axes`: whole() selects all places, neighbors() the `count`
+  RankGroup group_of(int rank, const std::vector<StridedPlaces>& factors) const;
+  /// Makes a factor of the line along `axes`: whole() selects all places, neighbors() the `count`
   /// adjacent places [k * count, (k + 1) * count), every_kth() every k-th place. `count` and `k`
   /// divide the line's length.
-  GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
-  GroupSpan neighbors(MeshAxes axes, int count) const;
-  GroupSpan every_kth(MeshAxes axes, int k) const;
+  StridedPlaces whole(MeshAxes axes) const { return {axes, group_size(axes), 1}; }
+  StridedPlaces neighbors(MeshAxes axes, int count) const;
+  StridedPlaces every_kth(MeshAxes axes, int k) const;
   /// Makes the group of two ranks that differ only along `axis`; the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;
   /// Returns the group of the two ranks at the first and the last place of an axis that have the
@@ -104,7 +104,7 @@ class RankMesh {
   int place_along(int rank, MeshAxis axis) const;
   /// Lists the ranks on the line along `axes` that begins at rank 0, by their place on the line.
   std::vector<int> line_along(MeshAxes axes) const;
-  std::string label_of(const GroupSpan& span) const;
+  std::string label_of(const StridedPlaces& factor) const;
 
   MeshPoint sizes_;
   std::array<int, kMeshAxes> strides_{};

@@ -43,14 +43,14 @@ CollectiveRecord validated(CollectiveRecord record) {
   return known ? record : CollectiveRecord{};
 }
 
-std::string name_of(ShownGroup group) {
+std::string name_of(BoardGroup group) {
   group.name[sizeof group.name - 1] = '\0';
   return group.name;
 }
 
-RankState::GroupState group_of(const ShownGroup& group, const CollectiveRecord& record,
+RankState::GroupState group_of(const BoardGroup& group, const CollectiveRecord& record,
                                int world_size) {
-  return {name_of(group), listed_members(group.members, world_size), validated(record)};
+  return {name_of(group), decode_members(group.members, world_size), validated(record)};
 }
 
 bool has(const Activity& activity) {
@@ -61,20 +61,22 @@ bool has(const Activity& activity) {
 
 const RankState::GroupState* RankState::find(const std::string& group) const {
   const auto found = std::find_if(groups.begin(), groups.end(), [&](const GroupState& one) {
-    return group.compare(0, sizeof ShownGroup::name - 1, one.name) == 0;
+    return group.compare(0, sizeof BoardGroup::name - 1, one.name) == 0;
   });
   return found == groups.end() ? nullptr : &*found;
 }
 
 bool RankState::empty() const {
-  return !has(phase) && !has(texts) && lanes.empty() && groups.empty();
+  return !has(phase) && !has(text_exchange) && lanes.empty() && groups.empty();
 }
 
 RankState read_state(const BoardTable& table) {
-  RankState state{
-      .phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
+  RankState state{.phase = table.phase.read(),
+                  .text_exchange = table.text_exchange.read(),
+                  .lanes = {},
+                  .groups = {}};
   make_valid(state.phase);
-  make_valid(state.texts);
+  make_valid(state.text_exchange);
   for (const SeqLocked<Activity>& lane : table.lanes) {
     Activity now = lane.read();
     make_valid(now);
@@ -91,10 +93,10 @@ std::vector<uint8_t> encode_state(const RankState& state) {
   append_value(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()),
                                 static_cast<uint32_t>(state.groups.size())});
   append_value(bytes, state.phase);
-  append_value(bytes, state.texts);
+  append_value(bytes, state.text_exchange);
   for (const Activity& lane : state.lanes) append_value(bytes, lane);
   for (const RankState::GroupState& group : state.groups) {
-    ShownGroup shown{.members = shown_members(group.members)};
+    BoardGroup shown{.members = encode_members(group.members)};
     group.name.copy(shown.name, sizeof shown.name - 1);
     append_value(bytes, shown);
     append_value(bytes, group.record);
@@ -106,10 +108,10 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
   RankState state;
   ImageHead head;
   if (!read_value(bytes, head) || !read_value(bytes, state.phase) ||
-      !read_value(bytes, state.texts))
+      !read_value(bytes, state.text_exchange))
     return {};
   make_valid(state.phase);
-  make_valid(state.texts);
+  make_valid(state.text_exchange);
   // A table has no room for more lanes and groups.
   head.lanes = std::min<uint32_t>(head.lanes, BoardTable::kLanes);
   head.groups = std::min<uint32_t>(head.groups, BoardTable::kGroups);
@@ -118,7 +120,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
     make_valid(lane);
     if (has(lane)) state.lanes.push_back(lane);
   }
-  ShownGroup group;
+  BoardGroup group;
   CollectiveRecord record;
   for (uint32_t i = 0; i < head.groups && read_value(bytes, group) && read_value(bytes, record);
        ++i)
@@ -128,19 +130,19 @@ RankState decode_state(std::span<const uint8_t> bytes, int world_size) {
 
 std::optional<Activity> own_work(const RankState& state) {
   for (const Activity& lane : state.lanes)
-    if (lane.kind == ActivityKind::kAlone) return lane;
+    if (lane.kind == ActivityKind::kOwnWork) return lane;
   const bool in_collective =
       std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::GroupState& group) {
         return group.record.state == CollectiveState::kEntered;
       });
-  if (!state.lanes.empty() || in_collective || has(state.texts)) return std::nullopt;
+  if (!state.lanes.empty() || in_collective || has(state.text_exchange)) return std::nullopt;
   if (has(state.phase)) return state.phase;
   return std::nullopt;
 }
 
 std::string activity_text(const RankState& state) {
   std::optional<Activity> now = own_work(state);
-  if (!now && has(state.texts)) now = state.texts;
+  if (!now && has(state.text_exchange)) now = state.text_exchange;
   if (!now && has(state.phase)) now = state.phase;
   if (!now) return "";
   std::string text;
@@ -150,11 +152,11 @@ std::string activity_text(const RankState& state) {
   return cat(text, now->what, ", for ", human_seconds(std::max(seconds, 0.0)));
 }
 
-ShownMembers shown_members(const std::vector<int>& members) {
-  ShownMembers shown{.count = static_cast<int32_t>(members.size())};
-  for (size_t i = 0; i < std::min<size_t>(members.size(), ShownMembers::kListed); ++i)
+BoardMembers encode_members(const std::vector<int>& members) {
+  BoardMembers shown{.count = static_cast<int32_t>(members.size())};
+  for (size_t i = 0; i < std::min<size_t>(members.size(), BoardMembers::kListed); ++i)
     shown.ranks[i] = members[i];
-  if (members.size() <= ShownMembers::kListed) return shown;
+  if (members.size() <= BoardMembers::kListed) return shown;
   const int stride = members[1] - members[0];
   for (size_t i = 1; i < members.size(); ++i)
     if (members[i] - members[i - 1] != stride) return {};
@@ -162,10 +164,10 @@ ShownMembers shown_members(const std::vector<int>& members) {
   return shown;
 }
 
-std::vector<int> listed_members(const ShownMembers& members, int world_size) {
+std::vector<int> decode_members(const BoardMembers& members, int world_size) {
   std::vector<int> ranks;
   const bool listed = members.stride == 0;
-  if (members.count < 0 || members.count > (listed ? ShownMembers::kListed : world_size))
+  if (members.count < 0 || members.count > (listed ? BoardMembers::kListed : world_size))
     return ranks;
   for (int i = 0; i < members.count; ++i) {
     const int64_t rank = listed ? int64_t{members.ranks[static_cast<size_t>(i)]}

@@ -24,7 +24,7 @@ struct RankState {
   };
 
   Activity phase;
-  Activity texts;
+  Activity text_exchange;
   /// The activities of the lanes that are busy; compute first.
   std::vector<Activity> lanes;
   std::vector<GroupState> groups;
@@ -46,9 +46,9 @@ std::optional<Activity> own_work(const RankState& state);
 /// Describes a rank's activity: "step 12, forward layer 3 mb 0, for 5.1s"; "" if nothing is known.
 std::string activity_text(const RankState& state);
 
-/// Converts members to the form that a table shows; listed_members() converts back, without ranks
+/// Converts members to the form that a table shows; decode_members() converts back, without ranks
 /// outside the world.
-ShownMembers shown_members(const std::vector<int>& members);
-std::vector<int> listed_members(const ShownMembers& members, int world_size = kMaxShownRanks);
+BoardMembers encode_members(const std::vector<int>& members);
+std::vector<int> decode_members(const BoardMembers& members, int world_size = kMaxShownRanks);
 
 }  // namespace ftrun

@@ -17,11 +17,11 @@ RestartPolicy::RestartPolicy(const Options& options, PlanRestart plan)
 
 RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::string& saved) {
   RestartDecision decision;
-  decision.times = count_failure(failure, saved);
-  if (!has_restart_left(saved, decision.times)) {
+  decision.consecutive_failures = count_failure(failure, saved);
+  if (!has_restart_left(saved, decision.consecutive_failures)) {
     decision.restart.local_ranks = local_ranks_;
   } else if (plan_) {
-    std::optional<Restart> planned = plan_(failure, decision.times);
+    std::optional<RestartSettings> planned = plan_(failure, decision.consecutive_failures);
     if (!planned) return decision;
     decision.restart = *std::move(planned);
   }
@@ -46,11 +46,11 @@ RestartDecision RestartPolicy::decide(const FailureSummary& failure, const std::
   return decision;
 }
 
-/// Returns whether a failure, the rank's `times`-th in a row, may be followed by a restart: one of
+/// Returns whether a failure, one of `consecutive_failures`, may be followed by a restart: one of
 /// the allowed restarts, or a start with other ranks.
-bool RestartPolicy::has_restart_left(const std::string& saved, int times) const {
-  const bool may_remove_ranks =
-      options_.failures_before_removal > 0 && times >= options_.failures_before_removal;
+bool RestartPolicy::has_restart_left(const std::string& saved, int consecutive_failures) const {
+  const bool may_remove_ranks = options_.failures_before_removal > 0 &&
+                                consecutive_failures >= options_.failures_before_removal;
   return may_remove_ranks || last_saved_ != saved ||
          restarts_without_progress_ < options_.max_restarts_without_progress;
 }

@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// Restart describes how a restart differs from the first start.
-struct Restart {
+/// RestartSettings describes how a restart differs from the first start.
+struct RestartSettings {
   /// Variables for every rank, which override those of all starts: {"FTRUN_RESUME=auto"}.
   std::vector<std::string> environment;
   /// Arguments that are added after those of all starts.
@@ -28,10 +28,10 @@ struct RestartDecision {
   /// The pause before the restart; no value: the ranks are not restarted.
   std::optional<std::chrono::milliseconds> delay;
   /// The restart, if there is one.
-  Restart restart;
+  RestartSettings restart;
   /// The number of consecutive failures that belong to the same rank, including this one, with
   /// nothing new saved between them; 0 if this failure belongs to no rank.
-  int times = 0;
+  int consecutive_failures = 0;
   /// The number of restarts since something new was saved, including this one.
   int restarts_without_progress = 0;
   /// The first failure since something new was saved, which this one repeats; no value unless the
@@ -60,8 +60,9 @@ class RestartPolicy {
     int failures_before_removal = 0;
   };
   /// PlanRestart decides how the next start continues; returns nothing if the run had not begun and
-  /// this failure would occur again. `times` is RestartDecision::times.
-  using PlanRestart = std::function<std::optional<Restart>(const FailureSummary&, int times)>;
+  /// this failure would occur again. The number is RestartDecision::consecutive_failures.
+  using PlanRestart = std::function<std::optional<RestartSettings>(const FailureSummary&,
+                                                                   int consecutive_failures)>;
 
   /// Makes a policy whose `plan` decides how each start continues. If it is null, every start is
   /// like the first.
@@ -74,13 +75,13 @@ class RestartPolicy {
   RestartDecision decide(const FailureSummary& failure, const std::string& saved);
 
  private:
-  bool has_restart_left(const std::string& saved, int times) const;
+  bool has_restart_left(const std::string& saved, int consecutive_failures) const;
   int count_failure(const FailureSummary& failure, const std::string& saved);
   std::chrono::milliseconds delay() const;
 
   Options options_;
   PlanRestart plan_;
-  /// Restart::local_ranks of the last start.
+  /// RestartSettings::local_ranks of the last start.
   int local_ranks_ = 0;
   int restarts_without_progress_ = 0;
   std::optional<std::string> last_saved_;

@@ -128,7 +128,7 @@ class Supervisor {
  public:
   /// Borrows all arguments. `restarts` is the number of restarts so far.
   Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts,
-             const Restart& restart)
+             const RestartSettings& restart)
       : options_(options),
         restarts_(restarts),
         restart_(restart),
@@ -162,7 +162,7 @@ class Supervisor {
     }
     read_everything();
     for (LocalRank& rank : ranks_) output_.finish(rank.number);
-    FailureSummary summary = summarize_failures({.ends = ends_,
+    FailureSummary summary = summarize_failures({.exits = exits_,
                                                  .reports = failures_,
                                                  .started_ns = started_ns_,
                                                  .forwarded_signal = forwarded_signal_,
@@ -183,7 +183,7 @@ class Supervisor {
     RankProcess process;
     bool is_running = true;
     /// Says whether the rank had ended, or was ending, before it was asked to stop.
-    bool ended_before_told = false;
+    bool ended_before_asked = false;
   };
 
   int first_rank() const { return options_.node * local_ranks_; }
@@ -213,7 +213,7 @@ class Supervisor {
 
   const SupervisorOptions& options_;
   const int restarts_;
-  const Restart& restart_;
+  const RestartSettings& restart_;
   const int local_ranks_;
   SignalQueue& signals_;
   RankOutput output_;
@@ -225,7 +225,7 @@ class Supervisor {
   /// The token of the ranks of this start: a process that does not know it cannot join their store.
   const std::string token_ = hex_text(random_bytes(32));
   std::vector<LocalRank> ranks_;
-  std::vector<RankEnd> ends_;
+  std::vector<RankExit> exits_;
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
@@ -387,20 +387,20 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   rank.is_running = false;
-  RankEnd end{.rank = rank.number,
-              .unix_ns = unix_time_ns(),
-              .was_told_to_stop = is_stopping_ && !rank.ended_before_told,
-              .activity = text_of_activity(rank),
-              .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
-              .cpu_seconds_limit = cpu_seconds_limit()};
+  RankExit rank_exit{.rank = rank.number,
+                     .unix_ns = unix_time_ns(),
+                     .was_asked_to_stop = is_stopping_ && !rank.ended_before_asked,
+                     .activity = text_of_activity(rank),
+                     .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
+                     .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
-    end.signal = WTERMSIG(status);
-    end.exit_code = 128 + end.signal;
+    rank_exit.signal = WTERMSIG(status);
+    rank_exit.exit_code = 128 + rank_exit.signal;
   } else {
-    end.exit_code = WEXITSTATUS(status);
+    rank_exit.exit_code = WEXITSTATUS(status);
   }
-  has_failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_signal_);
-  ends_.push_back(end);
+  has_failed_ |= !exited_as_requested(rank_exit.exit_code, rank_exit.signal, forwarded_signal_);
+  exits_.push_back(rank_exit);
 }
 
 /// Returns the activity that a rank showed last.
@@ -457,7 +457,7 @@ void Supervisor::stop_others() {
              (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (LocalRank& rank : ranks_) {
     if (!rank.is_running) continue;
-    rank.ended_before_told = is_gone(rank.process.pid);
+    rank.ended_before_asked = is_gone(rank.process.pid);
     // A stopped rank does not receive SIGTERM. A rank for which the others have waited until their
     // timeout gets no more time.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))
@@ -580,7 +580,7 @@ class Restarts {
   RestartPolicy policy_;
   int count_ = 0;
   /// The changes from the first start to the next start.
-  Restart next_;
+  RestartSettings next_;
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ void CollectiveWatchdog::announce(const CollectiveRecord& record, int64_t handle
   entries_.push_back({record, handle, Clock::now()});
 }
 
-void CollectiveWatchdog::mark_issued() {
+void CollectiveWatchdog::confirm_issued() {
   {
     const std::lock_guard lock(mutex_);
     entries_.back().is_issued = true;

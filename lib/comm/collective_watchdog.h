@@ -25,7 +25,7 @@ class WatchedCollectives {
   virtual bool has_ended(int64_t handle) = 0;
   /// Releases the handle of a collective that has ended; it is not used again.
   virtual void release(int64_t handle) = 0;
-  /// Records that the device has begun the collective; on_end() notes that it is over.
+  /// Records that the device has begun the collective; on_end() records that it has ended.
   virtual void on_begin(const CollectiveRecord& record) = 0;
   virtual void on_end() = 0;
   /// Returns whether a member is known to have aborted the group, or its process to have ended. May
@@ -40,9 +40,9 @@ class WatchedCollectives {
 
 /// CollectiveWatchdog follows the collectives of a device. The host enqueues them in a stream and
 /// continues, so the host's calls do not show which collective the device has reached. A thread
-/// follows marks in the stream. It records on the progress board which collective the device is in.
-/// If a collective has begun and does not end within the limit, it reports which peer is missing to
-/// the threads that wait for the device.
+/// follows events in the stream. It records on the progress board which collective the device is
+/// in. If a collective has begun and does not end within the limit, it reports which peer is
+/// missing to the threads that wait for the device.
 class CollectiveWatchdog {
  public:
   /// Borrows `watched`.
@@ -52,15 +52,15 @@ class CollectiveWatchdog {
   CollectiveWatchdog& operator=(const CollectiveWatchdog&) = delete;
 
   /// Announces a collective before it is put into the stream, in the order of the stream; the call
-  /// of NCCL that enqueues it may block the host. mark_issued() follows. `handle` is the back
-  /// end's.
+  /// of NCCL that enqueues it may block the host. confirm_issued() follows. `handle` is the
+  /// backend's.
   void announce(const CollectiveRecord& record, int64_t handle);
-  void mark_issued();
-  /// Replaces mark_issued() for a collective that did not get into the stream.
+  void confirm_issued();
+  /// Replaces confirm_issued() for a collective that did not get into the stream.
   void withdraw();
   void set_limit(std::chrono::milliseconds limit);
-  /// Ends the thread; collectives in progress are no longer followed. Call it before the back end's
-  /// members are destroyed.
+  /// Ends the thread; collectives in progress are no longer followed. Call it before the
+  /// backend's members are destroyed.
   void stop();
 
  private:

@@ -371,14 +371,14 @@ void Communicator::record_time(const Collective& collective, double seconds) {
   entry.bytes_received += bytes.received;
 }
 
-/// Calls a back end and aborts the group if the back end throws: this rank does not take part in
+/// Calls a backend and aborts the group if the backend throws: this rank does not take part in
 /// the collective, and the other ranks must not wait for it.
 template <typename Calls>
 void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   try {
     calls();
   } catch (const CollectiveFailure& failure) {
-    const Error error = give_up(record, failure);
+    const Error error = abort_with_error(record, failure);
     failure_reason_ = error.message();
     throw error;
   } catch (const std::exception& exception) {
@@ -393,36 +393,37 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
   if (!runs_on_device()) slot_->enter(record);
-  slot_->mark(CollectiveState::kAborted);
+  slot_->set_state(CollectiveState::kAborted);
 }
 
-CollectiveRecord Communicator::show_connecting(std::string_view how) {
+CollectiveRecord Communicator::enter_connecting_state(std::string_view how) {
   CollectiveRecord record{.kind = CollectiveKind::kBarrier};
   how.copy(record.site, sizeof record.site - 1);
   if (slot_ != nullptr) slot_->enter(record);
   return record;
 }
 
-Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFailure& what) {
+Error Communicator::abort_with_error(const CollectiveRecord& record,
+                                     const CollectiveFailure& what) {
   std::optional<Error> before_abort;
-  if (what.timed_out) before_abort = explain_failure(record, what);
+  if (what.timed_out) before_abort = failure_error(record, what);
   show_aborted(record);
   abort(what.what);
-  return before_abort ? *before_abort : explain_failure(record, what);
+  return before_abort ? *before_abort : failure_error(record, what);
 }
 
-Error Communicator::explain_failure(const CollectiveRecord& record,
-                                    const CollectiveFailure& failure) {
+Error Communicator::failure_error(const CollectiveRecord& record,
+                                  const CollectiveFailure& failure) {
   const std::vector<PeerView> views = view_peers();
-  if (const auto all = differing_calls(views, record, rank())) return disagreement(*all);
+  if (const auto all = differing_calls(views, record, rank())) return mismatch_error(*all);
   std::vector<PeerView> others;
   // Each round views the ranks for which the ranks of the previous round wait.
   for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {
-    const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
+    const std::vector<int> unknown = ranks_without_views(views, record, rank(), others);
     if (unknown.empty()) break;
     std::ranges::move(setup_.view_ranks(unknown), std::back_inserter(others));
   }
-  const Explanation why = explain_peers(views, record, rank(), others);
+  const WaitExplanation why = explain_peers(views, record, rank(), others);
   if (setup_.board != nullptr && why.culprit >= 0) setup_.board->blame(why.culprit);
   std::string text = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
                          describe(record), " of group ", name(), ": ", why.text);
@@ -436,7 +437,7 @@ Error Communicator::explain_failure(const CollectiveRecord& record,
                        "comm.timeout");
 }
 
-Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
+Error Communicator::mismatch_error(const std::vector<CollectiveRecord>& by_rank) const {
   // A rank is named as the cause if its collective differs from that of at least half of the ranks.
   const auto equal = [&](size_t i) {
     return 2 * std::ranges::count_if(by_rank,

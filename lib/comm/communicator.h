@@ -37,8 +37,8 @@ struct CommStats {
   KindStats total() const;
 };
 
-/// CommBuffer is owned memory for collectives, which the communicator's back end frees. On the
-/// shared-memory back end other ranks read it in place, which saves two copies. It is aligned to
+/// CommBuffer is owned memory for collectives, which the communicator's backend frees. On the
+/// shared-memory backend other ranks read it in place, which saves two copies. It is aligned to
 /// 4096 bytes and initially zero. Must not outlive its communicator.
 class CommBuffer {
  public:
@@ -63,12 +63,12 @@ class CommBuffer {
   int64_t bytes_ = 0;
 };
 
-/// Collective is one collective as back ends see it.
+/// Collective is one collective as backends see it.
 struct Collective {
   CollectiveRecord record;
   const void* in = nullptr;
   void* out = nullptr;
-  /// The back end's own handle, set by begin().
+  /// The backend's own handle, set by begin().
   int64_t handle = 0;
   /// Elements of a counted all-to-all, by rank of the group: `sends` holds how many this rank sends
   /// to each rank, `receives` how many it receives from each rank.
@@ -121,12 +121,12 @@ class [[nodiscard]] Work {
   int64_t id_ = 0;
 };
 
-/// Communicator runs collectives among a group of ranks. Counts are elements; buffers are host
-/// memory (device memory on NCCL). Collective: every rank of the group issues the same calls in the
-/// same order, from one thread at a time. On CPUs a call only announces the collective; wait() does
-/// the work, earlier collectives first. So a communicator that should overlap with computation gets
-/// a thread of its own. On CPUs, and on GPUs where Setup::sum_blocks is given, sums add in rank
-/// order, element by element: results do not depend on how data is divided into calls.
+/// Communicator runs collectives among a group of ranks. Counts are elements; buffers are in main
+/// memory (in device memory on NCCL). Collective: every rank of the group issues the same calls in
+/// the same order, from one thread at a time. On CPUs a call only announces the collective; wait()
+/// does the work, earlier collectives first. So a communicator that should overlap with computation
+/// gets a thread of its own. On CPUs, and on GPUs where Setup::sum_blocks is given, sums add in
+/// rank order, element by element: results do not depend on how data is divided into calls.
 class Communicator {
  public:
   struct Setup {
@@ -209,10 +209,10 @@ class Communicator {
   /// was opened; each transfer is counted on one of its two ranks. Over shared memory these are the
   /// bytes that this rank copied, or read and added, from and to its peers' memory; over sockets,
   /// the bytes that the kernel reports as received. Unlike stats(), the number does not depend on
-  /// which collectives were called. Returns nothing if the back end cannot observe it. Must not be
+  /// which collectives were called. Returns nothing if the backend cannot observe it. Must not be
   /// called while a collective runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
-  /// Returns an upper bound on the bytes that the back end allocates while collectives run, without
+  /// Returns an upper bound on the bytes that the backend allocates while collectives run, without
   /// its callers' buffers and the peers' memory that it maps.
   virtual int64_t working_bytes() const { return 0; }
   /// Sets the limit of every later wait.
@@ -224,8 +224,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Releases the threads of this rank that wait in the group, and reports to peers, if the back
-  /// end can, that this rank aborts the group, so that they fail immediately. Any thread, any time.
+  /// Releases the threads of this rank that wait in the group, and reports to peers, if the backend
+  /// can, that this rank aborts the group, so that they fail immediately. Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:
@@ -240,23 +240,23 @@ class Communicator {
   virtual void on_replay_begin(const CollectiveRecord& first) { static_cast<void>(first); }
   virtual void on_replay_end() {}
 
-  /// Starts the collective if the back end can; must not block for long.
+  /// Starts the collective if the backend can; must not block for long.
   virtual void begin(Collective& collective) { static_cast<void>(collective); }
   /// Runs the collective or waits for it; throws CollectiveFailure, or an Error.
   virtual void complete(Collective& collective) = 0;
   /// Returns what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// Returns whether a group of one rank copies between host buffers instead of calling the back
-  /// end.
+  /// Returns whether a group of one rank copies between buffers in main memory instead of calling
+  /// the backend.
   virtual bool copies_when_alone() const { return size() == 1; }
-  /// Returns whether a device runs collectives while the host continues: the back end then decides
+  /// Returns whether a device runs collectives while the host continues: the backend then decides
   /// what the board shows.
   virtual bool runs_on_device() const { return false; }
 
   /// Makes the Error(kBug) for ranks whose calls differ. `by_rank` holds the calls by rank in the
-  /// group. For back ends that compare calls.
-  Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
+  /// group. For backends that compare calls.
+  Error mismatch_error(const std::vector<CollectiveRecord>& by_rank) const;
   /// Throws Error(kBug) if rank `from` does not send as many elements as `wanted`, a counted
   /// all-to-all, receives from it.
   void check_counted(const Collective& wanted, int from, int64_t sent) const;
@@ -265,14 +265,14 @@ class Communicator {
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   /// Makes the error that is thrown for a failure, with what is known of the peers. May block for
   /// two heartbeats. Any thread.
-  Error explain_failure(const CollectiveRecord& record, const CollectiveFailure& failure);
+  Error failure_error(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Aborts the group and makes the error of the failure that caused this. After a wait that timed
   /// out, the states of the peers are read first, because aborting releases the peers, which then
   /// continue.
-  Error give_up(const CollectiveRecord& record, const CollectiveFailure& failure);
+  Error abort_with_error(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Shows on the board that the group is connecting; returns the record to name in the error if
   /// this fails.
-  CollectiveRecord show_connecting(std::string_view how);
+  CollectiveRecord enter_connecting_state(std::string_view how);
   const Setup& setup() const { return setup_; }
   ProgressBoard::CommunicatorSlot* slot() const { return slot_; }
 

@@ -60,18 +60,18 @@ void DeviceCommunicator::check_peers() {
 
 void DeviceCommunicator::on_begin(const CollectiveRecord& record) {
   const std::lock_guard lock(shown_mutex_);
-  if (slot() != nullptr && !has_given_up_) slot()->enter(record);
+  if (slot() != nullptr && !has_aborted_) slot()->enter(record);
 }
 
 void DeviceCommunicator::on_end() {
   const std::lock_guard lock(shown_mutex_);
-  if (slot() != nullptr && !has_given_up_) slot()->finish();
+  if (slot() != nullptr && !has_aborted_) slot()->finish();
 }
 
-bool DeviceCommunicator::show_given_up() noexcept {
+bool DeviceCommunicator::show_group_aborted() noexcept {
   const std::lock_guard lock(shown_mutex_);
-  if (std::exchange(has_given_up_, true)) return false;
-  if (slot() != nullptr) slot()->mark(CollectiveState::kAborted);
+  if (std::exchange(has_aborted_, true)) return false;
+  if (slot() != nullptr) slot()->set_state(CollectiveState::kAborted);
   return true;
 }
 
@@ -81,7 +81,7 @@ bool DeviceCommunicator::show_given_up() noexcept {
 void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
                                       const CollectiveFailure& failure) {
   mark_group_lost();
-  const Error error = give_up(record, failure);
+  const Error error = abort_with_error(record, failure);
   show_lost(error);
   FailureReport report = failure_report(own_global_rank(), error, error);
   report.culprit = setup().board == nullptr ? -1 : setup().board->blamed_rank();
@@ -94,7 +94,8 @@ void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const 
   mark_group_lost();
   const std::string text =
       cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
-  const RankError reported({error.code(), text, error.remedy()}, error.rank(), error.of_device());
+  const RankError reported({error.code(), text, error.remedy()}, error.rank(),
+                           error.is_device_failure());
   abort(reported.message());
   show_lost(reported);
   wait_until_checked_or_exit(failure_report(own_global_rank(), reported, reported));
@@ -129,12 +130,12 @@ void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report)
 void DeviceCommunicator::begin(Collective& collective) {
   check_peers();
   // An event that is captured in a CUDA graph cannot be queried, so a captured collective is not
-  // watched; replays have their own marks.
+  // watched; replays have their own events.
   call_or_report_loss([&] { is_capturing() ? run(collective) : issue_watched(collective); });
 }
 
 void DeviceCommunicator::issue_watched(const Collective& collective) {
-  const int64_t handle = mark_begin();
+  const int64_t handle = record_begin_event();
   watchdog_->announce(collective.record, handle);
   try {
     run(collective);
@@ -142,21 +143,21 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
     watchdog_->withdraw();
     throw;
   }
-  mark_end(handle);
-  watchdog_->mark_issued();
+  record_end_event(handle);
+  watchdog_->confirm_issued();
 }
 
 /// Watches all collectives of a replay as if they were its first one, which then ends when all have
 /// ended.
 void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
   check_peers();
-  replay_mark_ = mark_begin();
-  watchdog_->announce(first, replay_mark_);
+  replay_handle_ = record_begin_event();
+  watchdog_->announce(first, replay_handle_);
 }
 
 void DeviceCommunicator::on_replay_end() {
-  mark_end(replay_mark_);
-  watchdog_->mark_issued();
+  record_end_event(replay_handle_);
+  watchdog_->confirm_issued();
 }
 
 void DeviceCommunicator::run(const Collective& collective) {

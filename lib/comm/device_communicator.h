@@ -61,26 +61,26 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
     int64_t receive_bytes = 0;
   };
 
-  // The back end implements the following functions. Those that put work into stream() throw
+  // The backend implements the following functions. Those that put work into stream() throw
   // CollectiveFailure if that fails.
   /// Enqueues any collective for which moves_blocks() is false.
   virtual void enqueue(const Collective& collective) = 0;
   /// Enqueues the exchanges, by rank in the group; a rank's exchange with itself is a copy.
   virtual void enqueue(std::span<const PeerExchange> by_rank) = 0;
-  /// Puts a mark before a collective and returns its handle for the functions below; mark_end()
-  /// puts one after it.
-  virtual int64_t mark_begin() = 0;
-  virtual void mark_end(int64_t handle) = 0;
+  /// Records an event in stream() before a collective, and returns its handle for the functions
+  /// below; record_end_event() records one after it.
+  virtual int64_t record_begin_event() = 0;
+  virtual void record_end_event(int64_t handle) = 0;
   bool has_begun(int64_t handle) override = 0;
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
   bool is_peer_lost() override = 0;
   /// Shows on the board that this rank has aborted the group, even if the device still runs work;
   /// called before abort() ends the device's work. Returns false if that was shown before.
-  bool show_given_up() noexcept;
+  bool show_group_aborted() noexcept;
 
   void* stream() const { return stream_; }
-  /// Starts the watchdog once the back end is open. The back end's destructor calls
+  /// Starts the watchdog once the backend is open. The backend's destructor calls
   /// stop_watchdog().
   void start_watchdog();
   void stop_watchdog();
@@ -121,12 +121,12 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
                   int64_t count, void* out);
 
   void* stream_ = nullptr;
-  int64_t replay_mark_ = 0;
+  int64_t replay_handle_ = 0;
   CommBuffer scratch_;
   std::vector<PeerExchange> exchanges_;
   std::unique_ptr<CollectiveWatchdog> watchdog_;
   std::mutex shown_mutex_;
-  bool has_given_up_ = false;
+  bool has_aborted_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
   /// A peer is lost; loss_error_ follows once it is known which.

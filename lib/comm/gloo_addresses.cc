@@ -25,7 +25,7 @@ size_t rank_of(const std::string& key) {
 
 void GlooAddresses::set(const std::string& key, const std::vector<uint8_t>& value) {
   if (!addresses_.empty()) throw_unsupported_call(key.c_str());
-  addresses_ = exchange_(text_of(value));
+  addresses_ = all_gather_(text_of(value));
   require(rank_of(key) < addresses_.size(), "a member of a group has its address there");
 }
 

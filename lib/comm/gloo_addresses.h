@@ -15,12 +15,12 @@ namespace ftrun {
 /// with a few requests each, and Gloo finds all addresses in its own process.
 class GlooAddresses final : public c10d::Store {
  public:
-  /// ExchangeTexts sends this member's address and returns the addresses of all, by rank in the
+  /// AllGatherTexts sends this member's address and returns the addresses of all, by rank in the
   /// group. Collective.
-  using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
-  explicit GlooAddresses(ExchangeTexts exchange) : exchange_(std::move(exchange)) {}
+  using AllGatherTexts = std::function<std::vector<std::string>(const std::string& own)>;
+  explicit GlooAddresses(AllGatherTexts all_gather) : all_gather_(std::move(all_gather)) {}
 
-  /// Exchanges the address with the other members. Throws the exceptions of the exchange.
+  /// Exchanges the address with the other members. Throws the exceptions of the all-gather.
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
   void wait(const std::vector<std::string>&) override {}
@@ -33,7 +33,7 @@ class GlooAddresses final : public c10d::Store {
   int64_t getNumKeys() override;
 
  private:
-  const ExchangeTexts exchange_;
+  const AllGatherTexts all_gather_;
   std::vector<std::string> addresses_;
 };
 

@@ -142,7 +142,7 @@ class GlooCommunicator final : public Communicator {
   void await_message(const WorkPtr& work);
   bool wait_for_message(const WorkPtr& work);
   void watch_messages(const std::stop_token& stop);
-  [[noreturn]] void throw_given_up();
+  [[noreturn]] void throw_aborted();
   CollectiveFailure failure_of(const std::exception& error, Clock::time_point start);
 
   void compare_signatures(const CollectiveRecord& record);
@@ -200,10 +200,10 @@ class GlooCommunicator final : public Communicator {
 /// member never arrives, Gloo waits for its connection until the time limit. Once the addresses are
 /// exchanged, the other thread uses nothing of this object, so it can be abandoned.
 GroupPtr GlooCommunicator::connect() {
-  const CollectiveRecord record = show_connecting("connecting over Gloo");
+  const CollectiveRecord record = enter_connecting_state("connecting over Gloo");
   const auto met = std::make_shared<std::atomic<bool>>(false);
   const auto addresses = c10::make_intrusive<GlooAddresses>([this, met](const std::string& own) {
-    auto all = rendezvous_.exchange_text("gloo/" + name(), own, members());
+    auto all = rendezvous_.all_gather_text("gloo/" + name(), own, members());
     *met = true;
     return all;
   });
@@ -221,7 +221,7 @@ GroupPtr GlooCommunicator::connect() {
     return rendezvous_.is_any_lost(members(), name());
   };
   const std::optional<GroupPtr> group = run_in_thread(std::move(task), kWaitSlice, lost);
-  if (!group) throw explain_failure(record, {"lost a peer in", ""});
+  if (!group) throw failure_error(record, {"lost a peer in", ""});
   if (slot() != nullptr) slot()->finish();
   return *group;
 }
@@ -248,10 +248,10 @@ void GlooCommunicator::abort(const std::string& reason) noexcept {
     const std::lock_guard lock(message_mutex_);
     if (message_) message_->abort();
   }
-  rendezvous_.give_up(name(), reason);
+  rendezvous_.post_abort(name(), reason);
 }
 
-void GlooCommunicator::throw_given_up() {
+void GlooCommunicator::throw_aborted() {
   failed_ = true;
   throw Error(ExitCode::kPeerLost, cat("rank ", members()[static_cast<size_t>(rank())],
                                        " gave up group ", name(), " because of another failure"));
@@ -272,7 +272,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
     } catch (const std::exception& error) {
       if (over) throw failure_of(error, start);
     }
-    if (aborted_) throw_given_up();
+    if (aborted_) throw_aborted();
     if (Clock::now() < next_check) continue;
     next_check = Clock::now() + kPeerSlice;
     failed_ = !work->isCompleted() && rendezvous_.is_any_lost(members(), name());
@@ -293,7 +293,7 @@ void GlooCommunicator::await_message(const WorkPtr& work) {
     throw failure_of(error, start);
   }
   if (completed) return;
-  if (aborted_) throw_given_up();
+  if (aborted_) throw_aborted();
   failed_ = true;
   throw CollectiveFailure{"lost a peer in", ""};
 }
@@ -341,7 +341,7 @@ void GlooCommunicator::compare_signatures(const CollectiveRecord& record) {
     return same_collective(record, other);
   });
   if (agree) return;
-  throw disagreement(all);
+  throw mismatch_error(all);
 }
 
 void GlooCommunicator::all_reduce_now(const Collective& work) {

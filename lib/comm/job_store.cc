@@ -228,15 +228,15 @@ c10::intrusive_ptr<c10d::Store> JobStore::clone() {
 JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::string_view>& fields,
                               Milliseconds timeout) {
   std::string body(1, static_cast<char>(operation));
-  put_number(body, timeout == Milliseconds::max()
-                       ? ~uint64_t{0}
-                       : static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)));
-  for (const std::string_view field : fields) put_field(body, field);
+  append_number(body, timeout == Milliseconds::max()
+                          ? ~uint64_t{0}
+                          : static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)));
+  for (const std::string_view field : fields) append_field(body, field);
   if (body.size() > kMaxRequestBytes || fields.size() > kMaxFields)
     throw std::runtime_error(
         cat("a request of ", body.size(), " bytes is too large for the job's store"));
   std::string head;
-  put_number(head, static_cast<uint32_t>(body.size()));
+  append_number(head, static_cast<uint32_t>(body.size()));
   const std::lock_guard lock(mutex_);
   try {
     send_all(fd_.get(), head + body);

@@ -178,9 +178,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// Ends NCCL's kernels, and with them this rank's waits for its device. NCCL does not notify
   /// members on the same machine, so this rank leaves them a note in the store.
   void abort(const std::string& reason) noexcept override {
-    const bool is_first = show_given_up();
+    const bool is_first = show_group_aborted();
     end_kernels();
-    if (is_first) rendezvous_.give_up(name(), reason);
+    if (is_first) rendezvous_.post_abort(name(), reason);
   }
 
  protected:
@@ -243,13 +243,13 @@ class NcclCommunicator final : public DeviceCommunicator {
     check_peers();
   }
 
-  int64_t mark_begin() override {
+  int64_t record_begin_event() override {
     check_cuda(::cudaSetDevice(device_), "setting the CUDA device");
     const int64_t handle = acquire_mark();
     check_cuda(::cudaEventRecord(mark(handle).begin, cuda_stream()), "recording an event");
     return handle;
   }
-  void mark_end(int64_t handle) override {
+  void record_end_event(int64_t handle) override {
     check_cuda(::cudaEventRecord(mark(handle).end, cuda_stream()), "recording an event");
   }
   bool has_begun(int64_t handle) override { return has_passed(mark(handle).begin); }
@@ -368,7 +368,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// for that thread up to the time limit. The first sum, and in groups that carry messages the
   /// first bytes, are sent here to test the network before a training step relies on it.
   void connect() {
-    const CollectiveRecord record = show_connecting("connecting over NCCL");
+    const CollectiveRecord record = enter_connecting_state("connecting over NCCL");
     const ncclUniqueId id = exchanged_id();
     struct Opened {
       ncclComm_t comm = nullptr;
@@ -406,7 +406,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         run_in_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
     if (!opened) {
       const double seconds = std::chrono::duration<double>(waited()).count();
-      throw explain_failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
+      throw failure_error(record, {cat("waited ", human_seconds(seconds), " in"), ""});
     }
     comm_ = opened->comm;
     check_cuda(opened->cuda, "connecting over NCCL");
@@ -430,7 +430,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     }
     if (size() == 1) return id;
     return from_hex(
-        rendezvous_.exchange_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
+        rendezvous_.all_gather_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
   }
 
   Rendezvous& rendezvous_;

@@ -47,12 +47,12 @@ std::string ranks_text(const std::vector<int>& members) {
   return cat("ranks ", join_numbers(members, ","));
 }
 
-/// Checks that all members open the same group over the same back end. This exchange takes place
-/// before the back end opens, so that an absent member is named in the error.
+/// Checks that all members open the same group over the same backend. This exchange takes place
+/// before the backend opens, so that an absent member is named in the error.
 void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            CommBackend backend) {
   const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));
-  const auto all = rendezvous.exchange_text("open/" + name, own, members);
+  const auto all = rendezvous.all_gather_text("open/" + name, own, members);
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] != own)
       bug(cat("rank ", rendezvous.rank(), " opens group ", own, " but rank ", members[i],
@@ -72,7 +72,7 @@ std::unique_ptr<Communicator> make(CommBackend backend, Communicator::Setup setu
     case CommBackend::kAuto:
       break;
   }
-  bug("no back end was chosen");
+  bug("no backend was chosen");
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
     return make(backend, std::move(setup), rendezvous, options);
   } catch (...) {
     // Without this notice the other members would wait for this rank while they connect.
-    rendezvous.give_up(name, "it could not be opened");
+    rendezvous.post_abort(name, "it could not be opened");
     throw;
   }
 }

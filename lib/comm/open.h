@@ -26,7 +26,7 @@ struct CommOptions {
   /// Gloo: the number of first collectives that are compared among the ranks before they start (a
   /// mismatch would end the process inside Gloo); -1 for all. Shared memory always compares.
   int64_t checked_collectives = 256;
-  /// CUDA device of this rank; -1 for host memory.
+  /// The CUDA device of this rank; -1 for main memory.
   int device = -1;
   /// Adds sums among GPUs in rank order; null leaves them to NCCL (Communicator::Setup).
   SumBlocks sum_blocks = {};
@@ -36,7 +36,7 @@ struct CommOptions {
 
 /// Opens the communicator `name` among `members` (global ranks, ascending, this rank among them).
 /// Collective: every member calls it with the same arguments, in the same order of names. Throws
-/// Error(kPeerLost) if members do not come, Error(kUnsupported) for a back end that is not built,
+/// Error(kPeerLost) if members do not come, Error(kUnsupported) for a backend that is not built,
 /// Error(kBug) if members disagree about the group.
 std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const std::string& name,
                                                 const std::vector<int>& members,

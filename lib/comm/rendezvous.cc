@@ -50,15 +50,15 @@ Rendezvous::~Rendezvous() = default;
 
 std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options) {
   prepare_c10d();
-  Stores stores = open_stores(options);
-  auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
-  impl->connect_again = stores.connect_again;
-  impl->agent = stores.agent;
-  impl->server = stores.server;
+  StoreClients clients = connect_to_store(options);
+  auto impl = std::make_unique<Impl>(options, clients.main, clients.control);
+  impl->connect_again = clients.connect_again;
+  impl->agent = clients.agent;
+  impl->server = clients.server;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
-  rendezvous->impl_->rendezvous_file = stores.rendezvous_file.get();
+  rendezvous->impl_->rendezvous_file = clients.rendezvous_file.get();
   const std::vector<std::string> texts =
-      rendezvous->exchange_text(kMeetingKey, identity_text(own_identity()));
+      rendezvous->all_gather_text(kMeetingKey, identity_text(own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
   rendezvous->impl_->rendezvous_file = nullptr;
@@ -122,7 +122,7 @@ std::string Rendezvous::local_address() const {
   return local_address_towards(impl_->options.address, impl_->options.port);
 }
 
-void Rendezvous::expect_waits(Milliseconds usual) {
+void Rendezvous::set_usual_wait(Milliseconds usual) {
   impl_->usual_wait_ms = usual.count();
 }
 
@@ -130,7 +130,7 @@ void Rendezvous::shutdown(Milliseconds limit) {
   if (world_size() == 1) return;
   const Milliseconds before = std::exchange(impl_->options.timeout, limit);
   try {
-    exchange_text("shutdown", "");
+    all_gather_text("shutdown", "");
     leave(limit);
   } catch (const std::exception&) {
     // The work is done; the supervisor will report who is missing.

@@ -102,13 +102,13 @@ class Rendezvous {
   /// Sends this rank's text to all ranks; returns the texts of all, by rank. A key may be used
   /// again and again. Throws Error(kPeerLost) naming the ranks that did not come, at once if one is
   /// known to be dead.
-  std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         WaitPolicy policy = WaitPolicy::kTimeout);
-  /// Exchanges a text among some ranks (global, ascending, this rank among them).
-  std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         const std::vector<int>& members,
-                                         WaitPolicy policy = WaitPolicy::kTimeout);
-  /// Puts a text into the store, where any rank may find() it at any time.
+  std::vector<std::string> all_gather_text(const std::string& key, const std::string& text,
+                                           WaitPolicy policy = WaitPolicy::kTimeout);
+  /// Does the same among some ranks (global, ascending, this rank among them).
+  std::vector<std::string> all_gather_text(const std::string& key, const std::string& text,
+                                           const std::vector<int>& members,
+                                           WaitPolicy policy = WaitPolicy::kTimeout);
+  /// Writes a text to the store, where any rank may find() it at any time.
   void post(const std::string& key, const std::string& text);
   std::optional<std::string> find(const std::string& key);
 
@@ -122,16 +122,16 @@ class Rendezvous {
   std::vector<PeerView> view_members(const std::vector<int>& members, const std::string& group);
   /// Returns what is known of any ranks from what they have shown so far.
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
-  /// Leaves a note in the store that this rank has given the group up, for groups whose transport
-  /// does not report this.
-  void give_up(const std::string& group, const std::string& reason) noexcept;
-  /// Returns whether a member's process is known to have ended, or a member has given the group up.
-  /// Asks the store; any thread.
+  /// Records in the store that this rank has aborted the group, for groups whose transport does not
+  /// report this.
+  void post_abort(const std::string& group, const std::string& reason) noexcept;
+  /// Returns whether a member's process is known to have ended, or a member has aborted the group
+  /// (post_abort). Asks the store; any thread.
   bool is_any_lost(const std::vector<int>& members, const std::string& group);
 
   /// Sets the usual length of waits in collectives of this run: waits up to it are not logged. Any
   /// thread.
-  void expect_waits(std::chrono::milliseconds usual);
+  void set_usual_wait(std::chrono::milliseconds usual);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Returns without an
   /// error after `limit` if some have not.

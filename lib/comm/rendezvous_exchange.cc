@@ -57,9 +57,9 @@ class LivenessTracker {
 class ShownExchange {
  public:
   ShownExchange(ProgressBoard& board, const std::string& what) : board_(board) {
-    board_.show_texts(what);
+    board_.show_text_exchange(what);
   }
-  ~ShownExchange() { board_.show_texts(""); }
+  ~ShownExchange() { board_.show_text_exchange(""); }
   ShownExchange(const ShownExchange&) = delete;
   ShownExchange& operator=(const ShownExchange&) = delete;
 
@@ -81,13 +81,13 @@ std::vector<int> Rendezvous::Impl::find_missing(const TextExchange& exchange,
   return absent;
 }
 
-/// Puts a text into the store and notes it for remove_used_keys(), which may remove it as soon as
-/// every member has entered the exchange `last_use`.
-void Rendezvous::Impl::put(const TextExchange& exchange, const std::string& key,
-                           const std::string& text, int64_t last_use) {
+/// Writes a text to the store and records its keys for remove_used_keys(), which may remove them as
+/// soon as every member has entered the exchange `last_use`.
+void Rendezvous::Impl::store_text(const TextExchange& exchange, const std::string& key,
+                                  const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size()))
     own_keys[exchange.prefix][each] = last_use;
-  main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; },
+  main.call([key, text](c10d::Store& server) { return write_text(server, key, text), true; },
             options.timeout);
 }
 
@@ -110,7 +110,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
   const std::vector<int> absent = find_missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
-  for (const int rank : absent) put_field(list, std::to_string(rank));
+  for (const int rank : absent) append_field(list, std::to_string(rank));
   own_keys[exchange.prefix][exchange.absent_ranks_key()] = exchange.use + 1;
   control.set(exchange.absent_ranks_key(), bytes_of(list));
   return {absent};
@@ -306,15 +306,17 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
 /// Returns the texts of all members, joined into the one text that each member receives.
 std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
                                         WaitPolicy policy) {
-  const auto put_own = [&] { put(exchange, exchange.text_key(options.rank), text, exchange.use); };
+  const auto store_own = [&] {
+    store_text(exchange, exchange.text_key(options.rank), text, exchange.use);
+  };
   const std::string key = exchange.joined_texts_key();
   if (exchange.first_member() == options.rank) {
     return run_or_publish_failure(exchange, key, [&] {
-      put_own();
+      store_own();
       return gather_texts(exchange, policy);
     });
   }
-  run_or_publish_failure(exchange, exchange.text_key(options.rank), put_own);
+  run_or_publish_failure(exchange, exchange.text_key(options.rank), store_own);
   await_keys(
       exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
       policy);
@@ -329,21 +331,22 @@ std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPol
       main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
                 options.timeout);
   std::string all;
-  for (const std::string& text : texts) put_field(all, text);
-  put(exchange, exchange.joined_texts_key(), all, exchange.use + 1);
+  for (const std::string& text : texts) append_field(all, text);
+  store_text(exchange, exchange.joined_texts_key(), all, exchange.use + 1);
   return all;
 }
 
-std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   WaitPolicy policy) {
+std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
+                                                     const std::string& text, WaitPolicy policy) {
   std::vector<int> everyone(static_cast<size_t>(world_size()));
   for (int rank = 0; rank < world_size(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
-  return exchange_text(key, text, everyone, policy);
+  return all_gather_text(key, text, everyone, policy);
 }
 
-std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   const std::vector<int>& members,
-                                                   WaitPolicy policy) {
+std::vector<std::string> Rendezvous::all_gather_text(const std::string& key,
+                                                     const std::string& text,
+                                                     const std::vector<int>& members,
+                                                     WaitPolicy policy) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
   const Impl::TextExchange exchange{cat(impl_->key_prefix, key), use, members, cat("\"", key, "\""),

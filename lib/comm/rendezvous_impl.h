@@ -125,8 +125,8 @@ struct Rendezvous::Impl {
                   const FindAbsent& find_absent, WaitPolicy policy);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
   std::vector<int> find_missing(const TextExchange& exchange, std::span<const int> ranks);
-  void put(const TextExchange& exchange, const std::string& key, const std::string& text,
-           int64_t last_use);
+  void store_text(const TextExchange& exchange, const std::string& key, const std::string& text,
+                  int64_t last_use);
   void remove_used_keys(const TextExchange& exchange);
   std::vector<int> ended_among(std::vector<int> ranks) const;
   bool any_ended(const std::vector<int>& ranks) const { return !ended_among(ranks).empty(); }

@@ -93,8 +93,8 @@ std::optional<std::string> Rendezvous::Impl::collective_wait_text(
   if (!is_point_to_point(group.record.kind) &&
       std::any_of(views.begin(), views.begin() + self, stands_there))
     return std::nullopt;
-  const Explanation why = explain_peers(views, group.record, self,
-                                        view_ranks(unknown_ranks(views, group.record, self, {})));
+  const WaitExplanation why = explain_peers(
+      views, group.record, self, view_ranks(ranks_without_views(views, group.record, self, {})));
   constexpr size_t kLongest = 600;
   return cat("rank ", options.rank, " has waited ", waited, " in ", describe(group.record),
              " of group ", group.name, ": ",
@@ -216,7 +216,7 @@ std::vector<PeerView> Rendezvous::view_ranks(const std::vector<int>& ranks) {
   return impl_->view_ranks(ranks);
 }
 
-void Rendezvous::give_up(const std::string& group, const std::string& reason) noexcept {
+void Rendezvous::post_abort(const std::string& group, const std::string& reason) noexcept {
   try {
     post("gave up/" + group, reason);
   } catch (const std::exception&) {

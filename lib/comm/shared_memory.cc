@@ -215,7 +215,7 @@ PeerMemory::Segment& PeerMemory::open(const SharedLocation& location) {
             "): ", errno_text(error)),
         remedy_of(
             error,
-            "let the ranks run in one container and as one user, or choose the gloo back end"));
+            "let the ranks run in one container and as one user, or choose the gloo backend"));
   close_freed();
   return segments_.emplace_back(Segment{location, base});
 }
@@ -231,11 +231,11 @@ std::byte* PeerMemory::at(const SharedLocation& location) {
   return find(location).base + location.offset;
 }
 
-void PeerMemory::drop(std::byte* data, int64_t bytes) {
+void PeerMemory::unmap_pages(std::byte* data, int64_t bytes) {
   const auto segment = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& each) {
     return each.base <= data && data < each.base + each.location.segment_bytes;
   });
-  require(segment != segments_.end(), "only mapped memory of a peer is dropped");
+  require(segment != segments_.end(), "only mapped pages of a peer are unmapped");
   const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
   const auto base = static_cast<int64_t>(reinterpret_cast<uintptr_t>(segment->base));
   // The range must not reach beyond the mapping: other memory that follows would lose its contents.

@@ -59,7 +59,7 @@ class PeerMemory {
   /// when they are touched. Otherwise every page that a rank ever read from its peers would count
   /// as its own resident memory. This matters for small ranges too, because a huge page is mapped
   /// as a whole.
-  void drop(std::byte* data, int64_t bytes);
+  void unmap_pages(std::byte* data, int64_t bytes);
 
  private:
   struct Segment {

@@ -126,7 +126,7 @@ class ShmCommunicator final : public Communicator {
   void all_reduce_small(const Collective& work);
   void all_reduce_in_place(const Collective& work);
   void all_reduce_staged(const Collective& work);
-  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
+  void add_slice(const CollectiveRecord& record, uint32_t barrier_number, std::byte* slice,
                  int64_t slot_offset, int64_t count);
   void reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end);
   void reduce_scatter_now(const Collective& work);
@@ -191,7 +191,7 @@ void ShmCommunicator::announce(const Collective& work, const SharedLocation& in)
     std::vector<CollectiveRecord> all;
     for (int other = 0; other < size(); ++other)
       all.push_back(group_.announcement(other, sequence).record);
-    throw disagreement(all);
+    throw mismatch_error(all);
   }
 }
 
@@ -240,7 +240,7 @@ void ShmCommunicator::for_each_common_window(int64_t begin, int64_t end, Use use
                 use(at, bytes);
                 for (int peer = 0; peer < size(); ++peer)
                   if (peer != rank())
-                    group_.drop(peer, inputs_[static_cast<size_t>(peer)] + at, bytes);
+                    group_.unmap_pages(peer, inputs_[static_cast<size_t>(peer)] + at, bytes);
               });
 }
 
@@ -249,12 +249,12 @@ void ShmCommunicator::copy_from(int peer, const SharedLocation& location, void* 
   std::byte* from = group_.memory(peer, location);
   each_window(from, 0, bytes, [&](int64_t at, int64_t bytes_now) {
     copy_between(peer, static_cast<std::byte*>(to) + at, from + at, bytes_now);
-    group_.drop(peer, from + at, bytes_now);
+    group_.unmap_pages(peer, from + at, bytes_now);
   });
 }
 
 /// Moves `total` elements through the staging areas in pieces: `fill` writes this rank's data of a
-/// piece, `use` reads the data of all ranks. The first meeting is also the announcement, unless the
+/// piece, `use` reads the data of all ranks. The first barrier is also the announcement, unless the
 /// collective has been announced.
 template <typename Fill, typename Use>
 void ShmCommunicator::run_in_pieces(const Collective& work, bool announced, int64_t total,
@@ -262,14 +262,14 @@ void ShmCommunicator::run_in_pieces(const Collective& work, bool announced, int6
   int64_t at = 0;
   do {
     const int64_t count = std::min(step, total - at);
-    const uint32_t meeting = group_.next_meeting();
-    fill(group_.staging(rank(), meeting), at, count);
+    const uint32_t barrier_number = group_.next_barrier();
+    fill(group_.staging(rank(), barrier_number), at, count);
     if (std::exchange(announced, true)) {
       arrive_and_wait();
     } else {
       announce(work, {});
     }
-    use(meeting, at, count);
+    use(barrier_number, at, count);
     at += count;
   } while (at < total);
 }
@@ -282,14 +282,14 @@ void ShmCommunicator::all_reduce_now(const Collective& work) {
   all_reduce_staged(work);
 }
 
-/// Reduces with one meeting: every rank adds up the data of all ranks.
+/// Reduces with one barrier: every rank adds up the data of all ranks.
 void ShmCommunicator::all_reduce_small(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
-  const uint32_t meeting = group_.next_meeting();
-  copy_bytes(group_.staging(rank(), meeting), work.in, bytes);
+  const uint32_t barrier_number = group_.next_barrier();
+  copy_bytes(group_.staging(rank(), barrier_number), work.in, bytes);
   announce(work, {});
   for (int peer = 0; peer < size(); ++peer)
-    piece_inputs_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+    piece_inputs_[static_cast<size_t>(peer)] = group_.staging(peer, barrier_number);
   add_up(work.record, work.out, work.record.count);
 }
 
@@ -336,33 +336,34 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   };
   const int64_t piece = slot * size();
   for (int64_t at = 0; at < record.count + piece; at += piece) {
-    const uint32_t meeting = group_.next_meeting();
-    std::byte* own = group_.staging(rank(), meeting);
+    const uint32_t barrier_number = group_.next_barrier();
+    std::byte* own = group_.staging(rank(), barrier_number);
     for_peers(at, [&](int, std::byte* slice, int64_t slot_offset, int64_t bytes) {
       copy_bytes(own + slot_offset, slice, bytes);
     });
     arrive_and_wait();
     const int64_t own_slice = at + rank() * slot;
-    add_slice(record, meeting, data + own_slice * width, rank() * slot * width,
+    add_slice(record, barrier_number, data + own_slice * width, rank() * slot * width,
               std::min(slot, record.count - own_slice));
     if (at == 0) continue;
     for_peers(at - piece, [&](int peer, std::byte* slice, int64_t slot_offset, int64_t bytes) {
-      copy_between(peer, slice, group_.staging(peer, meeting) + slot_offset, bytes);
+      copy_between(peer, slice, group_.staging(peer, barrier_number) + slot_offset, bytes);
     });
   }
 }
 
-/// Adds up what all ranks have staged for a meeting at byte `slot_offset`. The sum is written into
-/// this rank's slice, and into its staging area for the next meeting.
-void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
-                                int64_t slot_offset, int64_t count) {
+/// Adds up what all ranks have staged for a barrier at byte `slot_offset`. The sum is written into
+/// this rank's slice, and into its staging area for the next barrier.
+void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t barrier_number,
+                                std::byte* slice, int64_t slot_offset, int64_t count) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
-  std::byte* next = group_.staging(rank(), meeting + 1) + slot_offset;
+  std::byte* next = group_.staging(rank(), barrier_number + 1) + slot_offset;
   for (int64_t at = 0; at < count; at += step) {
     const int64_t count_now = std::min(step, count - at);
     for (int peer = 0; peer < size(); ++peer)
       piece_inputs_[static_cast<size_t>(peer)] =
-          (peer == rank() ? slice : group_.staging(peer, meeting) + slot_offset) + at * width;
+          (peer == rank() ? slice : group_.staging(peer, barrier_number) + slot_offset) +
+          at * width;
     add_up(record, slice + at * width, count_now);
     copy_bytes(next + at * width, slice + at * width, count_now * width);
   }
@@ -396,11 +397,11 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
             copy_bytes(staging + block * count * width, in + (block * record.count + at) * width,
                        count * width);
       },
-      [&](uint32_t meeting, int64_t at, int64_t count) {
+      [&](uint32_t barrier_number, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
           piece_inputs_[static_cast<size_t>(peer)] =
               peer == rank() ? in + (rank() * record.count + at) * width
-                             : group_.staging(peer, meeting) + rank() * count * width;
+                             : group_.staging(peer, barrier_number) + rank() * count * width;
         add_up(record, static_cast<std::byte*>(work.out) + at * width, count);
       });
 }
@@ -421,7 +422,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
     std::byte* const from = inputs_[static_cast<size_t>(peer)];
     each_window(from, 0, bytes, [&](int64_t at, int64_t bytes_now) {
       copy_between(peer, out + peer * bytes + at, from + at, bytes_now);
-      if (peer != rank()) group_.drop(peer, from + at, bytes_now);
+      if (peer != rank()) group_.unmap_pages(peer, from + at, bytes_now);
     });
   }
   arrive_and_wait();  // the others have read this rank's input
@@ -445,10 +446,10 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
   run_in_pieces(
       work, announced, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
-      [&](uint32_t meeting, int64_t at, int64_t count) {
+      [&](uint32_t barrier_number, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
           piece_inputs_[static_cast<size_t>(peer)] =
-              peer == rank() ? in + at : group_.staging(peer, meeting);
+              peer == rank() ? in + at : group_.staging(peer, barrier_number);
         place_blocks(work, at, count);
       });
 }
@@ -459,13 +460,13 @@ ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& w
                                                              const SharedLocation& in) {
   const int64_t bytes = size() * static_cast<int64_t>(sizeof(int64_t));
   require(bytes <= ShmGroup::kHalfBytes, "the counts of a group fit its staging memory");
-  const uint32_t meeting = group_.next_meeting();
-  copy_bytes(group_.staging(rank(), meeting), work.sends.data(), bytes);
+  const uint32_t barrier_number = group_.next_barrier();
+  copy_bytes(group_.staging(rank(), barrier_number), work.sends.data(), bytes);
   announce(work, in);
   SentBytes sent;
   for (int peer = 0; peer < size(); ++peer) {
     std::vector<int64_t>& row = sent.emplace_back(static_cast<size_t>(size()));
-    copy_bytes(row.data(), group_.staging(peer, meeting), bytes);
+    copy_bytes(row.data(), group_.staging(peer, barrier_number), bytes);
     check_counted(work, peer, row[static_cast<size_t>(rank())]);
     for (int64_t& count : row) count *= dtype_bytes(work.record.dtype);
   }
@@ -509,7 +510,7 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
         inputs_[static_cast<size_t>(peer)] + std::reduce(row.begin(), row.begin() + rank());
     each_window(from, 0, row[own], [&](int64_t at, int64_t bytes) {
       copy_between(peer, to[static_cast<size_t>(peer)] + at, from + at, bytes);
-      if (peer != rank()) group_.drop(peer, from + at, bytes);
+      if (peer != rank()) group_.unmap_pages(peer, from + at, bytes);
     });
   }
   arrive_and_wait();  // the others have read this rank's input
@@ -542,12 +543,12 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
           block += sent[own][to];
         }
       },
-      [&](uint32_t meeting, int64_t at, int64_t) {
+      [&](uint32_t barrier_number, int64_t at, int64_t) {
         std::byte* block = out;
         for (size_t from = 0; from < sent.size(); ++from) {
           const std::byte* staged =
               from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
-                          : group_.staging(static_cast<int>(from), meeting) +
+                          : group_.staging(static_cast<int>(from), barrier_number) +
                                 (is_shift ? 0 : rank() * slot_bytes);
           copy_between(static_cast<int>(from), block + at, staged, block_bytes(from, own, at));
           block += sent[from][own];
@@ -572,8 +573,9 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
       [&](std::byte* staging, int64_t at, int64_t count) {
         if (rank() == root) copy_bytes(staging, data + at, count);
       },
-      [&](uint32_t meeting, int64_t at, int64_t count) {
-        if (rank() != root) copy_between(root, data + at, group_.staging(root, meeting), count);
+      [&](uint32_t barrier_number, int64_t at, int64_t count) {
+        if (rank() != root)
+          copy_between(root, data + at, group_.staging(root, barrier_number), count);
       });
 }
 

@@ -47,13 +47,13 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
     return location_text(find_shared(buffer.data(), buffer.bytes()));
   };
   const std::string own = rank_ == 0 ? place_of(control_) : "";
-  const auto controls = rendezvous.exchange_text("shm/" + name, own, members_);
-  const auto stagings = rendezvous.exchange_text("shm/" + name, place_of(staging_), members_);
+  const auto controls = rendezvous.all_gather_text("shm/" + name, own, members_);
+  const auto stagings = rendezvous.all_gather_text("shm/" + name, place_of(staging_), members_);
   common_ = peers_[0].map_lasting(parse_location(controls[0]));
   for (size_t peer = 0; peer < peers_.size(); ++peer)
     stagings_.push_back(peers_[peer].map_lasting(parse_location(stagings[peer])));
   // No rank may leave before all ranks have mapped its memory.
-  rendezvous.exchange_text("shm/" + name, "opened", members_);
+  rendezvous.all_gather_text("shm/" + name, "opened", members_);
 }
 
 int64_t ShmGroup::control_bytes() const {
@@ -83,7 +83,7 @@ bool ShmGroup::is_lost(int peer) const {
   return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
 }
 
-/// Returns whether any member is lost: a meeting needs every rank, not only the one that is waited
+/// Returns whether any member is lost: a barrier needs every rank, not only the one that is waited
 /// for.
 bool ShmGroup::is_any_member_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
@@ -118,7 +118,7 @@ ShmGroup::WaitResult ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int 
 }
 
 ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout) {
-  const uint32_t target = ++meetings_;
+  const uint32_t target = ++barriers_;
   part(rank_).progress.raise_to(target);
   const auto deadline = Clock::now() + timeout;
   for (int peer = 0; peer < size(); ++peer) {

@@ -37,7 +37,7 @@ class ShmGroup {
  public:
   static constexpr int64_t kHalfBytes = kShmHalfBytes;
 
-  enum class MemberState : uint32_t { kHere, kLeft, kAborted };
+  enum class MemberState : uint32_t { kActive, kLeft, kAborted };
   /// WaitResult says why a wait ended.
   enum class WaitResult { kReached, kTimeout, kPeerLost };
 
@@ -48,19 +48,19 @@ class ShmGroup {
   int size() const { return static_cast<int>(members_.size()); }
   int rank() const { return rank_; }
 
-  /// Arrives at the next meeting and waits for all other ranks, for at most `timeout` in all.
+  /// Arrives at the next barrier and waits for all other ranks, for at most `timeout` in all.
   WaitResult arrive_and_wait(std::chrono::milliseconds timeout);
   /// Returns the announcement of `rank` for the collective of this sequence number. A rank may
-  /// write its own until the meeting. It may read the others' from the meeting until it enters the
+  /// write its own until the barrier. It may read the others' from the barrier until it enters the
   /// collective after the next.
   ShmAnnouncement& announcement(int rank, int64_t sequence);
-  uint32_t next_meeting() const { return meetings_ + 1; }
-  /// Returns the half of a rank's staging area for one meeting. Write this rank's own half before
-  /// the meeting; read the others' after it and before this rank's next meeting. Two halves are
-  /// enough: a rank that writes for meeting n has passed meeting n-1, at which all ranks arrived
+  uint32_t next_barrier() const { return barriers_ + 1; }
+  /// Returns the half of a rank's staging area for one barrier. Write this rank's own half before
+  /// the barrier; read the others' after it and before this rank's next barrier. Two halves are
+  /// enough: a rank that writes for barrier n has passed barrier n-1, at which all ranks arrived
   /// after they had read what was written for n-2.
-  std::byte* staging(int rank, uint32_t meeting) {
-    return stagings_[static_cast<size_t>(rank)] + (meeting & 1) * kHalfBytes;
+  std::byte* staging(int rank, uint32_t barrier) {
+    return stagings_[static_cast<size_t>(rank)] + (barrier & 1) * kHalfBytes;
   }
   ShmMailbox& mailbox(int from, int to);
   /// Waits until rank `peer` of the group raises `signal` to `target`; calls `idle` between sleeps.
@@ -71,9 +71,9 @@ class ShmGroup {
   std::byte* memory(int rank, const SharedLocation& location) {
     return peers_[static_cast<size_t>(rank)].at(location);
   }
-  /// Unmaps the pages of a range in memory that memory() returned (see PeerMemory::drop()).
-  void drop(int rank, std::byte* data, int64_t bytes) {
-    peers_[static_cast<size_t>(rank)].drop(data, bytes);
+  /// Unmaps the pages of a range in memory that memory() returned (see PeerMemory::unmap_pages()).
+  void unmap_pages(int rank, std::byte* data, int64_t bytes) {
+    peers_[static_cast<size_t>(rank)].unmap_pages(data, bytes);
   }
   /// Shows the others that this rank has finished or aborts the group, and wakes the ranks that
   /// wait for it.
@@ -103,7 +103,7 @@ class ShmGroup {
   std::byte* common_ = nullptr;
   std::vector<std::byte*> stagings_;
   std::chrono::microseconds spin_;
-  uint32_t meetings_ = 0;
+  uint32_t barriers_ = 0;
 };
 
 }  // namespace ftrun

@@ -23,7 +23,7 @@ void pause_core() {
 #endif
 }
 
-/// Polls for a few microseconds, the duration of a meeting at which both ranks have arrived.
+/// Polls for a few microseconds, the duration of a barrier at which both ranks have arrived.
 bool poll_briefly(const ShmSignal& signal, uint32_t target) {
   for (int i = 0; i < 100; ++i) {
     if (signal.has_reached(target)) return true;

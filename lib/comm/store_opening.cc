@@ -179,7 +179,7 @@ void check_nobody_meets(const RendezvousOptions& options) {
 }
 
 /// Serves rank 0's store, on a socket that it inherited or opens.
-Stores serve_store(const RendezvousOptions& options) {
+StoreClients serve_store(const RendezvousOptions& options) {
   check_loopback();  // rank 0 itself joins its store over it
   ListenSocket socket;
   if (options.listen_fd >= 0) {
@@ -189,12 +189,12 @@ Stores serve_store(const RendezvousOptions& options) {
     socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
   }
   check_open_files(options.world_size);
-  Stores stores;
+  StoreClients clients;
   std::string token = options.token;
   if (token.empty()) {
     token = hex_text(random_bytes(32));
     check_nobody_meets(options);
-    stores.rendezvous_file = std::make_unique<RendezvousFile>(
+    clients.rendezvous_file = std::make_unique<RendezvousFile>(
         options.rendezvous_file,
         RendezvousFileContent{options.job, options.address, socket.port, token});
   }
@@ -202,14 +202,14 @@ Stores serve_store(const RendezvousOptions& options) {
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token, member);
   const JobStore::Find find = [endpoint] { return std::optional(endpoint); };
-  stores.main = job_store(options, member, find, server);
-  stores.control = job_store(options, member, find, server);
-  stores.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
-  stores.server = server;
-  return stores;
+  clients.main = job_store(options, member, find, server);
+  clients.control = job_store(options, member, find, server);
+  clients.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
+  clients.server = server;
+  return clients;
 }
 
-Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
+StoreClients find_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto main = job_store(options, member, finder(options), nullptr, &reason);
@@ -225,7 +225,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
 }
 
 /// Joins the ranks of this start, and no others, in the store of torchrun's agent.
-Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
+StoreClients join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
   const StorePtr main = agent_store(options);
   reason.set("not all ranks of this start have registered in torchrun's store");
@@ -254,7 +254,7 @@ Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason)
 
 }  // namespace
 
-Stores open_stores(const RendezvousOptions& options) {
+StoreClients connect_to_store(const RendezvousOptions& options) {
   OpeningReason reason;
   const WaitReporter reporter(options.notices, [&](const std::string& waited) {
     const std::string why = reason.get();
@@ -263,17 +263,17 @@ Stores open_stores(const RendezvousOptions& options) {
                why.empty() ? "" : cat(" (", why, ")"), "; it gives up after ",
                human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
   });
-  Stores stores;
-  if (options.has_agent_store) stores = join_agent_store(options, reason);
+  StoreClients clients;
+  if (options.has_agent_store) clients = join_agent_store(options, reason);
   if (options.world_size == 1) {
-    stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
-    stores.connect_again = [store = stores.main] { return store; };
+    clients.main = clients.control = c10::make_intrusive<c10d::HashStore>();
+    clients.connect_again = [store = clients.main] { return store; };
   } else if (!options.has_agent_store) {
     require(!options.token.empty() || !options.rendezvous_file.empty(),
             "ranks meet by a token or a file");
-    stores = options.rank == 0 ? serve_store(options) : find_store(options, reason);
+    clients = options.rank == 0 ? serve_store(options) : find_store(options, reason);
   }
-  return stores;
+  return clients;
 }
 
 }  // namespace ftrun

@@ -13,8 +13,8 @@
 
 namespace ftrun {
 
-/// Stores are the connections of a rank to the store of its job.
-struct Stores {
+/// StoreClients are the connections of a rank to the store of its job.
+struct StoreClients {
   c10::intrusive_ptr<c10d::Store> main, control;
   std::function<c10::intrusive_ptr<c10d::Store>()> connect_again;
   /// The rendezvous file of rank 0, until all have met.
@@ -25,6 +25,6 @@ struct Stores {
 
 /// Finds the store of the job, which rank 0 serves, and connects to it; logs a long wait. Throws
 /// Error(kEnvironment) if rank 0's port is taken, Error(kPeerLost) after the timeout.
-Stores open_stores(const RendezvousOptions& options);
+StoreClients connect_to_store(const RendezvousOptions& options);
 
 }  // namespace ftrun

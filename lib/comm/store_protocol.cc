@@ -20,7 +20,7 @@ std::string proof(std::string_view token, std::initializer_list<std::string_view
 std::string member_bytes(const StoreMember& member) {
   std::string bytes;
   for (const uint32_t number : {member.rank, member.world_size, member.attempt})
-    put_number(bytes, number);
+    append_number(bytes, number);
   bytes.append(member.instance, 0, kInstanceBytes);
   bytes.resize(kMemberBytes - sizeof(Digest));
   const Digest job = sha256(member.job);
@@ -62,8 +62,8 @@ std::string server_proof(std::string_view token, std::string_view server, std::s
   return proof(token, {"server", client, server, std::string_view(&byte, 1), member});
 }
 
-void put_field(std::string& bytes, std::string_view field) {
-  put_number(bytes, static_cast<uint32_t>(field.size()));
+void append_field(std::string& bytes, std::string_view field) {
+  append_number(bytes, static_cast<uint32_t>(field.size()));
   bytes.append(field);
 }
 

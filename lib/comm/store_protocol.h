@@ -91,12 +91,12 @@ std::string server_proof(std::string_view token, std::string_view server, std::s
                          StoreVerdict verdict, std::string_view member);
 
 /// Appends a field, preceded by its length.
-void put_field(std::string& bytes, std::string_view field);
+void append_field(std::string& bytes, std::string_view field);
 /// Returns all fields of a text; nothing if it is not a sequence of whole fields.
 std::optional<std::vector<std::string_view>> fields_of(std::string_view bytes);
 
 template <typename T>
-void put_number(std::string& bytes, T value) {
+void append_number(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 template <typename T>

@@ -124,18 +124,18 @@ struct Peer {
 
 Outgoing answer(StoreAnswer kind, const std::vector<std::string_view>& fields = {}) {
   std::string body(1, static_cast<char>(kind));
-  for (const std::string_view field : fields) put_field(body, field);
+  for (const std::string_view field : fields) append_field(body, field);
   std::string bytes;
-  put_number(bytes, static_cast<uint32_t>(body.size()));
+  append_number(bytes, static_cast<uint32_t>(body.size()));
   return {.bytes = bytes + body};
 }
 
 /// Answers with the value, without copying it.
 Outgoing answer_with(const Value& field) {
   Outgoing out;
-  put_number(out.bytes, static_cast<uint32_t>(1 + sizeof(uint32_t) + field->size()));
+  append_number(out.bytes, static_cast<uint32_t>(1 + sizeof(uint32_t) + field->size()));
   out.bytes += static_cast<char>(StoreAnswer::kDone);
-  put_number(out.bytes, static_cast<uint32_t>(field->size()));
+  append_number(out.bytes, static_cast<uint32_t>(field->size()));
   out.value = field;
   return out;
 }

@@ -66,7 +66,7 @@ std::vector<std::string> text_keys(const std::string& key, size_t bytes) {
   return keys;
 }
 
-void put_text(c10d::Store& store, const std::string& key, const std::string& text) {
+void write_text(c10d::Store& store, const std::string& key, const std::string& text) {
   const size_t count = parts_of(text.size());
   if (count == 0) return store.set(key, value_of(StoredKind::kText, text));
   for (size_t part = 0; part < count; ++part)
@@ -77,10 +77,10 @@ void put_text(c10d::Store& store, const std::string& key, const std::string& tex
 std::vector<uint8_t> failure_value(const Error& error) {
   const auto* own = dynamic_cast<const ExchangeError*>(&error);
   std::string fields;
-  put_field(fields, std::to_string(static_cast<int>(error.code())));
-  put_field(fields, error.message());
-  put_field(fields, error.remedy());
-  put_field(fields, own != nullptr && own->absent() ? std::to_string(*own->absent()) : "");
+  append_field(fields, std::to_string(static_cast<int>(error.code())));
+  append_field(fields, error.message());
+  append_field(fields, error.remedy());
+  append_field(fields, own != nullptr && own->absent() ? std::to_string(*own->absent()) : "");
   return value_of(StoredKind::kFailure, fields);
 }
 

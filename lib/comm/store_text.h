@@ -34,7 +34,7 @@ class ExchangeError : public Error {
 
 /// Lists all keys of a text of `bytes` bytes.
 std::vector<std::string> text_keys(const std::string& key, size_t bytes);
-void put_text(c10d::Store& store, const std::string& key, const std::string& text);
+void write_text(c10d::Store& store, const std::string& key, const std::string& text);
 /// Returns the value that is stored in place of a text when its rank fails.
 std::vector<uint8_t> failure_value(const Error& error);
 

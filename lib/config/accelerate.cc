@@ -186,7 +186,7 @@ class AccelerateTranslator {
     for (const char* dtype : {"bf16", "fp16"}) {
       const std::string path = cat(dtype, ".enabled");
       const ConfigNode* named = named_.at_path(path);
-      const bool wanted = word == dtype, open = named == nullptr || named->is_open();
+      const bool wanted = word == dtype, open = named == nullptr || named->is_unset_or_auto();
       if (open && (wanted || named != nullptr))
         put_at_path(config_, path, ConfigNode::of_bool(precision->at, wanted));
       if (open || wanted == named->boolean || word == "no" || word == "false") continue;
@@ -331,7 +331,7 @@ class AccelerateTranslator {
       problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
                       cat("write these keys instead: ", megatron_as_ftrun_keys()));
     else
-      problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such back end"),
+      problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such backend"),
                       "write a config with model.path, data.train and DeepSpeed's keys");
   }
 

@@ -16,7 +16,7 @@ const ConfigNode* accelerate_config_file(const ConfigNode& root);
 /// Translates an Accelerate file into keys of the schema: its deepspeed_config block, process count
 /// and precision. `named` is the content of accelerate_config_file(), an empty section if there is
 /// none; it is merged first. Keys that are not Accelerate's stay unchanged; a notice names keys
-/// that have no meaning here. A file that requests FSDP or another back end is an error.
+/// that have no meaning here. A file that requests FSDP or another backend is an error.
 ConfigNode from_accelerate(const ConfigNode& root, const ConfigNode& named, Problems& problems);
 
 }  // namespace ftrun

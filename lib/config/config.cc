@@ -29,7 +29,7 @@ bool is_traced(const TraceConfig& trace, int64_t step) {
 }
 
 std::optional<MatmulLibrary> pinned_matmul_library(const KernelsConfig& config) {
-  switch (config.products) {
+  switch (config.matmul) {
     case MatmulChoice::kAuto:
       break;
     case MatmulChoice::kMkl:

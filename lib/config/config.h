@@ -56,7 +56,7 @@ struct DataConfig {
   std::vector<std::string> validation;
   /// The name of the set of each entry of validation, if there are several sets.
   std::vector<std::string> validation_names;
-  /// The number of tokens of a row.
+  /// The number of tokens of a sequence.
   int64_t sequence_length = 1024;
   SequencePacking packing = SequencePacking::kConcat;
   DataFormat format = DataFormat::kAuto;
@@ -64,7 +64,8 @@ struct DataConfig {
   bool shuffle = true;
   /// The number of optimizer steps whose batches are prepared ahead of the current one.
   int64_t prefetch = 4;
-  /// Says whether rows that do not fill a whole global batch at the end of an epoch are left out.
+  /// Says whether sequences that do not fill a whole global batch at the end of an epoch are left
+  /// out.
   bool drop_last = false;
   bool operator==(const DataConfig&) const = default;
 };
@@ -227,7 +228,8 @@ struct ParallelConfig {
   PipelineSchedule schedule = kDefaultSchedule;
   /// The number of model chunks of each stage; 0 only before the config is resolved.
   int64_t virtual_stages = 0;
-  /// The number of decoder layers of each model chunk, in order; empty = cut by pipeline.partition.
+  /// The number of decoder layers of each model chunk, in order; empty = divided by
+  /// pipeline.partition.
   std::vector<int64_t> pipeline_layers;
   int64_t context = 1;
   int64_t expert = 1;
@@ -368,9 +370,9 @@ struct EnumNames<AttentionChoice> {
 
 /// KernelsConfig is the section kernels.
 struct KernelsConfig {
-  MatmulChoice products = MatmulChoice::kAuto;
+  MatmulChoice matmul = MatmulChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
-  /// Says whether steps on a GPU are recorded once and launched as a whole.
+  /// Says whether steps on a GPU are captured as CUDA graphs, once, and launched as a whole.
   bool step_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };
@@ -401,8 +403,10 @@ struct Origins {
 };
 
 /// Config holds a value for every key. resolve() makes it from the written keys (WrittenConfig),
-/// and nothing else changes it. Some values are the choice "auto": they are decided later, when the
-/// data file, the CPU, the pair of ranks or the model's files are known.
+/// and nothing else changes it. Some values stay open, because a rank finds them out later, from
+/// the data file, the CPU, the pair of ranks or the model's files: the choice "auto" of
+/// data.format, data.token_dtype, comm.backend, kernels and export.dtype, and the length of a
+/// schedule (LearningRateSchedule) if train.epochs determines the run's steps.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
@@ -453,9 +457,10 @@ struct Config {
   int64_t sequence_parallel_size = 1;
 
   Origins origins;
-  /// Keys that were decided here but stay "auto" in the effective config, so that a later start,
-  /// perhaps on another machine, decides them again.
-  std::set<std::string> left_auto;
+  /// The keys that are "auto" (Field::decides_auto): no source sets them, and no rule has decided
+  /// them for good. Those left after resolve() stay "auto" in the effective config, so that a later
+  /// start, perhaps on another machine, decides them again.
+  std::set<std::string> auto_keys;
   bool operator==(const Config&) const = default;
 };
 

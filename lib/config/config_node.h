@@ -33,7 +33,7 @@ struct ConfigNode {
 
   bool is_map() const { return kind == ConfigNodeKind::kMap; }
   /// Returns whether the value is left to resolve(): null or "auto".
-  bool is_open() const {
+  bool is_unset_or_auto() const {
     return kind == ConfigNodeKind::kNull || (kind == ConfigNodeKind::kText && text == "auto");
   }
   /// Finds the value at "a.b.c"; null if there is none.

@@ -50,7 +50,7 @@ bool excludes(const KeyPair& pair, const ConfigNode& a, const ConfigNode& b) {
 }
 
 bool has_written_value(const ConfigNode* value) {
-  return value != nullptr && !value->is_open();
+  return value != nullptr && !value->is_unset_or_auto();
 }
 
 /// Removes from `base` the key of a pair that contradicts the other key in `over`.

@@ -80,7 +80,7 @@ struct ZeroConfig {
 /// ActivationCheckpointingConfig is the section activation_checkpointing: where the inputs of
 /// recomputed layers are kept.
 struct ActivationCheckpointingConfig {
-  /// Says whether the inputs of recomputed layers are kept in host memory until backward.
+  /// Says whether the inputs of recomputed layers are kept in main memory until backward.
   bool cpu_checkpointing = false;
   bool operator==(const ActivationCheckpointingConfig&) const = default;
 };

@@ -58,7 +58,7 @@ void expand_zero_flag(ConfigNode& root, Problems& problems) {
 /// words.
 void expand_plain_values(ConfigNode& root, Problems& problems) {
   for (const Section& section : Schema::get().sections()) {
-    ConfigNode* value = section.plain_key.empty() ? nullptr : root.find(section.path);
+    ConfigNode* value = section.shorthand_key.empty() ? nullptr : root.find(section.path);
     if (value == nullptr || value->kind == ConfigNodeKind::kNull ||
         value->kind == ConfigNodeKind::kList || value->is_map())
       continue;
@@ -69,7 +69,7 @@ void expand_plain_values(ConfigNode& root, Problems& problems) {
                                     " is read as ", plain.text));
     }
     *value = ConfigNode::of_map(plain.at);
-    value->entries.push_back({section.plain_key, plain.at, std::move(plain), ""});
+    value->entries.push_back({section.shorthand_key, plain.at, std::move(plain), ""});
   }
 }
 
@@ -158,7 +158,8 @@ void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string
     problems.notice(old.at,
                     cat(spelled_path, ": read as gradient_clipping: ", value_text(old.value)));
     root.entries.push_back({"gradient_clipping", old.at, old.value, spelled_path});
-  } else if (clipping->number != old.value.number || clipping->is_open() != old.value.is_open()) {
+  } else if (clipping->number != old.value.number ||
+             clipping->is_unset_or_auto() != old.value.is_unset_or_auto()) {
     problems.error(old.at,
                    cat(spelled_path, ": ", value_text(old.value),
                        " contradicts gradient_clipping: ", value_text(*clipping), " (line ",
@@ -176,7 +177,7 @@ void move_max_grad_norms(ConfigNode& root, Problems& problems) {
 }
 
 /// Reads the setting that is implied by another program's name of an optimizer. ftrun keeps the
-/// states that such programs page in host memory, by offloading.
+/// states that such programs page in main memory, by offloading.
 void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
   ConfigNode* optimizer = root.find("optimizer");
   const ConfigNode* type = optimizer == nullptr ? nullptr : optimizer->find("type");
@@ -283,7 +284,7 @@ void split_named_validation(ConfigNode& root, Problems& problems) {
 
 }  // namespace
 
-SchemaTree desugar(SourceTree source, Problems& problems) {
+DesugaredTree desugar(SourceTree source, Problems& problems) {
   ConfigNode& root = source.root;
   require(root.is_map(), "a source of a config is a map");
   move_max_grad_norms(root, problems);
@@ -306,10 +307,10 @@ SchemaTree desugar(SourceTree source, Problems& problems) {
            "gather_16bit_weights_on_model_save", problems);
   }
   rename_aliases(root, "", problems);
-  return SchemaTree(std::move(root));
+  return DesugaredTree(std::move(root));
 }
 
-void SchemaTree::merge(const SchemaTree& later, Problems& problems) {
+void DesugaredTree::merge(const DesugaredTree& later, Problems& problems) {
   remove_contradicted_keys(root_, later.root_, problems);
   merge_into(root_, later.root_);
 }

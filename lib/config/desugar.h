@@ -19,28 +19,28 @@ struct SourceTree {
   std::optional<ConfigNode> adapter_folder = std::nullopt;
 };
 
-/// SchemaTree holds the content of sources under the keys of the schema. Unknown keys are kept, and
-/// read_config() refuses them. Only desugar() makes one from a source.
-class SchemaTree {
+/// DesugaredTree holds the content of sources under the keys of the schema. Unknown keys are kept,
+/// and read_config() refuses them. Only desugar() makes one from a source.
+class DesugaredTree {
  public:
   /// Makes an empty tree.
-  SchemaTree() = default;
+  DesugaredTree() = default;
 
   const ConfigNode& root() const { return root_; }
   /// Merges a source that is read later into this tree: sections are merged key by key, all other
   /// values are replaced. Keys that contradict keys of the later source are removed
   /// (config/contradicted_keys.h).
-  void merge(const SchemaTree& later, Problems& problems);
+  void merge(const DesugaredTree& later, Problems& problems);
 
  private:
-  friend SchemaTree desugar(SourceTree source, Problems& problems);
-  explicit SchemaTree(ConfigNode root) : root_(std::move(root)) {}
+  friend DesugaredTree desugar(SourceTree source, Problems& problems);
+  explicit DesugaredTree(ConfigNode root) : root_(std::move(root)) {}
 
   ConfigNode root_;
 };
 
 /// Translates one source's aliases and deprecated spellings into the keys of the schema, so that
 /// sources can be merged. Two spellings of one key in one source are an error.
-SchemaTree desugar(SourceTree source, Problems& problems);
+DesugaredTree desugar(SourceTree source, Problems& problems);
 
 }  // namespace ftrun

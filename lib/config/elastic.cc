@@ -75,16 +75,16 @@ int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
 
 }  // namespace
 
-int64_t elastic_group(const ElasticityConfig& e) {
+int64_t elastic_group_size(const ElasticityConfig& e) {
   return by_machines(e) ? e.num_gpus_per_node / e.model_parallel_size : 1;
 }
 
 int64_t largest_micro_batch(const ElasticityConfig& e) {
-  return e.max_train_batch_size / elastic_group(e);
+  return e.max_train_batch_size / elastic_group_size(e);
 }
 
 ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
-  const int64_t group = elastic_group(e);
+  const int64_t group = elastic_group_size(e);
   const int64_t ranks = by_machines(e) ? e.num_gpus_per_node : 1;
   const int64_t fewest = std::max<int64_t>(1, e.min_gpus / ranks);
   const int64_t max_groups = std::max<int64_t>(1, e.max_gpus / ranks);

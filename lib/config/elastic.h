@@ -23,7 +23,7 @@ ElasticBatch choose_elastic_batch(const ElasticityConfig& elasticity);
 
 /// Returns the number of data-parallel ranks that join and leave together: 1 in version 0.1, those
 /// of one machine in version 0.2.
-int64_t elastic_group(const ElasticityConfig& elasticity);
+int64_t elastic_group_size(const ElasticityConfig& elasticity);
 
 /// Returns the largest micro-batch that is allowed.
 int64_t largest_micro_batch(const ElasticityConfig& elasticity);

@@ -61,7 +61,7 @@ class Converter {
         return wrap(as_numbers(node, 2));
       case FieldType::kNumberList:
         return wrap(as_numbers(node, node.items.size()));
-      case FieldType::kFree:
+      case FieldType::kAnyValue:
         return FieldValue(std::string());
     }
     return std::nullopt;
@@ -239,7 +239,7 @@ std::string expected_text(const Field& field) {
       return "a list of two numbers" + range_text(field.bounds);
     case FieldType::kNumberList:
       return "a list of numbers" + range_text(field.bounds);
-    case FieldType::kFree:
+    case FieldType::kAnyValue:
       return "anything";
   }
   return "";

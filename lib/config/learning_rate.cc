@@ -10,47 +10,52 @@
 namespace ftrun {
 namespace {
 
+// In the formulas below, `s` is the section scheduler. `update` counts optimizer steps from 1;
+// `deepspeed_step` begins at -1, with the initial value.
+
 double real(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Returns the factor of DeepSpeed's warm-up schedules at step i >= 0. It rises from 0 at step 0,
-/// and is 1 from step w = max(2, warmup_num_steps) on; the log shape, log(i + 1) / log(w), reaches
-/// 1 one step earlier.
-double warmup(const SchedulerConfig& s, int64_t i) {
+/// Returns the factor of DeepSpeed's warm-up schedules at a step from 0 on. It rises from 0 at step
+/// 0, and is 1 from step w = max(2, warmup_num_steps) on; the log shape, log(step + 1) / log(w),
+/// reaches 1 one step earlier.
+double warmup(const SchedulerConfig& s, int64_t deepspeed_step) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
-  if (i >= steps) return 1.0;
-  return s.warmup_type == WarmupShape::kLog ? std::log(real(i + 1)) / std::log(real(steps))
-                                            : real(i) / real(steps);
+  if (deepspeed_step >= steps) return 1.0;
+  return s.warmup_type == WarmupShape::kLog
+             ? std::log(real(deepspeed_step + 1)) / std::log(real(steps))
+             : real(deepspeed_step) / real(steps);
 }
 
-double warmup_lr(const SchedulerConfig& s, int64_t i) {
-  if (i < 0) return s.warmup_min_lr;
-  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * warmup(s, i);
+double warmup_lr(const SchedulerConfig& s, int64_t deepspeed_step) {
+  if (deepspeed_step < 0) return s.warmup_min_lr;
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * warmup(s, deepspeed_step);
 }
 
-double warmup_decay_lr(const SchedulerConfig& s, int64_t i) {
+double warmup_decay_lr(const SchedulerConfig& s, int64_t deepspeed_step) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
-  if (i < steps) return warmup_lr(s, i);
-  const double left =
-      real(s.total_num_steps - i) / real(std::max<int64_t>(1, s.total_num_steps - steps));
+  if (deepspeed_step < steps) return warmup_lr(s, deepspeed_step);
+  const double left = real(s.total_num_steps - deepspeed_step) /
+                      real(std::max<int64_t>(1, s.total_num_steps - steps));
   return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * std::max(0.0, left);
 }
 
-double warmup_cosine_lr(const SchedulerConfig& s, double lr, int64_t i) {
-  if (i < 0) return 0.0;
+double warmup_cosine_lr(const SchedulerConfig& s, double lr, int64_t deepspeed_step) {
+  if (deepspeed_step < 0) return 0.0;
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
-  if (i < steps) return lr * (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup(s, i));
-  const double p =
-      std::min(1.0, real(i - steps + 1) / real(std::max<int64_t>(1, s.total_num_steps - steps)));
+  if (deepspeed_step < steps)
+    return lr * (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup(s, deepspeed_step));
+  const double p = std::min(1.0, real(deepspeed_step - steps + 1) /
+                                     real(std::max<int64_t>(1, s.total_num_steps - steps)));
   const double ratio =
       s.cos_min_ratio + (1.0 - s.cos_min_ratio) * (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
   return lr * std::max(0.0, ratio);
 }
 
-double lr_range_test(const SchedulerConfig& s, int64_t i) {
-  if (i < 0) return s.lr_range_test_min_lr;
-  double x = real(i + 1) / real(s.lr_range_test_step_size);
+double lr_range_test(const SchedulerConfig& s, int64_t deepspeed_step) {
+  if (deepspeed_step < 0) return s.lr_range_test_min_lr;
+  double x = real(deepspeed_step + 1) / real(s.lr_range_test_step_size);
   if (s.lr_range_test_staircase) x = std::floor(x);
   return s.lr_range_test_min_lr * (1.0 + s.lr_range_test_step_rate * x);
 }
@@ -72,20 +77,22 @@ double cycle_height(const SchedulerConfig& s, int64_t b) {
   return x <= peak ? x / peak : (x - 1.0) / (peak - 1.0);
 }
 
-ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
+ScheduledRate one_cycle(const SchedulerConfig& s, int64_t deepspeed_step) {
   ScheduledRate rate;
   if (s.cycle_momentum) rate.beta2 = 0.99;
   const int64_t total = s.cycle_first_step_size + s.cycle_second_step_size;
-  if (i < total) {
-    const double height = i < 0 ? 0.0 : cycle_height(s, i + 1);
+  if (deepspeed_step < total) {
+    const double height = deepspeed_step < 0 ? 0.0 : cycle_height(s, deepspeed_step + 1);
     rate.learning_rate = s.cycle_min_lr + (s.cycle_max_lr - s.cycle_min_lr) * height;
     // DeepSpeed's constructor sets the smallest momentum, which the first step uses.
     if (s.cycle_momentum)
-      rate.beta1 =
-          i < 0 ? s.cycle_min_mom : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
+      rate.beta1 = deepspeed_step < 0
+                       ? s.cycle_min_mom
+                       : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
     return rate;
   }
-  const double d = s.decay_step_size > 0 ? real(i - total + 1) / real(s.decay_step_size) : 0.0;
+  const double d =
+      s.decay_step_size > 0 ? real(deepspeed_step - total + 1) / real(s.decay_step_size) : 0.0;
   rate.learning_rate = s.cycle_min_lr / (1.0 + s.decay_lr_rate * d);
   if (s.cycle_momentum) rate.beta1 = s.cycle_max_mom * (1.0 + s.decay_mom_rate * d);
   return rate;
@@ -138,17 +145,17 @@ double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
   bug("this schedule has its own warm-up");
 }
 
-/// Computes a schedule of transformers with a linear warm-up at the k-th step (k from 1;
-/// transformers counts from 0).
-double linear_warmup(const SchedulerConfig& s, double lr, int64_t k) {
-  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+/// Computes a schedule of transformers with a linear warm-up at an update (from 1; transformers
+/// counts from 0).
+double linear_warmup(const SchedulerConfig& s, double lr, int64_t update) {
+  const int64_t at = update - 1, warmup = s.warmup_num_steps;
   return at < warmup ? lr * real(at) / real(std::max<int64_t>(1, warmup))
                      : rate_after_warmup(s, lr, at - warmup);
 }
 
-/// Computes the schedule warmup_stable_decay of transformers at the k-th step (k from 1).
-double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
-  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+/// Computes the schedule warmup_stable_decay of transformers at an update (from 1).
+double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t update) {
+  const int64_t at = update - 1, warmup = s.warmup_num_steps;
   const int64_t stable =
       s.num_stable_steps >= 0 ? s.num_stable_steps : s.total_num_steps - warmup - s.num_decay_steps;
   const auto above_lowest = [&](double share) {
@@ -170,11 +177,11 @@ double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
 
 }  // namespace
 
-ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
-                             int64_t k) {
-  require(k >= 1, "optimizer steps count from 1");
-  const int64_t i = k - 2;
-  switch (lr_schedule.type) {
+ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer,
+                             int64_t update) {
+  require(update >= 1, "optimizer steps count from 1");
+  const int64_t deepspeed_step = update - 2;
+  switch (scheduler.type) {
     case SchedulerType::kConstant:
     case SchedulerType::kLinear:
     case SchedulerType::kCosine:
@@ -182,33 +189,33 @@ ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const Optimizer
     case SchedulerType::kPolynomial:
     case SchedulerType::kInverseSqrt:
     case SchedulerType::kCosineWithMinLr:
-      return {linear_warmup(lr_schedule, optimizer.lr, k), {}, {}};
+      return {linear_warmup(scheduler, optimizer.lr, update), {}, {}};
     case SchedulerType::kWarmupStableDecay:
-      return {warmup_stable_decay(lr_schedule, optimizer.lr, k), {}, {}};
+      return {warmup_stable_decay(scheduler, optimizer.lr, update), {}, {}};
     case SchedulerType::kWarmupLR:
-      return {warmup_lr(lr_schedule, i), {}, {}};
+      return {warmup_lr(scheduler, deepspeed_step), {}, {}};
     case SchedulerType::kWarmupDecayLR:
-      return {warmup_decay_lr(lr_schedule, i), {}, {}};
+      return {warmup_decay_lr(scheduler, deepspeed_step), {}, {}};
     case SchedulerType::kWarmupCosineLR:
-      return {warmup_cosine_lr(lr_schedule, optimizer.lr, i), {}, {}};
+      return {warmup_cosine_lr(scheduler, optimizer.lr, deepspeed_step), {}, {}};
     case SchedulerType::kOneCycle:
-      return one_cycle(lr_schedule, i);
+      return one_cycle(scheduler, deepspeed_step);
     case SchedulerType::kLRRangeTest:
-      return {lr_range_test(lr_schedule, i), {}, {}};
+      return {lr_range_test(scheduler, deepspeed_step), {}, {}};
     case SchedulerType::kTorch:
       break;
   }
   bug("this schedule is refused when the config is read");
 }
 
-double last_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer) {
-  require(traits_of(lr_schedule.type).has_total, "the schedule has a last step");
+double last_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer) {
+  require(traits_of(scheduler.type).has_total, "the schedule has a last step");
   // The formulas of both programs have left warm-up and decay behind two steps after the longer of
   // the two; the warm-up of DeepSpeed's takes two steps at least.
   const int64_t longer =
-      std::max({lr_schedule.total_num_steps, lr_schedule.warmup_num_steps, int64_t{2}});
-  const int64_t k = std::min(longer, std::numeric_limits<int64_t>::max() - 2) + 2;
-  return scheduled_rate(lr_schedule, optimizer, k).learning_rate;
+      std::max({scheduler.total_num_steps, scheduler.warmup_num_steps, int64_t{2}});
+  const int64_t update = std::min(longer, std::numeric_limits<int64_t>::max() - 2) + 2;
+  return scheduled_rate(scheduler, optimizer, update).learning_rate;
 }
 
 }  // namespace ftrun

@@ -15,15 +15,26 @@ struct ScheduledRate {
   std::optional<double> beta2;
 };
 
-/// Returns the learning rate of the k-th applied optimizer step, k = 1, 2, ...; skipped steps do
-/// not count. DeepSpeed steps its schedulers after the optimizer, so the formula f of a DeepSpeed
-/// schedule is evaluated at k-2, where f(-1) is the initial value. The formula of a schedule of
-/// transformers is evaluated at k-1, as LambdaLR does.
-ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
-                             int64_t k);
+/// LearningRateSchedule is the learning-rate schedule of a run: the section scheduler, whose
+/// total_num_steps is the number of the run's steps if no source sets it.
+struct LearningRateSchedule {
+  LearningRateSchedule(const SchedulerConfig& config, int64_t steps_of_run) : scheduler(config) {
+    if (scheduler.total_num_steps == 0) scheduler.total_num_steps = steps_of_run;
+  }
 
-/// Returns the learning rate that a schedule with a last step (SchedulerTraits::has_total) keeps
-/// after it.
-double last_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer);
+  SchedulerConfig scheduler;
+};
+
+/// Returns the learning rate of the optimizer step that is the run's `update`-th, counted from 1;
+/// skipped steps do not count. DeepSpeed steps its schedulers after the optimizer, so the formula f
+/// of a DeepSpeed schedule is evaluated at update - 2, where f(-1) is the initial value. The
+/// formula of a schedule of transformers is evaluated at update - 1, as LambdaLR does. A schedule
+/// with a last step needs its total_num_steps (LearningRateSchedule).
+ScheduledRate scheduled_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer,
+                             int64_t update);
+
+/// Returns the learning rate that a schedule with a last step
+/// (LearningRateScheduleTraits::has_total) keeps after it.
+double last_rate(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
 
 }  // namespace ftrun

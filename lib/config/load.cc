@@ -112,7 +112,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
 
 /// Sources merges each source into those read before. A file or an override is parsed (ConfigNode);
 /// the adapter file that it names is included (SourceTree); its spellings are replaced by the
-/// schema's keys (SchemaTree). At the end all sources together are read (WrittenConfig).
+/// schema's keys (DesugaredTree). At the end all sources together are read (WrittenConfig).
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
@@ -302,7 +302,7 @@ class Sources {
     tree_.merge(desugar(with_adapter_file(std::move(root)), problems_), problems_);
   }
 
-  SchemaTree tree_;
+  DesugaredTree tree_;
   Problems problems_;
   bool partial_ = false;
 };

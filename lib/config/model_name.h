@@ -24,7 +24,7 @@ inline std::string folder_of(const ModelSection& model) {
 
 /// Returns the name of the model for files that other programs read: its path, with the commit if
 /// the path now leads to another commit.
-inline std::string lasting_name(const ModelSection& model) {
+inline std::string portable_name(const ModelSection& model) {
   if (model.commit.empty()) return model.path;
   try {
     if (find_model_folder(model.path).commit == model.commit) return model.path;

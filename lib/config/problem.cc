@@ -20,10 +20,10 @@ std::string to_text(const Problem& problem) {
   return out;
 }
 
-std::string to_text(const UnsupportedRequest& gap) {
-  const std::string place = to_text(gap.at);
-  return cat(place.empty() ? "config" : place, ": not supported yet: ", gap.feature, " (", gap.key,
-             ")");
+std::string to_text(const UnsupportedRequest& request) {
+  const std::string place = to_text(request.at);
+  return cat(place.empty() ? "config" : place, ": not supported yet: ", request.feature, " (",
+             request.key, ")");
 }
 
 bool has_errors(const std::vector<Problem>& problems) {

@@ -52,8 +52,8 @@ struct UnsupportedRequest {
   Position at;
 };
 
-/// Formats a gap: "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
-std::string to_text(const UnsupportedRequest& gap);
+/// Formats a request: "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
+std::string to_text(const UnsupportedRequest& request);
 
 /// Formats a problem: "cfg.yaml:12:7: error: message" and, if there is one, "\n remedy: ...".
 std::string to_text(const Problem& problem);

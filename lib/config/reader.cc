@@ -66,10 +66,10 @@ std::string feature_name(const std::string& doc, const std::string& name) {
   return feature;
 }
 
-bool is_off(const Field& field, const FieldValue& value) {
+bool is_inactive(const Field& field, const FieldValue& value) {
   const auto* number = std::get_if<int64_t>(&value);
-  return value == field.default_value || (number != nullptr && field.largest_off_value &&
-                                          static_cast<double>(*number) <= *field.largest_off_value);
+  return value == field.default_value || (number != nullptr && field.largest_inactive &&
+                                          static_cast<double>(*number) <= *field.largest_inactive);
 }
 
 class TreeReader {
@@ -101,7 +101,7 @@ class TreeReader {
       if (inner != nullptr)
         read_inner(*inner, entry, joined_key(spelled_path, entry.spelling()));
       else
-        read_unknown(path, entry, joined_key(spelled_path, entry.spelling()));
+        refuse_unknown(path, entry, joined_key(spelled_path, entry.spelling()));
     }
   }
 
@@ -151,8 +151,9 @@ class TreeReader {
     if (section.needs_enabled && entry.value.find("enabled") == nullptr)
       problems_.error(entry.at, cat(spelled_path, ": needs the key enabled"),
                       "add \"enabled\": true or false");
-    const bool on = section.treatment == KeyTreatment::kRefuse ||
-                    (section.treatment == KeyTreatment::kRefuseIfOn && is_enabled(entry.value));
+    const bool on =
+        section.treatment == KeyTreatment::kRefuse ||
+        (section.treatment == KeyTreatment::kRefuseUnlessDefault && is_enabled(entry.value));
     if (on)
       config_.origins.unsupported.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
@@ -201,7 +202,7 @@ class TreeReader {
   static bool takes_auto(const Field& field) {
     if (field.type == FieldType::kChoice)
       return std::find(field.choices.begin(), field.choices.end(), "auto") != field.choices.end();
-    return field.type == FieldType::kFree ||
+    return field.type == FieldType::kAnyValue ||
            (field.type == FieldType::kText && field.vocabulary == Vocabulary::kFtrun);
   }
 
@@ -226,7 +227,7 @@ class TreeReader {
 
   void apply_treatment(const Field& field, const ConfigEntry& entry, const FieldValue& value) {
     if (field.treatment == KeyTreatment::kImplement) return;
-    const bool changed = field.type == FieldType::kFree || !is_off(field, value);
+    const bool changed = field.type == FieldType::kAnyValue || !is_inactive(field, value);
     if (field.treatment == KeyTreatment::kNotice) {
       if (changed) ignore(field.path(), entry.at, field.why);
     } else if (changed || field.treatment == KeyTreatment::kRefuse) {
@@ -235,8 +236,8 @@ class TreeReader {
     }
   }
 
-  void read_unknown(const std::string& path, const ConfigEntry& entry,
-                    const std::string& spelled_path) {
+  void refuse_unknown(const std::string& path, const ConfigEntry& entry,
+                      const std::string& spelled_path) {
     if (is_torch_class_section(path)) return;
     if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
       problems_.notice(entry.at, cat(spelled_path, ": ignored: ", key->why));
@@ -296,7 +297,7 @@ class TreeReader {
 
 }  // namespace
 
-WrittenConfig read_config(const SchemaTree& tree, Problems& problems) {
+WrittenConfig read_config(const DesugaredTree& tree, Problems& problems) {
   return TreeReader(problems).read(tree.root());
 }
 

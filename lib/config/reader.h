@@ -9,6 +9,6 @@ namespace ftrun {
 
 /// Reads the merged tree of all sources by the schema. Every problem is reported with its position;
 /// a key that could not be read has no value.
-WrittenConfig read_config(const SchemaTree& tree, Problems& problems);
+WrittenConfig read_config(const DesugaredTree& tree, Problems& problems);
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/ranks.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 #include "config/schema.h"
 #include "config/unsupported.h"
 #include "config/write.h"
@@ -33,37 +33,6 @@ void ResolveState::record(const std::string& path, const std::string& value,
 std::string value_text(const Config& config, const std::string& path) {
   const Field& field = Schema::get().at(path);
   return yaml_text(field.load ? effective_value(config, field) : field.default_value);
-}
-
-void resolve_train(ResolveState& r) {
-  TrainConfig& train = r.config.train;
-  if (train.steps != 0 && train.epochs != 0)
-    r.error("train.epochs",
-            cat("train.steps ", train.steps, " and train.epochs ", number_text(train.epochs),
-                " both say how long to train"),
-            "keep one of the two");
-  if (train.steps == 0 && train.epochs == 0) {
-    train.epochs = 1;
-    if (r.context.for_training) r.record("train.epochs", "1", "neither steps nor epochs is given");
-  }
-  if (r.is_auto("train.steps") && train.steps == 0)
-    r.record("train.steps", "0", "unset: train.epochs counts");
-  if (r.is_auto("train.epochs") && train.epochs == 0)
-    r.record("train.epochs", "0", "unset: train.steps counts");
-  const std::string exempt = "train.weight_decay_exempt";
-  if (r.is_open(exempt)) {
-    const bool as_deepspeed = r.config.origins.find("optimizer") != nullptr;
-    train.weight_decay_exempt = as_deepspeed ? DecayExempt::kNone : DecayExempt::kNormsAndBiases;
-    r.config.left_auto.erase(exempt);
-  }
-  if (!r.context.for_training || r.config.origins.is_incomplete) return;
-  if (r.config.model.path.empty())
-    r.error("model", "model.path is missing: it names the model to train",
-            "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
-  if (r.config.data.train.empty() && !r.context.plans_only)
-    r.error("data", "data.train is missing: it names the data to train on",
-            "name a tokenized data set, as scripts/prepare_data.py writes it: --set "
-            "data.train=data/train.bin");
 }
 
 namespace {
@@ -131,7 +100,7 @@ void resolve_data(ResolveState& r) {
 }
 
 void resolve_device(ResolveState& r) {
-  if (!r.is_open("device") || r.context.gpus == 0) return;
+  if (!r.is_undecided("device") || r.context.gpus == 0) return;
   const std::string gpus = count_text(r.context.gpus, "GPU");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
     r.notice("device",
@@ -144,7 +113,7 @@ void resolve_device(ResolveState& r) {
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs its own GPU"),
                 "start one rank per GPU, or write device: cpu");
-  r.config.left_auto.erase("device");
+  r.config.auto_keys.erase("device");
   r.decide("device", r.config.device, DeviceKind::kCuda, cat("this machine shows ", gpus));
 }
 
@@ -197,7 +166,7 @@ std::set<std::string> list_objections(const Config& resolved) {
   std::set<std::string> all;
   for (const Problem& problem : again.problems)
     if (problem.severity == Severity::kError) all.insert(problem.message);
-  for (const UnsupportedRequest& gap : again.unsupported) all.insert(gap.feature);
+  for (const UnsupportedRequest& request : again.unsupported) all.insert(request.feature);
   return all;
 }
 

@@ -16,11 +16,8 @@ struct ResolveContext {
   int64_t world_size = 1;
   /// The model's hidden size, from which the "auto" sizes of some of ZeRO's buckets are computed.
   std::optional<int64_t> hidden_size;
-  /// Says whether the samples of data.train are conversations (data/conversations.h).
+  /// Says whether the documents of data.train are conversations (data/conversations.h).
   bool conversations = false;
-  /// The number of optimizer steps of the run if train.epochs determines it; known once the data is
-  /// counted.
-  std::optional<int64_t> total_steps;
   /// The number of GPUs that this process sees and this build can use. With device: auto, the run
   /// uses them if there is one for each of local_ranks.
   int gpus = 0;
@@ -48,10 +45,11 @@ struct Resolution {
   bool ok() const { return !has_errors(problems); }
 };
 
-/// Decides every value that is not written or is "auto", and checks keys against each other. The
-/// result depends on the arguments alone, with one exception: a path that begins with "~" or "$" is
-/// an error only if the file system has no such path (check_path in resolve_checks.cc). Writes
-/// nothing; resolving an effective config again changes nothing.
+/// Decides the values that are not written or are "auto", except those that a rank finds out later
+/// (Config), and checks keys against each other. The result depends on the arguments alone, with
+/// one exception: a path that begins with "~" or "$" is an error only if the file system has no
+/// such path (check_path in resolve_checks.cc). Writes nothing; resolving an effective config again
+/// changes nothing.
 Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "config/nearest_multiples.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 namespace ftrun {
 namespace {

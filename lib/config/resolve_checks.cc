@@ -7,7 +7,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 #include "optimizers/optimizers.h"
 
 namespace ftrun {
@@ -293,7 +293,7 @@ void check_trace(ResolveState& r) {
     r.error(steps,
             cat(steps, ": ", trace.steps.size(), " steps, and a trace holds at most ", kMaxSteps),
             cat("list at most ", kMaxSteps, " steps"));
-  const int64_t last = c.train.steps != 0 ? c.train.steps : r.context.total_steps.value_or(0);
+  const int64_t last = c.train.steps;  // 0: the data determine it
   for (const int64_t step : trace.steps)
     if (last != 0 && step > last)
       r.error(steps, cat(steps, ": step ", step, " is beyond the run's ", last, " steps"),

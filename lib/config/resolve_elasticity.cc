@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "config/elastic.h"
 #include "config/ranks.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 namespace ftrun {
 namespace {
@@ -86,11 +86,11 @@ bool check_limits(ResolveState& r) {
   const int64_t largest_size =
       *std::max_element(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end());
   if (largest_size > largest_micro_batch(e))
-    return refuse(
-        r, "elasticity.micro_batch_sizes",
-        cat("micro-batch ", largest_size, " × ", count_text(elastic_group(e), "data-parallel rank"),
-            " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
-        "raise max_train_batch_size or remove that micro-batch size");
+    return refuse(r, "elasticity.micro_batch_sizes",
+                  cat("micro-batch ", largest_size, " × ",
+                      count_text(elastic_group_size(e), "data-parallel rank"),
+                      " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
+                  "raise max_train_batch_size or remove that micro-batch size");
   return true;
 }
 

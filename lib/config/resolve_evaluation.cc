@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/evaluation_sets.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 namespace ftrun {
 namespace {
@@ -62,7 +62,7 @@ void check_interval(ResolveState& r) {
 }  // namespace
 
 void resolve_best_mode(ResolveState& r) {
-  if (!r.is_open("checkpoint.keep_best.mode")) return;
+  if (!r.is_undecided("checkpoint.keep_best.mode")) return;
   KeepBestConfig& best = r.config.checkpoint.keep_best;
   const auto metric = evaluation_metric(r.config.data, best.metric);
   best.mode = metric && larger_is_better(*metric) ? BestMode::kMax : BestMode::kMin;

@@ -3,11 +3,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/learning_rate.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 #include "optimizers/optimizers.h"
 
-// This file resolves precision, optimizer, scheduler and ZeRO. The rules for "auto" are those of
-// Hugging Face's trainer, for whose files "auto" is meant.
+// This file resolves the section train, precision, optimizer, scheduler and ZeRO. The rules for
+// "auto" are those of Hugging Face's trainer, for whose files "auto" is meant.
 
 namespace ftrun {
 namespace {
@@ -22,37 +22,64 @@ void refuse_unequal(ResolveState& r, const std::string& path, double value, cons
             cat("keep one of the two, or write \"auto\" for ", path));
 }
 
-int64_t steps_of_run(const ResolveState& r) {
-  return r.config.train.steps != 0 ? r.config.train.steps : r.context.total_steps.value_or(0);
-}
-
 void decide_learning_rate(ResolveState& r) {
-  OptimizerConfig& o = r.config.optimizer;
+  OptimizerConfig& optimizer = r.config.optimizer;
   const std::string path = "optimizer.params.lr";
   if (r.is_written(path)) return;
   if (r.config.origins.find("optimizer") == nullptr) {
-    o.lr = r.config.train.learning_rate;
+    optimizer.lr = r.config.train.learning_rate;
   } else if (r.is_auto(path) || r.is_written("train.learning_rate")) {
-    r.decide(path, o.lr, r.config.train.learning_rate, "train.learning_rate");
+    r.decide(path, optimizer.lr, r.config.train.learning_rate, "train.learning_rate");
   } else {
-    r.decide(path, o.lr, optimizer_of(o.type).defaults.lr, "DeepSpeed's default");
+    r.decide(path, optimizer.lr, optimizer_of(optimizer.type).defaults.lr, "DeepSpeed's default");
   }
 }
 
 /// Sets parameters that the config leaves out to the optimizer's own defaults, except those that
 /// train also has.
 void default_parameters(ResolveState& r) {
-  OptimizerConfig& o = r.config.optimizer;
-  const Optimizer& optimizer = optimizer_of(o.type);
+  OptimizerConfig& config = r.config.optimizer;
+  const Optimizer& optimizer = optimizer_of(config.type);
   for (const OptimizerParameter& parameter : optimizer.parameters) {
     const std::string name = parameter.name;
     if (name == parameters::kLr.name || name == parameters::kWeightDecay.name) continue;
     if (r.is_written(cat("optimizer.params.", name))) continue;
-    std::visit([&](auto member) { o.*member = optimizer.defaults.*member; }, parameter.member);
+    std::visit([&](auto member) { config.*member = optimizer.defaults.*member; }, parameter.member);
   }
 }
 
 }  // namespace
+
+void resolve_train(ResolveState& r) {
+  TrainConfig& train = r.config.train;
+  if (train.steps != 0 && train.epochs != 0)
+    r.error("train.epochs",
+            cat("train.steps ", train.steps, " and train.epochs ", number_text(train.epochs),
+                " both say how long to train"),
+            "keep one of the two");
+  if (train.steps == 0 && train.epochs == 0) {
+    train.epochs = 1;
+    if (r.context.for_training) r.record("train.epochs", "1", "neither steps nor epochs is given");
+  }
+  if (r.is_auto("train.steps") && train.steps == 0)
+    r.record("train.steps", "0", "unset: train.epochs counts");
+  if (r.is_auto("train.epochs") && train.epochs == 0)
+    r.record("train.epochs", "0", "unset: train.steps counts");
+  const std::string exempt = "train.weight_decay_exempt";
+  if (r.is_undecided(exempt)) {
+    const bool as_deepspeed = r.config.origins.find("optimizer") != nullptr;
+    train.weight_decay_exempt = as_deepspeed ? DecayExempt::kNone : DecayExempt::kNormsAndBiases;
+    r.config.auto_keys.erase(exempt);
+  }
+  if (!r.context.for_training || r.config.origins.is_incomplete) return;
+  if (r.config.model.path.empty())
+    r.error("model", "model.path is missing: it names the model to train",
+            "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
+  if (r.config.data.train.empty() && !r.context.plans_only)
+    r.error("data", "data.train is missing: it names the data to train on",
+            "name a tokenized data set, as scripts/prepare_data.py writes it: --set "
+            "data.train=data/train.bin");
+}
 
 void resolve_precision(ResolveState& r) {
   Config& c = r.config;
@@ -70,27 +97,28 @@ void resolve_precision(ResolveState& r) {
 }
 
 void resolve_optimizer(ResolveState& r) {
-  OptimizerConfig& o = r.config.optimizer;
+  OptimizerConfig& optimizer = r.config.optimizer;
   TrainConfig& train = r.config.train;
-  refuse_unequal(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
-  refuse_unequal(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
+  refuse_unequal(r, "optimizer.params.lr", optimizer.lr, "train.learning_rate",
+                 train.learning_rate);
+  refuse_unequal(r, "optimizer.params.weight_decay", optimizer.weight_decay, "train.weight_decay",
                  train.weight_decay);
   decide_learning_rate(r);
   const std::string decay = "optimizer.params.weight_decay";
   if (r.is_auto(decay))
-    r.decide(decay, o.weight_decay, train.weight_decay, "train.weight_decay");
+    r.decide(decay, optimizer.weight_decay, train.weight_decay, "train.weight_decay");
   else if (!r.is_written(decay))
-    o.weight_decay = train.weight_decay;
+    optimizer.weight_decay = train.weight_decay;
   default_parameters(r);
   if (r.config.origins.find("optimizer") == nullptr)
-    r.lines.push_back(cat("default: optimizer = ", name_of(o.type), ", lr ", number_text(o.lr),
-                          ", weight decay ", number_text(o.weight_decay),
-                          " (no optimizer section)"));
+    r.lines.push_back(cat("default: optimizer = ", name_of(optimizer.type), ", lr ",
+                          number_text(optimizer.lr), ", weight decay ",
+                          number_text(optimizer.weight_decay), " (no optimizer section)"));
   if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
     r.record("gradient_clipping", number_text(r.config.gradient_clipping),
              "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
-  train.learning_rate = o.lr;
-  train.weight_decay = o.weight_decay;
+  train.learning_rate = optimizer.lr;
+  train.weight_decay = optimizer.weight_decay;
 }
 
 namespace {
@@ -98,50 +126,49 @@ namespace {
 /// Decides the number of warm-up steps. DeepSpeed's types need a warm-up: they begin at the lowest
 /// rate, and with a warm-up of one step their first two steps have that rate.
 void resolve_warmup(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
+  SchedulerConfig& scheduler = r.config.scheduler;
   TrainConfig& train = r.config.train;
   const std::string path = "scheduler.params.warmup_num_steps";
-  const bool needs_warmup = !is_of_transformers(s.type);
+  const bool needs_warmup = !is_of_transformers(scheduler.type);
   const int64_t least = needs_warmup ? 1 : 0;
-  refuse_unequal(r, path, static_cast<double>(s.warmup_num_steps), "train.warmup_steps",
+  refuse_unequal(r, path, static_cast<double>(scheduler.warmup_num_steps), "train.warmup_steps",
                  static_cast<double>(train.warmup_steps));
   if (r.is_auto(path)) {
     const int64_t steps = std::max(least, train.warmup_steps);
-    r.decide(path, s.warmup_num_steps, steps,
+    r.decide(path, scheduler.warmup_num_steps, steps,
              steps == train.warmup_steps ? "train.warmup_steps"
-                                         : cat("the least of a ", name_of(s.type),
+                                         : cat("the least of a ", name_of(scheduler.type),
                                                "; train.warmup_steps is ", train.warmup_steps));
   } else if (!r.is_written(path)) {
-    s.warmup_num_steps = !needs_warmup || r.is_written("train.warmup_steps")
-                             ? std::max(least, train.warmup_steps)
-                             : 1000;
+    scheduler.warmup_num_steps = !needs_warmup || r.is_written("train.warmup_steps")
+                                     ? std::max(least, train.warmup_steps)
+                                     : 1000;
   }
-  if (needs_warmup && s.warmup_num_steps == 0)
+  if (needs_warmup && scheduler.warmup_num_steps == 0)
     r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
-            cat("write scheduler: {type: ", name_of(traits_of(s.type).without_warmup),
-                "} for no warm-up; a ", name_of(s.type), " begins with one"));
-  train.warmup_steps = s.warmup_num_steps;
+            cat("write scheduler: {type: ", name_of(traits_of(scheduler.type).without_warmup),
+                "} for no warm-up; a ", name_of(scheduler.type), " begins with one"));
+  train.warmup_steps = scheduler.warmup_num_steps;
 }
 
 void resolve_rates(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
+  SchedulerConfig& scheduler = r.config.scheduler;
   const std::string path = "scheduler.params.warmup_max_lr";
   if (r.is_auto(path)) {
-    r.decide(path, s.warmup_max_lr, r.config.optimizer.lr, "the optimizer's lr");
+    r.decide(path, scheduler.warmup_max_lr, r.config.optimizer.lr, "the optimizer's lr");
   } else if (!r.is_written(path)) {
-    const bool is_optimizers = s.type == SchedulerType::kWarmupLR;
-    r.decide(path, s.warmup_max_lr, is_optimizers ? r.config.optimizer.lr : 0.001,
+    const bool is_optimizers = scheduler.type == SchedulerType::kWarmupLR;
+    r.decide(path, scheduler.warmup_max_lr, is_optimizers ? r.config.optimizer.lr : 0.001,
              is_optimizers ? "the optimizer's lr" : "DeepSpeed's default");
   }
 }
 
 void resolve_total(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
+  SchedulerConfig& scheduler = r.config.scheduler;
   const std::string path = "scheduler.params.total_num_steps";
-  if (s.total_num_steps != 0) return;
-  const int64_t steps = steps_of_run(r);
-  if (steps != 0)
-    r.decide(path, s.total_num_steps, steps, "the run's steps");
+  if (scheduler.total_num_steps != 0) return;
+  if (r.config.train.steps != 0)
+    r.decide(path, scheduler.total_num_steps, r.config.train.steps, "the run's steps");
   else
     r.record(path, "null", "known when the data is counted");
 }
@@ -149,19 +176,20 @@ void resolve_total(ResolveState& r) {
 /// Reports a decaying schedule that is shorter than the run, because usually both have the same
 /// length.
 void report_decay(ResolveState& r) {
-  const SchedulerConfig& s = r.config.scheduler;
-  const int64_t steps = steps_of_run(r);
-  if (s.total_num_steps < steps)
+  const SchedulerConfig& scheduler = r.config.scheduler;
+  const int64_t steps = r.config.train.steps;
+  if (scheduler.total_num_steps < steps)
     r.notice("scheduler.params.total_num_steps",
-             cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
+             cat("scheduler: total_num_steps ", scheduler.total_num_steps, " < the run's ", steps,
                  " steps: those after the schedule's end train with its last learning rate, ",
-                 number_text(last_rate(s, r.config.optimizer))),
+                 number_text(last_rate(scheduler, r.config.optimizer))),
              "remove total_num_steps for a schedule as long as the run");
 }
 
 void report_rise(ResolveState& r) {
-  const SchedulerConfig& s = r.config.scheduler;
-  const std::string text = steps_of_run(r) == 0 ? "" : unfinished_warmup_text(s, steps_of_run(r));
+  const SchedulerConfig& scheduler = r.config.scheduler;
+  const int64_t steps = r.config.train.steps;
+  const std::string text = steps == 0 ? "" : unfinished_warmup_text(scheduler, steps);
   if (text.empty()) return;
   for (const char* path : {"scheduler.params.warmup_num_steps",
                            "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
@@ -169,15 +197,15 @@ void report_rise(ResolveState& r) {
 }
 
 void resolve_cycle(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
+  SchedulerConfig& scheduler = r.config.scheduler;
   for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
     if (r.config.origins.find(std::string("scheduler.params.") + key) == nullptr)
       r.error("scheduler", cat("scheduler.params.", key, " is missing: OneCycle needs it"),
               cat("write scheduler.params.", key, ", for example 1.0e-4"));
   if (!r.is_written("scheduler.params.cycle_second_step_size"))
-    s.cycle_second_step_size = s.cycle_first_step_size;
+    scheduler.cycle_second_step_size = scheduler.cycle_first_step_size;
   if (!r.is_written("scheduler.params.cycle_second_stair_count"))
-    s.cycle_second_stair_count = s.cycle_first_stair_count;
+    scheduler.cycle_second_stair_count = scheduler.cycle_first_stair_count;
 }
 
 void resolve_min_lr(ResolveState& r) {
@@ -202,9 +230,9 @@ void resolve_polynomial(ResolveState& r) {
 }
 
 void resolve_stable_decay(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
-  if (!r.is_written("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
-  if (s.warmup_type == WarmupShape::kLog)
+  SchedulerConfig& scheduler = r.config.scheduler;
+  if (!r.is_written("scheduler.params.warmup_type")) scheduler.warmup_type = WarmupShape::kLinear;
+  if (scheduler.warmup_type == WarmupShape::kLog)
     r.error("scheduler.params.warmup_type",
             "scheduler.params.warmup_type: expected one of linear, cosine, 1-sqrt for "
             "warmup_stable_decay, found log");
@@ -216,30 +244,32 @@ void resolve_stable_decay(ResolveState& r) {
 
 /// Decides the last step of warmup_stable_decay: the sum of its three parts if all are written.
 void resolve_total_of_parts(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
-  if (s.num_stable_steps >= 0) {
-    s.total_num_steps = s.warmup_num_steps + s.num_stable_steps + s.num_decay_steps;
+  SchedulerConfig& scheduler = r.config.scheduler;
+  if (scheduler.num_stable_steps >= 0) {
+    scheduler.total_num_steps =
+        scheduler.warmup_num_steps + scheduler.num_stable_steps + scheduler.num_decay_steps;
   } else {
     resolve_total(r);
-    if (s.total_num_steps != 0 && s.warmup_num_steps + s.num_decay_steps > s.total_num_steps)
+    if (scheduler.total_num_steps != 0 &&
+        scheduler.warmup_num_steps + scheduler.num_decay_steps > scheduler.total_num_steps)
       r.error("scheduler.params.num_decay_steps",
-              cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " + num_decay_steps ",
-                  s.num_decay_steps, " > total_num_steps ", s.total_num_steps),
+              cat("scheduler: warmup_num_steps ", scheduler.warmup_num_steps, " + num_decay_steps ",
+                  scheduler.num_decay_steps, " > total_num_steps ", scheduler.total_num_steps),
               "make one of them shorter, or the run longer");
   }
 }
 
 /// Resolves the keys that some types have in addition to warm-up and total steps.
 void resolve_keys_of_type(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
-  switch (s.type) {
+  SchedulerConfig& scheduler = r.config.scheduler;
+  switch (scheduler.type) {
     case SchedulerType::kWarmupLR:
     case SchedulerType::kWarmupDecayLR:
       return resolve_rates(r);
     case SchedulerType::kOneCycle:
       return resolve_cycle(r);
     case SchedulerType::kCosineWithRestarts:
-      if (!r.is_written("scheduler.params.num_cycles")) s.num_cycles = 1.0;
+      if (!r.is_written("scheduler.params.num_cycles")) scheduler.num_cycles = 1.0;
       return;
     case SchedulerType::kCosineWithMinLr:
       return resolve_min_lr(r);
@@ -269,13 +299,13 @@ void resolve_end(ResolveState& r) {
 
 /// Checks the warm-up's type: DeepSpeed's types accept only log and linear.
 void check_warmup_type(ResolveState& r) {
-  const SchedulerConfig& s = r.config.scheduler;
-  if (is_of_transformers(s.type) || s.warmup_type == WarmupShape::kLog ||
-      s.warmup_type == WarmupShape::kLinear)
+  const SchedulerConfig& scheduler = r.config.scheduler;
+  if (is_of_transformers(scheduler.type) || scheduler.warmup_type == WarmupShape::kLog ||
+      scheduler.warmup_type == WarmupShape::kLinear)
     return;
   r.error("scheduler.params.warmup_type",
-          cat("scheduler.params.warmup_type: expected one of log, linear for ", name_of(s.type),
-              ", found ", name_of(s.warmup_type)));
+          cat("scheduler.params.warmup_type: expected one of log, linear for ",
+              name_of(scheduler.type), ", found ", name_of(scheduler.warmup_type)));
 }
 
 void resolve_bucket(ResolveState& r, const std::string& key, int64_t& value, int64_t hidden,
@@ -292,48 +322,49 @@ void resolve_bucket(ResolveState& r, const std::string& key, int64_t& value, int
 
 }  // namespace
 
-std::string unfinished_warmup_text(const SchedulerConfig& s, int64_t steps) {
-  if (traits_of(s.type).warms_up && s.warmup_num_steps > steps)
-    return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps,
+std::string unfinished_warmup_text(const SchedulerConfig& scheduler, int64_t steps) {
+  if (traits_of(scheduler.type).warms_up && scheduler.warmup_num_steps > steps)
+    return cat("scheduler: warmup_num_steps ", scheduler.warmup_num_steps, " > the run's ", steps,
                " steps: training ends inside the warm-up");
-  if (s.type == SchedulerType::kOneCycle && s.cycle_first_step_size > steps)
-    return cat("scheduler: cycle_first_step_size ", s.cycle_first_step_size, " > the run's ", steps,
-               " steps: training ends before the learning rate falls");
+  if (scheduler.type == SchedulerType::kOneCycle && scheduler.cycle_first_step_size > steps)
+    return cat("scheduler: cycle_first_step_size ", scheduler.cycle_first_step_size,
+               " > the run's ", steps, " steps: training ends before the learning rate falls");
   return "";
 }
 
 void resolve_scheduler(ResolveState& r) {
-  SchedulerConfig& s = r.config.scheduler;
+  SchedulerConfig& scheduler = r.config.scheduler;
   const bool written = r.config.origins.find("scheduler") != nullptr;
-  if (written && !is_of_transformers(s.type) &&
+  if (written && !is_of_transformers(scheduler.type) &&
       r.config.origins.find("scheduler.params") == nullptr)
-    r.error("scheduler", cat("scheduler: ", name_of(s.type), " needs a section params"),
+    r.error("scheduler", cat("scheduler: ", name_of(scheduler.type), " needs a section params"),
             "write params: {} for all defaults");
-  if (traits_of(s.type).warms_up) resolve_warmup(r);
+  if (traits_of(scheduler.type).warms_up) resolve_warmup(r);
   resolve_keys_of_type(r);
   check_warmup_type(r);
-  if (traits_of(s.type).has_total) resolve_end(r);
+  if (traits_of(scheduler.type).has_total) resolve_end(r);
   report_rise(r);
   if (!written)
-    r.lines.push_back(cat("default: scheduler = constant after ", s.warmup_num_steps,
+    r.lines.push_back(cat("default: scheduler = constant after ", scheduler.warmup_num_steps,
                           " steps of warm-up (no scheduler section)"));
 }
 
 void resolve_zero(ResolveState& r) {
-  ZeroConfig& z = r.config.zero;
+  ZeroConfig& zero = r.config.zero;
   const int64_t hidden = r.context.hidden_size.value_or(0);
-  resolve_bucket(r, "reduce_bucket_size", z.reduce_bucket_size, hidden, hidden * hidden, "hidden²");
+  resolve_bucket(r, "reduce_bucket_size", zero.reduce_bucket_size, hidden, hidden * hidden,
+                 "hidden²");
   // Hugging Face sets these only at stage 3; at other stages they have no effect.
-  if (z.stage == 3) {
-    resolve_bucket(r, "prefetch_bucket_size", z.prefetch_bucket_size, hidden,
+  if (zero.stage == 3) {
+    resolve_bucket(r, "prefetch_bucket_size", zero.prefetch_bucket_size, hidden,
                    static_cast<int64_t>(0.9 * static_cast<double>(hidden * hidden)),
                    "0.9 × hidden²");
-    resolve_bucket(r, "param_persistence_threshold", z.param_persistence_threshold, hidden,
+    resolve_bucket(r, "param_persistence_threshold", zero.param_persistence_threshold, hidden,
                    10 * hidden, "10 × hidden");
   }
-  if (!r.is_written("zero_optimization.overlap_comm")) z.overlap_comm = z.stage == 3;
-  if (z.stage == 3 && !r.is_written("zero_optimization.max_reuse_distance"))
-    r.record("zero_optimization.max_reuse_distance", std::to_string(z.max_reuse_distance),
+  if (!r.is_written("zero_optimization.overlap_comm")) zero.overlap_comm = zero.stage == 3;
+  if (zero.stage == 3 && !r.is_written("zero_optimization.max_reuse_distance"))
+    r.record("zero_optimization.max_reuse_distance", std::to_string(zero.max_reuse_distance),
              "nothing is kept from forward to backward; DeepSpeed's 1e9 keeps small models whole");
 }
 

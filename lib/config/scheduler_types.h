@@ -26,16 +26,16 @@ enum class SchedulerType : uint8_t {
   kWarmupCosineLR,
   kOneCycle,
   kLRRangeTest,
-  kTorch,  // a class of torch.optim.lr_scheduler: not offered here
+  kTorch,  // a class of torch.optim.lr_scheduler, which is refused
 };
 
 /// SchedulerOrigin is the program that has a type and whose rules its keys follow. DeepSpeed's
 /// types need a section scheduler.params.
 enum class SchedulerOrigin : uint8_t { kTransformers, kDeepSpeed, kPyTorch };
 
-/// SchedulerTraits holds what the reading of a config needs to know about a type. The formula of
-/// the type is in config/learning_rate.cc.
-struct SchedulerTraits {
+/// LearningRateScheduleTraits holds what the reading of a config needs to know about a type. The
+/// formula of the type is in config/learning_rate.cc.
+struct LearningRateScheduleTraits {
   SchedulerType type{};
   std::string_view name;        // in scheduler.type
   std::string_view alias = "";  // another name
@@ -49,7 +49,7 @@ struct SchedulerTraits {
   SchedulerType without_warmup = type;
 };
 
-inline constexpr SchedulerTraits kSchedulerTraits[] = {
+inline constexpr LearningRateScheduleTraits kLearningRateScheduleTraits[] = {
     {.type = SchedulerType::kConstant,
      .name = "constant",
      .alias = "constant_with_warmup",
@@ -97,8 +97,8 @@ inline constexpr SchedulerTraits kSchedulerTraits[] = {
      .origin = SchedulerOrigin::kPyTorch},
 };
 
-constexpr const SchedulerTraits& traits_of(SchedulerType type) {
-  return kSchedulerTraits[static_cast<size_t>(type)];
+constexpr const LearningRateScheduleTraits& traits_of(SchedulerType type) {
+  return kLearningRateScheduleTraits[static_cast<size_t>(type)];
 }
 
 /// Returns whether a type is one of transformers'.
@@ -108,7 +108,8 @@ constexpr bool is_of_transformers(SchedulerType type) {
 
 template <>
 struct EnumNames<SchedulerType> {
-  static constexpr auto kNames = names_of_rows<&SchedulerTraits::type>(kSchedulerTraits);
+  static constexpr auto kNames =
+      names_of_rows<&LearningRateScheduleTraits::type>(kLearningRateScheduleTraits);
 };
 
 }  // namespace ftrun

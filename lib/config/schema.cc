@@ -46,10 +46,10 @@ Field SectionRows::plain(const char* name, FieldType type, const char* doc) cons
   return field;
 }
 
-Field& SectionRows::kept(const char* name, FieldType type,
-                         std::span<const std::string_view> choices, const char* doc,
-                         std::function<void(Config&, const FieldValue&)> store,
-                         std::function<FieldValue(const Config&)> load) {
+Field& SectionRows::stored(const char* name, FieldType type,
+                           std::span<const std::string_view> choices, const char* doc,
+                           std::function<void(Config&, const FieldValue&)> store,
+                           std::function<FieldValue(const Config&)> load) {
   static const Config defaults;
   Field field = plain(name, type, doc);
   for (const std::string_view choice : choices)
@@ -74,8 +74,8 @@ Field& SectionRows::checked_choice(const char* name, std::vector<std::string> ch
   return field;
 }
 
-Field& SectionRows::free(const char* name, const char* doc) {
-  return checked_value(name, FieldType::kFree, std::string(), doc);
+Field& SectionRows::any_value(const char* name, const char* doc) {
+  return checked_value(name, FieldType::kAnyValue, std::string(), doc);
 }
 
 void index_schema(Schema& schema) {
@@ -153,7 +153,7 @@ void Schema::add_legacy(std::string section, std::string name, std::string why) 
 }
 
 FieldValue effective_value(const Config& config, const Field& field) {
-  if (field.decides_auto && config.left_auto.contains(field.path())) return std::string("auto");
+  if (field.decides_auto && config.auto_keys.contains(field.path())) return std::string("auto");
   return field.load(config);
 }
 

@@ -26,7 +26,7 @@ enum class FieldType {
   kIntList,
   kNumberPair,
   kNumberList,
-  kFree
+  kAnyValue,  // any content
 };
 
 /// FieldValue is a key's value, independent of its struct: choices are held by their name, integers
@@ -37,9 +37,9 @@ using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<
 /// KeyTreatment describes how ftrun treats a key that DeepSpeed has.
 enum class KeyTreatment {
   kImplement,
-  kNotice,      // checked, then ignored; reported if it differs from the default
-  kRefuse,      // a feature ftrun does not have
-  kRefuseIfOn,  // the same, but only if the value differs from the default
+  kNotice,               // checked, then ignored; reported if it differs from the default
+  kRefuse,               // a feature ftrun does not have
+  kRefuseUnlessDefault,  // the same, but only if the value differs from the default
 };
 
 /// Vocabulary specifies which program defined a key.
@@ -53,8 +53,8 @@ enum class OnResume {
   /// The change is reported. It affects nothing but rounding, if the ranks or the precision of
   /// states change, or it is compared by content, as model and data are.
   kMayChange,
-  /// The key alone is not compared: its value is part of another key's, which is.
-  kEcho,
+  /// The key alone is not compared: its value is part of another key's value, which is compared.
+  kPartOfOtherKey,
 };
 
 /// NumberWord is a word that means a number or, with a remedy, something that a single key cannot
@@ -106,9 +106,10 @@ struct Field {
   std::string why;
   std::vector<std::string> aliases;
   bool zero_means_unset = false;            // the member's 0 means "not written": printed as null
-  std::optional<double> largest_off_value;  // of kRefuseIfOn numbers: so much is off too
-  /// Says whether the word "auto" is a choice that is not among the member's values: resolve() then
-  /// decides the value.
+  /// The largest number that is accepted like the default (kRefuseUnlessDefault).
+  std::optional<double> largest_inactive;
+  /// Says whether the word "auto" is a choice that is not among the member's values (or_auto()):
+  /// resolve() then decides the value (Config::auto_keys).
   bool decides_auto = false;
   /// The types of optimizer.params and scheduler.params that have the key; empty = all types.
   std::vector<std::string> types;
@@ -137,8 +138,10 @@ struct Field {
   }
   Field& implemented() { return treatment = KeyTreatment::kImplement, *this; }
   Field& refuse() { return treatment = KeyTreatment::kRefuse, *this; }
-  Field& refuse_if_on() { return treatment = KeyTreatment::kRefuseIfOn, *this; }
-  Field& refuse_above(double off) { return largest_off_value = off, refuse_if_on(); }
+  Field& refuse_unless_default() { return treatment = KeyTreatment::kRefuseUnlessDefault, *this; }
+  Field& refuse_above(double largest) {
+    return largest_inactive = largest, refuse_unless_default();
+  }
   Field& or_auto();
   Field& or_null() { return forms.allows_null = true, *this; }
   Field& unset_is_zero() { return zero_means_unset = forms.allows_null = true, *this; }
@@ -157,7 +160,7 @@ struct Field {
   Field& for_types(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
   Field& may_change() { return on_resume = OnResume::kMayChange, *this; }
-  Field& echo() { return on_resume = OnResume::kEcho, *this; }
+  Field& part_of_other_key() { return on_resume = OnResume::kPartOfOtherKey, *this; }
 };
 
 /// Section is a key whose value is a map.
@@ -173,7 +176,7 @@ struct Section {
   /// Says whether the section is free-form but must hold `enabled`.
   bool needs_enabled = false;
   /// The key that a plain value in place of the section sets; empty = a plain value is not allowed.
-  std::string plain_key;
+  std::string shorthand_key;
   /// Says whether a run that continues may change all keys of the section, and of those inside it
   /// (OnResume::kMayChange).
   bool may_change = false;

@@ -88,9 +88,9 @@ void declare_deepspeed_top(Schema& s) {
       .or_null();
   top.checked_only<bool>("managed_gradient_accumulation", true,
                          "false: the caller sets the boundaries of accumulation.")
-      .refuse_if_on();
+      .refuse_unless_default();
   top.checked_only<bool>("sparse_gradients", false, "Sparse gradients of embeddings.")
-      .refuse_if_on();
+      .refuse_unless_default();
   top.checked_only<int64_t>("data_parallel_size", 1,
                             "The mesh of DeepSpeed's AutoSP; use parallel.data.")
       .at_least(1)
@@ -115,7 +115,7 @@ void declare_deepspeed_top(Schema& s) {
       .at_least(0);
   top.checked_only<bool>("fp32_allreduce", false,
                          "Removed from DeepSpeed; use communication_data_type: fp32.");
-  top.free("seed", "DeepSpeed has no such key; ftrun's is train.seed.");
+  top.any_value("seed", "DeepSpeed has no such key; ftrun's is train.seed.");
 }
 
 void declare_precision(Schema& s) {
@@ -145,7 +145,7 @@ void declare_precision(Schema& s) {
   fp16.key("min_loss_scale", &Fp16Config::min_loss_scale, "Least value of the dynamic scale.");
   fp16.checked_only<bool>("fp16_master_weights_and_grads", false,
                           "fp16 master weights: fewer bytes, other numbers.")
-      .refuse_if_on();
+      .refuse_unless_default();
 
   auto bf16 = section(
       s, {.path = "bf16", .doc = "Training in bf16.", .vocabulary = kDs, .nullable = true},
@@ -176,7 +176,7 @@ void declare_precision(Schema& s) {
       .key("param_dtype", &DataTypesConfig::param_dtype,
            "dtype of parameters; must be that of fp16 or bf16.")
       .or_null();
-  types.free("buffer_dtype", "dtype of buffers.");
+  types.any_value("buffer_dtype", "dtype of buffers.");
 }
 
 void declare_zero(Schema& s) {
@@ -292,13 +292,13 @@ void declare_zero(Schema& s) {
   zero.checked_only<bool>("save_muon_momentum_buffer_in_memory", false,
                           "Keeps Muon's momentum buffer in memory.");
   zero.checked_only<bool>("legacy_stage1", false, "The old stage 1; removed from DeepSpeed.")
-      .refuse_if_on();
+      .refuse_unless_default();
   zero.checked_only<bool>("zero_quantized_weights", false, "ZeRO++ qwZ: other numbers.")
-      .refuse_if_on();
+      .refuse_unless_default();
   zero.checked_only<bool>("zero_quantized_nontrainable_weights", false, "ZeRO++: other numbers.")
-      .refuse_if_on();
+      .refuse_unless_default();
   zero.checked_only<bool>("zero_quantized_gradients", false, "ZeRO++ qgZ: other numbers.")
-      .refuse_if_on();
+      .refuse_unless_default();
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
                  .vocabulary = kDs,

@@ -95,7 +95,7 @@ std::string type_text(const Field& field) {
       return "two numbers";
     case FieldType::kNumberList:
       return "list of numbers";
-    case FieldType::kFree:
+    case FieldType::kAnyValue:
       return "anything";
   }
   return "";
@@ -112,7 +112,7 @@ std::string range_column(const Field& field) {
 
 std::string default_text(const Field& field) {
   if (!field.default_text.empty()) return field.default_text;
-  if (field.type == FieldType::kFree) return "";
+  if (field.type == FieldType::kAnyValue) return "";
   const std::string text = yaml_text(field.default_value);
   return text == "[]" || text == "\"\"" ? "none" : text;
 }
@@ -167,8 +167,9 @@ std::string section_chapter(const Section& section) {
   const char* does = section.treatment == KeyTreatment::kNotice ? " *Ignored.*"
                      : section.free_form                        ? " *Refused when on.*"
                                                                 : "";
-  const std::string plain =
-      section.plain_key.empty() ? "" : cat(" A plain value is its `", section.plain_key, "`.");
+  const std::string plain = section.shorthand_key.empty()
+                                ? ""
+                                : cat(" A plain value is its `", section.shorthand_key, "`.");
   return cat("### `", section.path, "`\n\n", section.doc, plain, does, "\n\n",
              table(section.path, section.vocabulary, true));
 }
@@ -269,7 +270,7 @@ Json type_schema(const Field& field) {
               {"maxItems", 2}};
     case FieldType::kNumberList:
       return {{"type", "array"}, {"items", number_schema(field, "number")}};
-    case FieldType::kFree:
+    case FieldType::kAnyValue:
       return Json::object();
   }
   return Json::object();
@@ -279,7 +280,7 @@ Json type_schema(const Field& field) {
 /// values.
 Json field_schema(const Field& field) {
   Json type = type_schema(field);
-  const bool open = field.type == FieldType::kFree || field.type == FieldType::kText;
+  const bool open = field.type == FieldType::kAnyValue || field.type == FieldType::kText;
   Json out;
   if (open && !field.forms.allows_null) {
     out = type;
@@ -294,7 +295,7 @@ Json field_schema(const Field& field) {
   }
   if (!field.doc.empty())
     out["description"] = field.doc + (field.unit.empty() ? "" : " [" + field.unit + "]");
-  if (field.default_text.empty() && field.type != FieldType::kFree)
+  if (field.default_text.empty() && field.type != FieldType::kAnyValue)
     out["default"] = value_json(field.default_value);
   return out;
 }
@@ -303,7 +304,7 @@ Json section_schema(const std::string& path);
 
 /// Allows a word of the section's plain key in place of the section.
 void allow_plain_word(Json& inner, const Section& section) {
-  const Field& field = *Schema::get().find(section.path, section.plain_key);
+  const Field& field = *Schema::get().find(section.path, section.shorthand_key);
   inner["type"] = {"object", "string", "boolean", "null"};
   inner["pattern"] = cat("^(", join(field.choices, "|"), "|auto)$");
 }
@@ -318,7 +319,7 @@ void add_inner_sections(Json& properties, const std::string& path) {
     inner["description"] = section.doc;
     if (section.nullable) inner["type"] = {"object", "null"};
     if (section.path == "zero_optimization") inner["type"] = {"object", "boolean"};
-    if (!section.plain_key.empty()) allow_plain_word(inner, section);
+    if (!section.shorthand_key.empty()) allow_plain_word(inner, section);
     properties[name] = inner;
   }
 }
@@ -342,7 +343,7 @@ std::string surface_line(const Field& field) {
       type_text(field),
       range_column(field),
       field.unit,
-      field.type == FieldType::kFree ? "" : yaml_text(field.default_value),
+      field.type == FieldType::kAnyValue ? "" : yaml_text(field.default_value),
       field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
       treatment_text(field.treatment),
       join(field.aliases, ","),

@@ -64,7 +64,7 @@ void declare_foreign_parameters(SectionRows& params) {
   params.checked_only<int64_t>("freeze_step", 100'000, "Steps before compression.")
       .for_types(one_bit);
   params.checked_only<bool>("cuda_aware", false, "CUDA-aware MPI.").for_types(one_bit);
-  params.free("comm_backend_name", "nccl or mpi.").for_types(one_bit);
+  params.any_value("comm_backend_name", "nccl or mpi.").for_types(one_bit);
   params
       .checked_only<int64_t>("var_freeze_step", 100'000, "The last step that updates the variance.")
       .for_types({"ZeroOneAdam"});
@@ -128,12 +128,12 @@ void declare_optimizer(Schema& s) {
   // These keys of DeepSpeed are checked but not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
   params.checked_only<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels also refuse it.")
-      .refuse_if_on()
+      .refuse_unless_default()
       .for_types(adam_like);
   params.checked_only<bool>("eps_inside_sqrt", false, "eps inside the root.")
-      .refuse_if_on()
+      .refuse_unless_default()
       .for_types(lamb_like);
-  params.free("torch_adam", "Selects PyTorch's Adam instead of DeepSpeed's kernel.")
+  params.any_value("torch_adam", "Selects PyTorch's Adam instead of DeepSpeed's kernel.")
       .for_types({"AdamW", "Adam"});
   params
       .checked_only<bool>("fp32_optimizer_states", true,
@@ -155,7 +155,7 @@ template <class Has>
 Types schedulers_with(const Has& has) {
   Types names;
   for (const SchedulerOrigin origin : {SchedulerOrigin::kDeepSpeed, SchedulerOrigin::kTransformers})
-    for (const SchedulerTraits& traits : kSchedulerTraits)
+    for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits)
       if (traits.origin == origin && has(traits)) names.emplace_back(traits.name);
   return names;
 }
@@ -163,7 +163,7 @@ Types schedulers_with(const Has& has) {
 /// Lists the types of a program with their other names: "constant (also constant_with_warmup)".
 std::string schedulers_text(SchedulerOrigin origin) {
   Types names;
-  for (const SchedulerTraits& traits : kSchedulerTraits)
+  for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits)
     if (traits.origin == origin)
       names.push_back(
           cat(traits.name, traits.alias.empty() ? "" : cat(" (also ", traits.alias, ")")));
@@ -190,7 +190,7 @@ void declare_scheduler(Schema& s) {
       cat("DeepSpeed's ", schedulers_text(SchedulerOrigin::kDeepSpeed), ", or Hugging Face's ",
           schedulers_text(SchedulerOrigin::kTransformers), ".");
   auto& type = scheduler.key("type", &SchedulerConfig::type, types_text.c_str()).in_any_case();
-  for (const SchedulerTraits& traits : kSchedulerTraits)
+  for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits)
     if (!traits.alias.empty()) type.synonym(traits.alias.data(), traits.name.data());  // literals
 
   auto params = section(
@@ -201,9 +201,9 @@ void declare_scheduler(Schema& s) {
   const Types warmup = names_of({S::kWarmupLR, S::kWarmupDecayLR});
   const Types stable_decay = names_of({S::kWarmupStableDecay});
   const Types all_warmup =
-      schedulers_with([](const SchedulerTraits& traits) { return traits.warms_up; });
+      schedulers_with([](const LearningRateScheduleTraits& traits) { return traits.warms_up; });
   const Types with_total =
-      schedulers_with([](const SchedulerTraits& traits) { return traits.has_total; });
+      schedulers_with([](const LearningRateScheduleTraits& traits) { return traits.has_total; });
   const Types cycle = names_of({S::kOneCycle}), range_test = names_of({S::kLRRangeTest});
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
       .at_least(0)
@@ -338,7 +338,7 @@ void declare_scheduler(Schema& s) {
       .checked_only<int64_t>(
           "last_batch_iteration", -1,
           "The step that DeepSpeed's scheduler resumes from; ftrun's checkpoints record it.")
-      .for_types(schedulers_with([](const SchedulerTraits& traits) {
+      .for_types(schedulers_with([](const LearningRateScheduleTraits& traits) {
         return traits.origin == SchedulerOrigin::kDeepSpeed;
       }));
 }

@@ -93,18 +93,18 @@ void declare_train(Schema& s) {
       .key("learning_rate", &TrainConfig::learning_rate,
            "Learning rate where optimizer.params.lr is absent or \"auto\".")
       .at_least(0)
-      .echo();
+      .part_of_other_key();
   train
       .key("weight_decay", &TrainConfig::weight_decay,
            "Weight decay where optimizer.params.weight_decay is absent or \"auto\".")
       .at_least(0)
-      .echo();
+      .part_of_other_key();
   train
       .key("warmup_steps", &TrainConfig::warmup_steps,
            "Warm-up where scheduler.params.warmup_num_steps is absent or \"auto\".")
       .at_least(0)
       .in_unit("steps")
-      .echo();
+      .part_of_other_key();
   train.key("freeze", &TrainConfig::freeze,
             "Frozen parameters: regular expressions, each of which matches a part of a parameter's "
             "name (\"embed_tokens\", \"layers\\\\.[0-7]\\\\.\"). Frozen parameters have no "
@@ -392,8 +392,8 @@ void declare_checkpoint(Schema& s) {
                   "Every node writes to its own disk."));
   theirs(
       rows.checked_only<bool>("checkpoint_serialization", true, "DeepSpeed's own serialization."));
-  theirs(rows.free("parallel_write", "Settings of DeepSpeed's parallel checkpoint writer."));
-  theirs(rows.free("writer", "DeepSpeed's writer."));
+  theirs(rows.any_value("parallel_write", "Settings of DeepSpeed's parallel checkpoint writer."));
+  theirs(rows.any_value("writer", "DeepSpeed's writer."));
 }
 
 void declare_recompute(Schema& s) {
@@ -403,7 +403,7 @@ void declare_recompute(Schema& s) {
        .doc = "Activations that the backward pass computes again instead of keeping them "
               "(activation checkpointing).",
        .vocabulary = kOwn,
-       .plain_key = "policy",
+       .shorthand_key = "policy",
        .may_change = true},
       [](auto& c) -> auto& { return c.recompute; });
   recompute.key("policy", &RecomputeConfig::policy,
@@ -425,7 +425,7 @@ void declare_rest(Schema& s) {
        .vocabulary = kOwn,
        .may_change = true},
       [](auto& c) -> auto& { return c.kernels; });
-  kernels.key("products", &KernelsConfig::products,
+  kernels.key("products", &KernelsConfig::matmul,
               "Library that multiplies matrices; auto: by vendor and instructions of the CPU.");
   kernels.key(
       "attention", &KernelsConfig::attention,

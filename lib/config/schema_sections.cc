@@ -18,7 +18,7 @@ void declare_activation_checkpointing(Schema& s) {
        .may_change = true},
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
-           "Keep the inputs of recomputed layers in host memory until backward needs them.");
+           "Keep the inputs of recomputed layers in main memory until backward needs them.");
   rows.checked_only<bool>("partition_activations", false,
                           "Divides the inputs among the tensor ranks.");
   rows.checked_only<bool>("contiguous_memory_optimization", false,
@@ -122,20 +122,20 @@ void declare_monitors(Schema& s) {
   auto tensorboard =
       ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
   tensorboard.checked_only<bool>("enabled", false, "Writes event files.");
-  tensorboard.free("output_path", "Folder of the event files.");
-  tensorboard.free("job_name", "Folder inside output_path.");
+  tensorboard.any_value("output_path", "Folder of the event files.");
+  tensorboard.any_value("job_name", "Folder inside output_path.");
   auto comet = ignored(s, "comet", "DeepSpeed's metrics for Comet.");
   comet.checked_only<bool>("enabled", false, "Sends metrics to Comet.");
   comet.checked_only<int64_t>("samples_log_interval", 100, "Sequences between two metrics.");
   for (const char* name :
        {"project", "workspace", "api_key", "experiment_name", "experiment_key", "online", "mode"})
-    comet.free(name, "A setting of Comet's client.");
+    comet.any_value(name, "A setting of Comet's client.");
 
   auto comms = ignored(s, "comms_logger", "ftrun counts bytes of every collective itself.");
   comms.checked_only<bool>("enabled", false, "Records collectives.");
   comms.checked_only<bool>("verbose", false, "Prints each collective.");
   comms.checked_only<bool>("prof_all", true, "Records all collectives.");
-  comms.free("prof_ops", "Names of the collectives that are recorded.");
+  comms.any_value("prof_ops", "Names of the collectives that are recorded.");
   comms.checked_only<bool>("debug", false, "Adds the calling function to each record.");
   auto flops = ignored(s, "flops_profiler", "DeepSpeed's count of operations.");
   flops.checked_only<bool>("enabled", false, "Counts operations.");
@@ -145,7 +145,7 @@ void declare_monitors(Schema& s) {
   flops.checked_only<int64_t>("module_depth", -1, "Depth of the modules in the report.");
   flops.checked_only<int64_t>("top_modules", 1, "Modules that the report lists at each depth.");
   flops.checked_only<bool>("detailed", true, "Reports every module.");
-  flops.free("output_file", "File of the report.");
+  flops.any_value("output_file", "File of the report.");
   ignored(s, "timers", "Timers of DeepSpeed.");
   auto throughput = ignored(s, "timers.throughput", "Throughput timer.");
   throughput.checked_only<bool>("enabled", true, "Measures sequences per second.");
@@ -166,7 +166,7 @@ void declare_compile(Schema& s) {
     compile.checked_only<bool>(name, true, "A setting of DeepCompile.");
   compile.checked_only<int64_t>("free_activation_threshold", 10 * 1024 * 1024,
                                 "Bytes from which DeepCompile frees an activation.");
-  compile.free("passes", "Passes of DeepCompile.");
+  compile.any_value("passes", "Passes of DeepCompile.");
 }
 
 void declare_elasticity(Schema& s) {
@@ -219,22 +219,26 @@ void declare_foreign_features(Schema& s) {
                    .free_form = true,
                    .needs_enabled = needs_enabled});
   };
-  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeyTreatment::kRefuseIfOn, true);
-  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", KeyTreatment::kRefuseIfOn,
-          false);
-  feature("expert_parallel", "DeepSpeed's AutoEP.", KeyTreatment::kRefuseIfOn, false);
-  feature("hybrid_engine", "Training and generation in turns (RLHF).", KeyTreatment::kRefuseIfOn,
-          false);
-  feature("autotuning", "DeepSpeed's autotuner.", KeyTreatment::kRefuseIfOn, false);
-  feature("curriculum_learning", "Sequence length by curriculum.", KeyTreatment::kRefuseIfOn, true);
+  feature("amp", "apex's mixed precision; use bf16 or fp16.", KeyTreatment::kRefuseUnlessDefault,
+          true);
+  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.",
+          KeyTreatment::kRefuseUnlessDefault, false);
+  feature("expert_parallel", "DeepSpeed's AutoEP.", KeyTreatment::kRefuseUnlessDefault, false);
+  feature("hybrid_engine", "Training and generation in turns (RLHF).",
+          KeyTreatment::kRefuseUnlessDefault, false);
+  feature("autotuning", "DeepSpeed's autotuner.", KeyTreatment::kRefuseUnlessDefault, false);
+  feature("curriculum_learning", "Sequence length by curriculum.",
+          KeyTreatment::kRefuseUnlessDefault, true);
   feature("data_efficiency", "Data sampling and random layer-token drop.",
-          KeyTreatment::kRefuseIfOn, false);
+          KeyTreatment::kRefuseUnlessDefault, false);
   feature("compression_training", "Quantization, pruning, layer reduction.",
-          KeyTreatment::kRefuseIfOn, false);
-  feature("progressive_layer_drop", "Layers dropped in training.", KeyTreatment::kRefuseIfOn, true);
-  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).", KeyTreatment::kRefuseIfOn,
+          KeyTreatment::kRefuseUnlessDefault, false);
+  feature("progressive_layer_drop", "Layers dropped in training.",
+          KeyTreatment::kRefuseUnlessDefault, true);
+  feature("eigenvalue", "Eigenvalues for quantized training (MoQ).",
+          KeyTreatment::kRefuseUnlessDefault, false);
+  feature("quantize_training", "Quantized training (MoQ).", KeyTreatment::kRefuseUnlessDefault,
           false);
-  feature("quantize_training", "Quantized training (MoQ).", KeyTreatment::kRefuseIfOn, false);
   feature("sparse_attention", "Block-sparse attention.", KeyTreatment::kRefuse, false);
   feature("nebula", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
   feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", KeyTreatment::kNotice, false);
@@ -263,18 +267,20 @@ void declare_tensor_parallel(Schema& s) {
           "ranks / tensor; DeepSpeed's batch arithmetic counts all ranks, and a notice shows both.")
       .at_least(0)
       .in_unit("ranks");
-  rows.free("preset_model", "Rules of a known model.").notice(kSplit);
-  rows.free("partition_config", "The user's own rules.").notice(kSplit);
-  rows.free("injection_policy_tuple", "Linear layers whose results are summed.").notice(kSplit);
+  rows.any_value("preset_model", "Rules of a known model.").notice(kSplit);
+  rows.any_value("partition_config", "The user's own rules.").notice(kSplit);
+  rows.any_value("injection_policy_tuple", "Linear layers whose results are summed.")
+      .notice(kSplit);
   for (const char* name : {"tp", "tensor_parallel"})
-    rows.free(name, "tp_size and tp_grain_size.")
+    rows.any_value(name, "tp_size and tp_grain_size.")
         .notice("autotp_size decides the degree, as in DeepSpeed");
-  rows.free("dtype", "dtype of the model.").notice("the sections bf16 and fp16 decide the dtype");
+  rows.any_value("dtype", "dtype of the model.")
+      .notice("the sections bf16 and fp16 decide the dtype");
   rows.checked_only<bool>("tp_overlap_comm", false,
                           "Overlaps sums over tensor ranks with computation.")
       .notice("it would change only the speed");
   rows.checked_only<bool>("keep_module_on_host", false,
-                          "Keeps whole weights in host memory while they are split.")
+                          "Keeps whole weights in main memory while they are split.")
       .notice("ranks read their own parts of the weights");
   rows.checked_only<bool>("kernel_inject", false, "Kernels of inference.")
       .alias("replace_with_kernel_inject")

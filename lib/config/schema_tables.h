@@ -96,12 +96,12 @@ class SectionRows {
   }
   Field& checked_choice(const char* name, std::vector<std::string> choices, const char* doc);
   /// Adds a key that may have any content.
-  Field& free(const char* name, const char* doc);
+  Field& any_value(const char* name, const char* doc);
 
  protected:
-  Field& kept(const char* name, FieldType type, std::span<const std::string_view> choices,
-              const char* doc, std::function<void(Config&, const FieldValue&)> store,
-              std::function<FieldValue(const Config&)> load);
+  Field& stored(const char* name, FieldType type, std::span<const std::string_view> choices,
+                const char* doc, std::function<void(Config&, const FieldValue&)> store,
+                std::function<FieldValue(const Config&)> load);
 
  private:
   Field& checked_value(const char* name, FieldType type, FieldValue default_value, const char* doc);
@@ -125,7 +125,7 @@ class Rows : public SectionRows {
   Field& key(const char* name, T Struct::*member, const char* doc) {
     std::span<const std::string_view> choices;
     if constexpr (std::is_enum_v<T>) choices = EnumNames<T>::kNames;
-    return kept(
+    return stored(
         name, field_type<T>(), choices, doc,
         [part = part_, member](Config& c, const FieldValue& v) { from_value(part(c).*member, v); },
         // The accessor only returns a reference and changes nothing, so one accessor serves const

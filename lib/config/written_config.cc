@@ -25,10 +25,10 @@ Config with_defaults(const WrittenConfig& written) {
   config.origins = written.origins;
   config.model.commit = written.model_commit;
   for (const Field& field : Schema::get().fields())
-    if (field.decides_auto) config.left_auto.insert(field.path());
+    if (field.decides_auto) config.auto_keys.insert(field.path());
   for (const auto& [field, value] : written.values()) {
     if (field->is_auto(value)) continue;
-    if (field->decides_auto) config.left_auto.erase(field->path());
+    if (field->decides_auto) config.auto_keys.erase(field->path());
     if (field->store) field->store(config, value);
   }
   return config;

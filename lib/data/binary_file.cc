@@ -104,10 +104,10 @@ void BinaryFile::open_mask() {
   std::error_code error;
   if (!fs::exists(path, error)) return;
   mask_.emplace(path);
-  trained_ = read_mask(path, mask_->bytes(), tokens_);
+  loss_mask_ = read_loss_mask(path, mask_->bytes(), tokens_);
 }
 
-void BinaryFile::cut_documents_after(int32_t id) {
+void BinaryFile::split_documents_after(int32_t id) {
   ends_.clear();
   const std::byte* data = file_.bytes().data() + layout_.data_offset;
   with_type(layout_.dtype, [&](auto zero) {
@@ -140,12 +140,12 @@ void BinaryFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> 
         file_.bytes().data() + layout_.data_offset + first * static_cast<int64_t>(sizeof(T));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = id_of(element_at<T>(at + i * sizeof(T)));
   });
-  if (trained_.all_trained()) {
+  if (loss_mask_.all_trained()) {
     std::copy(ids.begin(), ids.end(), labels.begin());
     return;
   }
   for (size_t i = 0; i < ids.size(); ++i)
-    labels[i] = trained_.is_trained(first + static_cast<int64_t>(i)) ? ids[i] : kIgnoredLabel;
+    labels[i] = loss_mask_.is_trained(first + static_cast<int64_t>(i)) ? ids[i] : kIgnoredLabel;
 }
 
 TokenLocation BinaryFile::locate(int64_t token) const {

@@ -36,7 +36,7 @@ class BinaryFile : public TokenFile {
 
   /// Cuts the stream into documents after each token equal to `id`; tokens after the last such
   /// token are also a document.
-  void cut_documents_after(int32_t id);
+  void split_documents_after(int32_t id);
 
   std::string format() const override { return layout_.format; }
   std::vector<DataPart> parts() const override;

@@ -121,11 +121,11 @@ void describe_lengths(const TokenFile& file, DatasetFacts& facts) {
 }
 
 void describe_mask(const TokenFile& file, DatasetFacts& facts) {
-  if (file.trained().all_trained()) {
+  if (file.loss_mask().all_trained()) {
     facts.emplace_back("loss mask", "none: every token counts");
     return;
   }
-  const int64_t trained = file.trained().count(0, file.tokens());
+  const int64_t trained = file.loss_mask().count(0, file.tokens());
   const double percent = 100.0 * static_cast<double>(trained) /
                          static_cast<double>(std::max<int64_t>(file.tokens(), 1));
   facts.emplace_back(

@@ -41,7 +41,7 @@ void check_file(const std::string& path, const TokenFileOptions& options,
   if (const auto file = find_data_file(path); file && is_large_jsonl(*file, options.format))
     return check_first_line(*file);
   const TokenDataset opened({path}, options);
-  if (vocab_rows) refuse_recorded_ids(opened, *vocab_rows);
+  if (vocab_rows) check_recorded_ids(opened, *vocab_rows);
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   ReadScratch scratch;
   s.tokens = file.tokens();
   s.documents = file.documents();
-  s.trained_tokens = file.trained().count(0, s.tokens);
+  s.trained_tokens = file.loss_mask().count(0, s.tokens);
   s.min_id = s.tokens > 0 ? INT32_MAX : 0;
   for (int64_t at = 0; at < s.tokens; at += kCountedTokens) {
     if (stop) return false;
@@ -189,7 +189,7 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
   return found;
 }
 
-void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
+void check_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
   for (const auto& file : data.files()) {
     const auto side = read_sidecar(file->path());
     if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;

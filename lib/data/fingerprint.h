@@ -39,7 +39,7 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
 
 /// Throws Error(kBadInput) for data whose recorded largest id is outside the model's `vocab_rows`
 /// rows: before the first step and without reading the data.
-void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
+void check_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
 
 /// FingerprintJob finds the fingerprint without delaying training: the recorded one, else the
 /// cached one, else it computes one on a thread of the lowest priority. That thread also verifies

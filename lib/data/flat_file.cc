@@ -136,7 +136,7 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
         path, "has no document boundaries, and this packing needs them",
         "write a meta.json next to it with the id that ends a document, such as {\"dtype\": "
         "\"uint16\", \"eos\": 2}, or set data.packing to concat");
-  opened->cut_documents_after(*end);
+  opened->split_documents_after(*end);
   return opened;
 }
 

@@ -34,7 +34,7 @@ JsonlFile::JsonlFile(const std::string& path) : TokenFile(path), file_(path) {
   index_lines();
   documents_ = static_cast<int64_t>(offsets_.size());
   tokens_ = starts_.back();
-  trained_ = TrainedBits(bits_);
+  loss_mask_ = LossMask(bits_);
 }
 
 std::string_view JsonlFile::text() const {

@@ -38,7 +38,7 @@ class JsonlFile : public TokenFile {
   int64_t longest_line_ = 0;      // ids of a line, padding included
   std::vector<int64_t> offsets_;  // first byte of each document's line
   std::vector<int64_t> starts_;   // first token of each document, then the number of tokens
-  std::vector<std::byte> bits_;   // see TrainedBits
+  std::vector<std::byte> bits_;   // see LossMask
   UnreadFields unread_;
 };
 

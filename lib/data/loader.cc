@@ -28,7 +28,7 @@ struct Loader::Work {
   Work(const SequenceSet& sequences, const LoaderOptions& with)
       : options(with),
         reader(sequences, with.layout, with.rank, order_for(sequences, with), with.vocab_rows),
-        buffers(static_cast<size_t>(std::max(with.depth, 1)) + 1) {}
+        buffers(static_cast<size_t>(std::max(with.prefetched_steps, 1)) + 1) {}
 
   void run();
   bool wait_for_space(int64_t filled);

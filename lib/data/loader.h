@@ -29,7 +29,7 @@ struct LoaderOptions {
   /// The number of the step after the last one that is needed; negative if there is no end.
   int64_t end_step = -1;
   /// The number of steps prepared ahead of the one in use.
-  int depth = 4;
+  int prefetched_steps = 4;
   /// The longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
   /// The longest wait for the end of the thread.
@@ -39,7 +39,7 @@ struct LoaderOptions {
 };
 
 /// Loader prepares the batches of coming steps on its own thread while the current step is
-/// computed. It allocates nothing after the first depth + 1 steps.
+/// computed. It allocates nothing after the first prefetched_steps + 1 steps.
 class Loader {
  public:
   /// Starts the thread. `sequences` must outlive this loader, and a thread that it leaves behind.

@@ -23,7 +23,7 @@ uint64_t u64_at(std::span<const std::byte> bytes, size_t offset) {
 
 }  // namespace
 
-int64_t TrainedBits::count(int64_t first, int64_t count) const {
+int64_t LossMask::count(int64_t first, int64_t count) const {
   if (all_ || count <= 0) return std::max<int64_t>(count, 0);
   int64_t total = 0;
   const int64_t end = first + count;
@@ -35,7 +35,7 @@ int64_t TrainedBits::count(int64_t first, int64_t count) const {
   return total;
 }
 
-TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens) {
+LossMask read_loss_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens) {
   const auto size = static_cast<int64_t>(file.size());
   if (size < kMaskHeaderBytes)
     refuse_mask(path, cat("a mask file begins with a header of ", kMaskHeaderBytes,
@@ -56,7 +56,7 @@ TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, 
     if ((last >> (tokens % 8)) != 0)
       refuse_mask(path, cat("offset ", size - 1, ": bits after the last token are set"));
   }
-  return TrainedBits(file.subspan(static_cast<size_t>(kMaskHeaderBytes)));
+  return LossMask(file.subspan(static_cast<size_t>(kMaskHeaderBytes)));
 }
 
 }  // namespace ftrun

@@ -7,14 +7,14 @@
 
 namespace ftrun {
 
-/// TrainedBits specifies which tokens are trained on, one bit a token: bit i says whether token i
+/// LossMask specifies which tokens are trained on, one bit a token: bit i says whether token i
 /// counts as the label of the token before it. Bits are packed from the least significant end of
 /// each byte. It is a view: the bytes belong to the file or index that made it.
-class TrainedBits {
+class LossMask {
  public:
   /// Makes a mask in which every token counts.
-  TrainedBits() = default;
-  explicit TrainedBits(std::span<const std::byte> bits) : bits_(bits), all_(false) {}
+  LossMask() = default;
+  explicit LossMask(std::span<const std::byte> bits) : bits_(bits), all_(false) {}
 
   bool all_trained() const { return all_; }
   bool is_trained(int64_t token) const {
@@ -37,6 +37,6 @@ constexpr char kMaskMagic[] = "FTRMASK";  // with its NUL: 8 bytes
 
 /// Checks the header, size and padding of a mask file against the token file it belongs to and
 /// returns its bits. Throws Error(kBadInput) naming `path` and the offset of the error.
-TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens);
+LossMask read_loss_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens);
 
 }  // namespace ftrun

@@ -34,11 +34,12 @@ SequenceOrder::SequenceOrder(int64_t sequences, bool shuffle, uint64_t seed,
           "there are at most 2^62 sequences");
 }
 
-int64_t SequenceOrder::sequence_at(int64_t position) const {
-  require(position >= 0, "a position in the stream is at least 0");
-  const int64_t epoch = position / epoch_sequences_, index = position % epoch_sequences_;
-  if (!shuffle_) return index;
-  return static_cast<int64_t>(permuted(static_cast<uint64_t>(index), static_cast<uint64_t>(epoch)));
+int64_t SequenceOrder::sequence_at(int64_t index) const {
+  require(index >= 0, "an index in the stream is at least 0");
+  const int64_t epoch = index / epoch_sequences_, in_epoch = index % epoch_sequences_;
+  if (!shuffle_) return in_epoch;
+  return static_cast<int64_t>(
+      permuted(static_cast<uint64_t>(in_epoch), static_cast<uint64_t>(epoch)));
 }
 
 /// Permutes an index by a keyed Feistel network over the next larger word with an even number of
@@ -63,10 +64,10 @@ uint64_t SequenceOrder::permuted(uint64_t index, uint64_t epoch) const {
 
 namespace {
 
-int64_t entries_of_epoch(const std::vector<MixedSet>& sets) {
+int64_t entries_of_epoch(const std::vector<MixedDataSet>& sets) {
   require(!sets.empty(), "a mix has at least one data set");
   int64_t total = 0;
-  for (const MixedSet& set : sets) {
+  for (const MixedDataSet& set : sets) {
     require(set.sequences >= 1 && set.epoch_sequences >= 1,
             "each data set of a mix gives at least one sequence");
     total += set.epoch_sequences;
@@ -76,11 +77,11 @@ int64_t entries_of_epoch(const std::vector<MixedSet>& sets) {
 
 }  // namespace
 
-MixedOrder::MixedOrder(const std::vector<MixedSet>& sets, bool shuffle, uint64_t seed,
+MixedOrder::MixedOrder(const std::vector<MixedDataSet>& sets, bool shuffle, uint64_t seed,
                        int64_t epoch_sequences)
     : entries_(entries_of_epoch(sets), shuffle, seed, epoch_sequences), sequences_(0) {
   int64_t entry = 0;
-  for (const MixedSet& set : sets) {
+  for (const MixedDataSet& set : sets) {
     const uint64_t own =
         mix_bits(seed + 1) + sets_.size();  // sets of equal size get different orders
     sets_.push_back({sequences_, entry, SequenceOrder(set.sequences, shuffle, own)});
@@ -89,15 +90,15 @@ MixedOrder::MixedOrder(const std::vector<MixedSet>& sets, bool shuffle, uint64_t
   }
 }
 
-int64_t MixedOrder::sequence_at(int64_t position) const {
-  const int64_t entry = entries_.sequence_at(position);
+int64_t MixedOrder::sequence_at(int64_t index) const {
+  const int64_t entry = entries_.sequence_at(index);
   if (sets_.size() == 1) return entry;
   const auto after =
       std::upper_bound(sets_.begin(), sets_.end(), entry,
                        [](int64_t e, const Set& set) { return e < set.first_entry; });
   const Set& set = *(after - 1);
   const int64_t end = after == sets_.end() ? entries_.sequences() : after->first_entry;
-  const int64_t epoch = position / entries_.epoch_sequences();
+  const int64_t epoch = index / entries_.epoch_sequences();
   return set.first_sequence +
          set.order.sequence_at(epoch * (end - set.first_entry) + entry - set.first_entry);
 }

@@ -7,15 +7,15 @@ namespace ftrun {
 
 /// SequenceOrder is the order in which the sequences of a data set are used: a stream of epochs,
 /// each a permutation of all sequences, which is computed and not stored. It depends only on seed
-/// and position.
+/// and index.
 class SequenceOrder {
  public:
   /// Takes `sequences` >= 1. Without shuffling every epoch is in file order. `epoch_sequences` in
   /// 1..sequences is the number of sequences of the permutation that an epoch uses (0: all).
   SequenceOrder(int64_t sequences, bool shuffle, uint64_t seed, int64_t epoch_sequences = 0);
 
-  /// Returns the sequence at `position` >= 0 of the stream.
-  int64_t sequence_at(int64_t position) const;
+  /// Returns the sequence at `index` >= 0 of the stream.
+  int64_t sequence_at(int64_t index) const;
   int64_t sequences() const { return sequences_; }
   int64_t epoch_sequences() const { return epoch_sequences_; }
 
@@ -27,18 +27,18 @@ class SequenceOrder {
   int half_bits_;
 };
 
-/// MixedSet describes one of several data sets that are mixed: its number of sequences, and how
+/// MixedDataSet describes one of several data sets that are mixed: its number of sequences, and how
 /// many of them (with repetitions) an epoch of the mix uses.
-struct MixedSet {
+struct MixedDataSet {
   int64_t sequences = 0;
   int64_t epoch_sequences = 0;
-  bool operator==(const MixedSet&) const = default;
+  bool operator==(const MixedDataSet&) const = default;
 };
 
 /// MixedOrder is the order of one data set, or of a mix. Each epoch is one permutation of the
 /// sequences that it uses from all sets, and each set continues in its own order from epoch to
 /// epoch. Sequences are numbered one set after the other. Like SequenceOrder it depends only on
-/// seed and position.
+/// seed and index.
 class MixedOrder {
  public:
   /// Makes the order of one data set.
@@ -47,11 +47,11 @@ class MixedOrder {
   /// Makes the order of a mix. `sets` is not empty, and all of its numbers are at least 1.
   /// `epoch_sequences` is that of SequenceOrder, counted in the sequences that an epoch uses from
   /// all sets together.
-  MixedOrder(const std::vector<MixedSet>& sets, bool shuffle, uint64_t seed,
+  MixedOrder(const std::vector<MixedDataSet>& sets, bool shuffle, uint64_t seed,
              int64_t epoch_sequences = 0);
 
-  /// Returns the sequence at `position` >= 0 of the stream.
-  int64_t sequence_at(int64_t position) const;
+  /// Returns the sequence at `index` >= 0 of the stream.
+  int64_t sequence_at(int64_t index) const;
   /// Returns the number of sequences of all sets.
   int64_t sequences() const { return sequences_; }
   int64_t epoch_sequences() const { return entries_.epoch_sequences(); }

@@ -19,7 +19,7 @@ SequenceReader::SequenceReader(const SequenceSet& sequences, int64_t vocab_rows)
   }
 }
 
-void SequenceReader::start(Batch& batch, int64_t count) const {
+void SequenceReader::reset(Batch& batch, int64_t count) const {
   const int64_t length = sequences_.padded_length();
   const auto size = static_cast<size_t>(count * length);
   batch.tokens.assign(size, 0);

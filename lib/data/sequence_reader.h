@@ -19,7 +19,7 @@ class SequenceReader {
   SequenceReader(const SequenceSet& sequences, int64_t vocab_rows);
 
   /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
-  void start(Batch& batch, int64_t count) const;
+  void reset(Batch& batch, int64_t count) const;
   /// Writes a sequence of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
   /// naming file, sequence, token, offset, value and limit if an id is outside the model's rows.
   void fill(Batch& batch, int64_t batch_row, int64_t sequence);

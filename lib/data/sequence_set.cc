@@ -110,7 +110,7 @@ void SequenceSet::refuse_unusable() const {
 int64_t SequenceSet::epoch_sequences(int64_t global_batch, bool drop_last) const {
   require(global_batch >= 1, "the global batch is at least 1");
   int64_t sequences = mix_.empty() ? size() : 0;
-  for (const MixedSet& set : mix_) sequences += set.epoch_sequences;
+  for (const MixedDataSet& set : mix_) sequences += set.epoch_sequences;
   if (!drop_last) return sequences;
   if (sequences < global_batch)
     throw Error(ExitCode::kBadInput,
@@ -127,7 +127,7 @@ int64_t SequenceSet::steps_for_epochs(double epochs, int64_t global_batch, bool 
 }
 
 std::vector<std::string> mix_lines(const SequenceSet& sequences) {
-  const std::vector<MixedSet>& mix = sequences.mix();
+  const std::vector<MixedDataSet>& mix = sequences.mix();
   std::vector<double> tokens;
   for (size_t set = 0; set < mix.size(); ++set)
     tokens.push_back(static_cast<double>(sequences.mix_tokens()[set]) *

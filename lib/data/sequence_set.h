@@ -49,7 +49,7 @@ class SequenceSet {
   /// Returns the sequences of each data set of a mix, and how many of them an epoch uses: all of
   /// the set with the most trained tokens, and of each other set as many as make its share of the
   /// trained tokens match its weight. The list is empty if nothing is mixed.
-  const std::vector<MixedSet>& mix() const { return mix_; }
+  const std::vector<MixedDataSet>& mix() const { return mix_; }
   /// Returns the number of trained tokens in the sequences of each set, in the order of mix().
   const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
   /// Returns the order in which the sequences are used.
@@ -66,7 +66,7 @@ class SequenceSet {
   TokenDataset data_;
   SequenceTable table_;
   int64_t row_padding_;
-  std::vector<MixedSet> mix_;
+  std::vector<MixedDataSet> mix_;
   std::vector<int64_t> mix_tokens_;
 };
 

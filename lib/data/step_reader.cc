@@ -21,12 +21,12 @@ void StepReader::read(int64_t step, StepBatch& out) {
   out.micro_batches.resize(static_cast<size_t>(layout_.micro_batches));
   for (int64_t micro_batch = 0; micro_batch < layout_.micro_batches; ++micro_batch) {
     Batch& batch = out.micro_batches[static_cast<size_t>(micro_batch)];
-    reader_.start(batch, layout_.micro_batch_size);
+    reader_.reset(batch, layout_.micro_batch_size);
     batch.first_token =
-        layout_.first_position(0, micro_batch, rank_) * sequences_.sequence_length();
-    const int64_t position = layout_.first_position(step, micro_batch, rank_);
+        layout_.first_sequence(0, micro_batch, rank_) * sequences_.sequence_length();
+    const int64_t first = layout_.first_sequence(step, micro_batch, rank_);
     for (int64_t row = 0; row < layout_.micro_batch_size; ++row)
-      reader_.fill(batch, row, order_.sequence_at(position + row));
+      reader_.fill(batch, row, order_.sequence_at(first + row));
     out.counted_tokens_local += batch.counted_tokens;
   }
   out.counted_tokens_global = out.counted_tokens_local + count_labels_of_others(step);
@@ -47,9 +47,9 @@ int64_t StepReader::count_labels_of_others(int64_t step) {
   for (int64_t rank = 0; rank < layout_.ranks; ++rank) {
     if (rank == rank_) continue;
     for (int64_t micro_batch = 0; micro_batch < layout_.micro_batches; ++micro_batch) {
-      const int64_t position = layout_.first_position(step, micro_batch, rank);
+      const int64_t first = layout_.first_sequence(step, micro_batch, rank);
       for (int64_t row = 0; row < layout_.micro_batch_size; ++row)
-        total += reader_.count_labels(order_.sequence_at(position + row));
+        total += reader_.count_labels(order_.sequence_at(first + row));
     }
   }
   return total;

@@ -136,7 +136,7 @@ std::vector<std::string> TokenDataset::notes() const {
 
 bool TokenDataset::all_trained() const {
   return std::all_of(files_.begin(), files_.end(),
-                     [](const auto& f) { return f->trained().all_trained(); });
+                     [](const auto& f) { return f->loss_mask().all_trained(); });
 }
 
 int64_t TokenDataset::count_trained(int64_t first, int64_t count) const {
@@ -144,7 +144,7 @@ int64_t TokenDataset::count_trained(int64_t first, int64_t count) const {
   while (count > 0) {
     const size_t f = file_of(token_starts_, first);
     const int64_t n = std::min(count, token_starts_[f + 1] - first);
-    total += files_[f]->trained().count(first - token_starts_[f], n);
+    total += files_[f]->loss_mask().count(first - token_starts_[f], n);
     first += n;
     count -= n;
   }

@@ -51,7 +51,7 @@ class TokenFile {
   const std::string& path() const { return path_; }
   int64_t tokens() const { return tokens_; }
   int64_t documents() const { return documents_; }
-  const TrainedBits& trained() const { return trained_; }
+  const LossMask& loss_mask() const { return loss_mask_; }
 
   /// Returns the name of the format: "Megatron .bin/.idx, uint16".
   virtual std::string format() const = 0;
@@ -77,7 +77,7 @@ class TokenFile {
   std::string path_;
   int64_t tokens_ = 0;
   int64_t documents_ = 0;
-  TrainedBits trained_;
+  LossMask loss_mask_;
 };
 
 struct TokenFileOptions {

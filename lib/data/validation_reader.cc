@@ -31,7 +31,7 @@ std::span<const Batch> ValidationReader::read(int64_t pass) {
   int64_t first =
       (pass * static_cast<int64_t>(batches_.size()) * ranks_ + rank_) * micro_batch_size_;
   for (Batch& batch : batches_) {
-    reader_.start(batch, micro_batch_size_);
+    reader_.reset(batch, micro_batch_size_);
     for (int64_t row = 0; row < micro_batch_size_ && first + row < sequences_; ++row)
       reader_.fill(batch, row, first + row);
     first += ranks_ * micro_batch_size_;

@@ -182,7 +182,7 @@ void Comparison::compare_values(const std::string& operation, DType tolerated, D
                 " differently from the CPU: relative difference ", off, ", tolerance ",
                 tolerance_of(tolerated)),
             "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
-      RankError::kThisRank, /*of_device=*/true);
+      RankError::kThisRank, /*is_device_failure=*/true);
 }
 
 /// GraphComparison holds the values of a graph on the CPU and on the GPU. It runs each operation on

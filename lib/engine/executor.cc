@@ -37,7 +37,7 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   for (const Instr& instr : program.instrs) {
     const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
-    all.push_back(activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kCommunication,
+    all.push_back(activity(runs_alone ? ActivityKind::kOwnWork : ActivityKind::kCommunication,
                            instr_label(instr)));
   }
   return all;

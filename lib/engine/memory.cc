@@ -22,7 +22,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   if (data == MAP_FAILED)
     throw Error(
         ExitCode::kEnvironment,
-        cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
+        cat("no main memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
         less_memory_remedy());
   // Huge pages avoid most page faults of the first step and many TLB misses of later steps.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);

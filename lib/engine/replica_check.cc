@@ -111,11 +111,11 @@ RankError make_difference_error(const std::map<std::string, std::vector<int>>& v
 
 }  // namespace
 
-ReplicaCheck::ReplicaCheck(const StepPlan& plan, const RankMemory& memory, ExchangeTexts exchange,
-                           Sum sum)
+ReplicaCheck::ReplicaCheck(const StepPlan& plan, const RankMemory& memory,
+                           AllGatherTexts all_gather, Sum sum)
     : program_(plan.train.program),
       memory_(memory),
-      exchange_(std::move(exchange)),
+      all_gather_(std::move(all_gather)),
       sum_(std::move(sum)) {
   list_parts(plan);
   find_replicated();
@@ -169,7 +169,7 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
 void ReplicaCheck::find_replicated() {
   std::string keys;
   for (const StateSet& set : sets_) keys += cat(set.key, ' ');
-  const std::vector<std::string> all = exchange_(keys);
+  const std::vector<std::string> all = all_gather_(keys);
   for (size_t s = 0; s < sets_.size(); ++s)
     for (const auto& [key, ranks] : by_text(words_at(all, s))) {
       if (ranks.size() < 2) continue;
@@ -244,7 +244,7 @@ std::string ReplicaCheck::hashes_text(const StateSet& set) const {
 
 /// Finds the ranks whose state differs, and throws an error that names them. Collective.
 void ReplicaCheck::throw_divergence(size_t set, int64_t step) const {
-  for (const auto& [key, holders] : holders_of(exchange_(hashes_text(sets_[set]))))
+  for (const auto& [key, holders] : holders_of(all_gather_(hashes_text(sets_[set]))))
     for (size_t part = 0; part < holders.front().parts.size(); ++part) {
       std::map<std::string, std::vector<int>> versions;
       for (const ReplicaHolder& holder : holders)

@@ -16,14 +16,14 @@ namespace ftrun {
 /// differ, the memory or the CPU of a rank is faulty. State on disk is not compared.
 class ReplicaCheck {
  public:
-  /// ExchangeTexts gives every rank the texts of all, by rank. Collective.
-  using ExchangeTexts = std::function<std::vector<std::string>(const std::string& text)>;
+  /// AllGatherTexts gives every rank the texts of all, by rank. Collective.
+  using AllGatherTexts = std::function<std::vector<std::string>(const std::string& text)>;
   /// Sum adds numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;
 
   /// Finds the state of training of which several ranks hold copies. Collective. The plan and the
   /// memory are borrowed.
-  ReplicaCheck(const StepPlan& plan, const RankMemory& memory, ExchangeTexts exchange, Sum sum);
+  ReplicaCheck(const StepPlan& plan, const RankMemory& memory, AllGatherTexts all_gather, Sum sum);
 
   /// Returns whether any two ranks hold copies of the same state.
   bool compares() const { return !replicated_.empty(); }
@@ -64,7 +64,7 @@ class ReplicaCheck {
 
   const Program& program_;
   const RankMemory& memory_;
-  ExchangeTexts exchange_;
+  AllGatherTexts all_gather_;
   Sum sum_;
   std::vector<StateSet> sets_;
   /// The replicated sets, in the same order on all ranks.

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Stands for a count that the back end could not measure.
+/// Stands for a count that the backend could not measure.
 constexpr int64_t kUnmeasured = -1;
 
 DiskTraffic difference(const DiskTraffic& now, const DiskTraffic& before) {

@@ -16,7 +16,7 @@ struct TrafficSums {
   int64_t steps = 0;
   /// Bytes sent to other ranks.
   int64_t predicted_sent = 0;
-  /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a back end
+  /// The bytes counted at the transport (Communicator::transported_bytes); nothing where a backend
   /// cannot count them.
   std::optional<int64_t> measured_sent = 0;
   DiskTraffic predicted_disk;

@@ -126,7 +126,8 @@ ExportOptions export_options(const Config& config, const ModelConfig& model) {
   if (exports_adapter(config)) {
     export_as_adapter(
         options, config,
-        peft_model(lasting_name(config.model), model.family, model.multimodal, model.tied), wanted);
+        peft_model(portable_name(config.model), model.family, model.multimodal, model.tied),
+        wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);

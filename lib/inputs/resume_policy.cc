@@ -21,20 +21,20 @@ namespace {
 constexpr std::string_view kConfig = "config.";
 
 /// kMayChange lists the fields of a manifest outside of its config, each with all fields below it,
-/// that a resume may change. Another CPU may use another library for matrix products, which rounds
-/// differently; sums over other ranks may round differently, too. The validation data affects no
-/// step.
+/// that a resume may change. Another CPU may use another library for matrix multiplication, and
+/// sums over other ranks may be computed in another order: both may round differently. The
+/// validation data affects no step.
 constexpr std::string_view kMayChange[] = {"topology", "products", "sums", "attention",
                                            "data.validation"};
 
 /// Returns whether the value of a field is compared in another one: the seed in config.train.seed,
-/// the key of a config where its row of the schema says (OnResume::kEcho).
-bool is_echo(const std::string& field) {
+/// the key of a config where its row of the schema says (OnResume::kPartOfOtherKey).
+bool is_part_of_other_key(const std::string& field) {
   if (field == "seed") return true;
-  return std::any_of(Schema::get().fields().begin(), Schema::get().fields().end(),
-                     [&](const Field& key) {
-                       return key.on_resume == OnResume::kEcho && field == cat(kConfig, key.path());
-                     });
+  return std::any_of(
+      Schema::get().fields().begin(), Schema::get().fields().end(), [&](const Field& key) {
+        return key.on_resume == OnResume::kPartOfOtherKey && field == cat(kConfig, key.path());
+      });
 }
 
 bool may_change(const std::string& field) {
@@ -114,7 +114,9 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   std::vector<ManifestDifference> guarded;
   std::vector<std::string> changes;
   for (const ManifestDifference& difference : compare_manifests(before, now)) {
-    if (!difference.matters || is_echo(difference.field) || is_new_default(difference)) continue;
+    if (!difference.affects_results || is_part_of_other_key(difference.field) ||
+        is_new_default(difference))
+      continue;
     if (may_change(difference.field))
       changes.push_back(
           cat(difference.field, ": was ", difference.before, ", is now ", difference.now));

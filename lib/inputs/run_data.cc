@@ -19,9 +19,9 @@ RunData open_run_data(const Config& config) {
 }
 
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows) {
-  refuse_recorded_ids(data.train->data(), vocab_rows);
+  check_recorded_ids(data.train->data(), vocab_rows);
   for (const ValidationSet& set : data.validation)
-    refuse_recorded_ids(set.sequences->data(), vocab_rows);
+    check_recorded_ids(set.sequences->data(), vocab_rows);
 }
 
 int64_t steps_of_run(const Config& config, const SequenceSet& train) {
@@ -44,7 +44,7 @@ LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.first_step = first_step;
   options.end_step = end_step;
-  options.depth = static_cast<int>(config.data.prefetch);
+  options.prefetched_steps = static_cast<int>(config.data.prefetch);
   return options;
 }
 

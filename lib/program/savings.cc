@@ -63,7 +63,7 @@ class SettingChanges {
   }
 
   void shard_more() {
-    if (rank_mesh(config_).places(kStateAxes) < 2 && config_.parallel.data < 2) return;
+    if (rank_mesh(config_).group_size(kStateAxes) < 2 && config_.parallel.data < 2) return;
     for (int64_t stage = config_.zero.stage + 1; stage <= 3; ++stage)
       add(cat("zero_optimization.stage: ", stage), [&](Config& c) { set_stage(c.zero, stage); });
     if (config_.zero.stage > 0 && config_.parallel.data_replicate > 1)

@@ -96,7 +96,7 @@ int64_t disk_buffers(const Config& config) {
   int64_t elements = 0;
   const bool over =
       __builtin_mul_overflow(parameters.buffer_count, parameters.buffer_size, &elements) ||
-      __builtin_mul_overflow(elements, rank_mesh(config).places(kStateAxes), &elements);
+      __builtin_mul_overflow(elements, rank_mesh(config).group_size(kStateAxes), &elements);
   return over ? INT64_MAX : elements;
 }
 

@@ -16,10 +16,11 @@ int64_t in_thousandths(double value) {
   return static_cast<int64_t>(std::llround(value * 1e3));
 }
 
-/// Returns the text ", with 2 ranks (left: ranks 1, 3)".
+/// Returns the text ", with 2 ranks (removed: ranks 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
-  if (start.dropped.empty()) return "";
-  return cat(", with ", count_text(start.count, "rank"), " (left: ", rank_list(start.dropped), ")");
+  if (start.removed.empty()) return "";
+  return cat(", with ", count_text(start.count, "rank"), " (removed: ", rank_list(start.removed),
+             ")");
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<Ste
 std::string effective_time_text(const EffectiveTime& time);
 
 /// Describes the last `count` restarts, a line each: when, why, from which step to which, and with
-/// how many ranks if some were dropped.
+/// how many ranks if some were removed.
 std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t count);
 
 }  // namespace ftrun

@@ -7,13 +7,13 @@
 
 namespace ftrun {
 
-UsedTimes read_used_times() {
+CpuTimes read_cpu_times() {
   const ProcessTimes own = read_process_times();
   return {read_machine_times(), own.user_seconds + own.system_seconds};
 }
 
-UsedTimes read_times_with_children() {
-  UsedTimes times = read_used_times();
+CpuTimes read_cpu_times_with_children() {
+  CpuTimes times = read_cpu_times();
   rusage children{};
   ::getrusage(RUSAGE_CHILDREN, &children);
   for (const timeval& time : {children.ru_utime, children.ru_stime})
@@ -26,7 +26,7 @@ LoadWatch::LoadWatch(int64_t ranks, Reader read)
     : ranks_(ranks), read_(std::move(read)), begin_(read_()) {}
 
 LoadShares LoadWatch::shares() const {
-  const UsedTimes now = read_();
+  const CpuTimes now = read_();
   const MachineTimes& begin = begin_.machine;
   const double total_seconds = now.machine.total_seconds - begin.total_seconds;
   if (total_seconds <= 0) return {};

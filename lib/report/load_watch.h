@@ -14,23 +14,23 @@ struct LoadShares {
   double stolen = 0;
 };
 
-/// UsedTimes holds the CPU time of this machine, and the part that this process used.
-struct UsedTimes {
+/// CpuTimes holds the CPU time of this machine, and the part that this process used.
+struct CpuTimes {
   MachineTimes machine;
   double own_seconds = 0;
 };
-UsedTimes read_used_times();
+CpuTimes read_cpu_times();
 /// Reads the same times, where child processes that have ended count as this process.
-UsedTimes read_times_with_children();
+CpuTimes read_cpu_times_with_children();
 
 /// LoadWatch measures the other load on this machine.
 class LoadWatch {
  public:
-  using Reader = std::function<UsedTimes()>;
+  using Reader = std::function<CpuTimes()>;
 
   /// Begins the measurement. Assumes that all `ranks` ranks of the run are on this machine and use
   /// as much CPU time as this rank.
-  explicit LoadWatch(int64_t ranks, Reader read = read_used_times);
+  explicit LoadWatch(int64_t ranks, Reader read = read_cpu_times);
 
   /// Returns the shares since the beginning of the measurement.
   LoadShares shares() const;
@@ -38,7 +38,7 @@ class LoadWatch {
  private:
   int64_t ranks_;
   Reader read_;
-  UsedTimes begin_;
+  CpuTimes begin_;
 };
 
 }  // namespace ftrun

@@ -15,7 +15,7 @@ using Flat = std::map<std::string, std::string>;
 
 const std::string kNone(kNotRecorded);
 
-void add_flat_differences(const Flat& before, const Flat& now, bool matters,
+void add_flat_differences(const Flat& before, const Flat& now, bool affects_results,
                           std::vector<ManifestDifference>& out) {
   Flat names = before;
   names.insert(now.begin(), now.end());
@@ -24,7 +24,7 @@ void add_flat_differences(const Flat& before, const Flat& now, bool matters,
     const auto b = now.find(name);
     const std::string was = a == before.end() ? kNone : a->second;
     const std::string is = b == now.end() ? kNone : b->second;
-    if (was != is) out.push_back({name, was, is, matters});
+    if (was != is) out.push_back({name, was, is, affects_results});
   }
 }
 
@@ -116,10 +116,10 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
   // The libraries of matrix multiplication (`products`) are empty in runs of older versions and on
   // GPUs, and are then not compared.
-  if (!before.products.empty() && !now.products.empty())
+  if (!before.matmul_libraries.empty() && !now.matmul_libraries.empty())
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
-  if (!before.sums.empty() && !now.sums.empty() && before.sums != now.sums)
-    out.push_back({"sums", before.sums, now.sums});
+  if (!before.reduction.empty() && !now.reduction.empty() && before.reduction != now.reduction)
+    out.push_back({"sums", before.reduction, now.reduction});
   if (!before.attention.empty() && !now.attention.empty() && before.attention != now.attention)
     out.push_back({"attention", before.attention, now.attention});
   add_flat_differences(flat_section(a, "build"), flat_section(b, "build"), false, out);
@@ -132,7 +132,7 @@ void refuse_other_run(const std::string& path, const std::vector<ManifestDiffere
   std::string list, first;
   int count = 0;
   for (const ManifestDifference& difference : differences) {
-    if (!difference.matters || is_allowed(difference.field, allowed)) continue;
+    if (!difference.affects_results || is_allowed(difference.field, allowed)) continue;
     list += cat("\n  ", difference.field, ": was ", difference.before, ", is now ", difference.now);
     if (count++ == 0) first = difference.field;
   }

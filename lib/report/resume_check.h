@@ -20,7 +20,7 @@ struct ManifestDifference {
   std::string now;
   /// The field affects the mathematics of the run (config, model, data, seed, topology). False: it
   /// affects only rounding, or where the run takes place (build, machine).
-  bool matters = true;
+  bool affects_results = true;
 };
 
 /// Lists the fields in which the run that wrote `before` and the run about to start differ. Model
@@ -29,9 +29,10 @@ struct ManifestDifference {
 std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
                                                   const RunManifest& now);
 
-/// Throws Error(kUsage) for a resume with a difference that matters, naming `path`, every such
-/// field and both values. An entry of `allowed` permits differences of a field and of all fields
-/// below it: "config.train.steps" and "config.train" are such entries, "train.steps" is not.
+/// Throws Error(kUsage) for a resume with a difference that affects the results, naming `path`,
+/// every such field and both values. An entry of `allowed` permits differences of a field and of
+/// all fields below it: "config.train.steps" and "config.train" are such entries, "train.steps" is
+/// not.
 void refuse_other_run(const std::string& path, const std::vector<ManifestDifference>& differences,
                       const std::vector<std::string>& allowed = {});
 

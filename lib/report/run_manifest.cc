@@ -63,9 +63,9 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
               {"from_step", restart.from_step},
               {"to_step", restart.to_step}};
     if (restart.ranks.count > 0) json["ranks"] = restart.ranks.count;
-    if (!restart.ranks.dropped.empty()) {
-      json["left_ranks"] = restart.ranks.dropped;
-      json["left_reason"] = restart.ranks.drop_reason;
+    if (!restart.ranks.removed.empty()) {
+      json["left_ranks"] = restart.ranks.removed;
+      json["left_reason"] = restart.ranks.removed_reason;
     }
     list.push_back(std::move(json));
   }
@@ -93,8 +93,8 @@ Json manifest_json(const RunManifest& manifest) {
   json["exit_rank"] = manifest.exit_rank;
   json["build"] = build_json(manifest.build);
   json["machine"] = machine_json(manifest);
-  json["products"] = manifest.products;
-  json["sums"] = manifest.sums;
+  json["products"] = manifest.matmul_libraries;
+  json["sums"] = manifest.reduction;
   if (!manifest.attention.empty()) json["attention"] = manifest.attention;
   json["seed"] = manifest.seed;
   json["topology"] = Json::object();
@@ -251,8 +251,8 @@ RestartRecord restart_from(const Fields& fields) {
   fields.get("from_step", restart.from_step);
   fields.get("to_step", restart.to_step);
   fields.get("ranks", restart.ranks.count);
-  fields.get("left_ranks", restart.ranks.dropped);
-  fields.get("left_reason", restart.ranks.drop_reason);
+  fields.get("left_ranks", restart.ranks.removed);
+  fields.get("left_reason", restart.ranks.removed_reason);
   return restart;
 }
 
@@ -263,11 +263,11 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
   fields.get("exit_rank", manifest.exit_rank);
-  fields.get("sums", manifest.sums);
+  fields.get("sums", manifest.reduction);
   fields.get("attention", manifest.attention);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
-  fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });
+  fields.object("products", [&](const Fields& f) { read_map(f, manifest.matmul_libraries); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
   const auto read_figures = [&](const char* name, auto& out) {
     fields.object(name, [&](const Fields& f) {

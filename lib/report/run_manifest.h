@@ -36,16 +36,16 @@ struct InputRecord {
   std::string commit = {};
 };
 
-/// RanksOfStart describes the ranks of a start. Ranks that kept failing may have been dropped
+/// RanksOfStart describes the ranks of a start. Ranks that kept failing may have been removed
 /// (elastic.min_ranks).
 struct RanksOfStart {
   /// The number of ranks; 0: not known.
   int64_t count = 0;
-  /// The ranks that were dropped, ascending, with their numbers at the first start.
-  std::vector<int64_t> dropped = {};
+  /// The ranks that were removed, ascending, with their numbers at the first start.
+  std::vector<int64_t> removed = {};
   /// The reason: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" if none was
-  /// dropped.
-  std::string drop_reason = "";
+  /// removed.
+  std::string removed_reason = "";
 };
 
 struct RestartRecord {
@@ -70,10 +70,10 @@ struct RunManifest {
   std::vector<std::string> gpus;
   std::string gpu_driver;
   /// The library that multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
-  std::map<std::string, std::string> products;
+  std::map<std::string, std::string> matmul_libraries;
   /// The way in which values of different ranks are summed: "rank order, fp32" or "nccl". "" in
   /// runs of older versions.
-  std::string sums;
+  std::string reduction;
   /// The implementation of attention: on GPUs "own" or "cudnn 9.19.0", on CPUs the way in which
   /// bf16 is multiplied, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;

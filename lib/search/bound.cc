@@ -97,7 +97,7 @@ bool splits_backward(const Layout& layout) {
 /// in rounds whose size depends on their number.
 int64_t sampled_micro_batches(const Layout& layout) {
   constexpr int64_t kRounds = 4;
-  const ScheduleTraits& traits = traits_of(layout.schedule);
+  const PipelineScheduleTraits& traits = traits_of(layout.schedule);
   return traits.keeps_all_micro_batches || traits.runs_in_rounds
              ? layout.accumulation
              : std::min(layout.accumulation, kRounds * layout.pipeline);

@@ -67,12 +67,12 @@ struct Pipeline {
 std::vector<Pipeline> pipelines(int64_t stages) {
   if (stages == 1) return {{}};
   std::vector<Pipeline> all;
-  const auto add = [&](const ScheduleTraits& traits) {
+  const auto add = [&](const PipelineScheduleTraits& traits) {
     all.push_back({traits.schedule, traits.default_chunks});
     if (traits.chunks_configurable) all.push_back({traits.schedule, 2 * traits.default_chunks});
   };
   add(traits_of(kDefaultSchedule));
-  for (const ScheduleTraits& traits : kScheduleTraits)
+  for (const PipelineScheduleTraits& traits : kPipelineScheduleTraits)
     if (traits.schedule != kDefaultSchedule) add(traits);
   return all;
 }

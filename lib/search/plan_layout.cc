@@ -55,7 +55,7 @@ double estimate_planning_effort(const SearchTask& task, const Layout& layout) {
   // A layer's list is one instruction, or several between its collectives; gradients with respect
   // to inputs and weights may be two lists. At stage 3 parameters are gathered for each list.
   constexpr double kPartsOfTensorList = 8, kGathersOfLayer = 4, kOncePerLayer = 40;
-  const ScheduleTraits& traits = traits_of(layout.schedule);
+  const PipelineScheduleTraits& traits = traits_of(layout.schedule);
   const double lists = layout.pipeline > 1 && traits.splits_backward ? 3 : 2;
   const double each = lists * (layout.tensor > 1 ? kPartsOfTensorList : 2) +
                       (layout.zero == 3 ? kGathersOfLayer : 0) +

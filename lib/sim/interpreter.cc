@@ -63,7 +63,7 @@ inline int Interpreter::copies_of(UnitId unit, int64_t element) const {
 
 Interpreter::Interpreter(const ModelDescription& model, const Partition& partition,
                          std::vector<StepProgram> steps, const RankMesh& mesh)
-    : model_(model), partition_(partition), tensor_ranks_(mesh.places(kLayerAxes)) {
+    : model_(model), partition_(partition), tensor_ranks_(mesh.group_size(kLayerAxes)) {
   require(static_cast<int>(steps.size()) == mesh.world_size(), "there is a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
     SymbolicRank rank;

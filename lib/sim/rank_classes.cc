@@ -156,7 +156,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
     TraitFinder finder(model, partition, state, stage);
     shards.emplace_back();
-    for (int index = 0; index < mesh.places(kStateAxes); ++index)
+    for (int index = 0; index < mesh.group_size(kStateAxes); ++index)
       shards.back().push_back(finder.traits_of(index));
   }
   RankClassesBuilder classes;
@@ -174,7 +174,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     // The traits were computed with this rank's tensors. On the last tensor-parallel rank, tensors
     // may have padding and end at other elements, so its shards are separate classes.
     if (pads)
-      traits.insert(traits.end(), {layer_place + 1 == mesh.places(kLayerAxes) ? 1 : 0, index});
+      traits.insert(traits.end(), {layer_place + 1 == mesh.group_size(kLayerAxes) ? 1 : 0, index});
     classes.add(rank, std::move(traits));
   }
   return classes.build();

@@ -54,7 +54,8 @@ class SetupModel : public CheckpointedState {
 
 }  // namespace
 
-std::unique_ptr<CheckpointedState> checkpointed_state(const Config& config, TrainingSetup& setup) {
+std::unique_ptr<CheckpointedState> make_checkpointed_state(const Config& config,
+                                                           TrainingSetup& setup) {
   return std::make_unique<SetupModel>(config, setup);
 }
 

@@ -51,6 +51,7 @@ class CheckpointedState {
 };
 
 /// Makes the CheckpointedState of a run's setup. It keeps references to both arguments.
-std::unique_ptr<CheckpointedState> checkpointed_state(const Config& config, TrainingSetup& setup);
+std::unique_ptr<CheckpointedState> make_checkpointed_state(const Config& config,
+                                                           TrainingSetup& setup);
 
 }  // namespace ftrun

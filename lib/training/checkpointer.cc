@@ -210,7 +210,7 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
   if (ended_save->step() != progress.step) progress.evaluations.forget_best(ended_save->step());
   parts_.journal.warn(
       cat(outcome.failure, "; training continues and tries again when the next one is due"));
-  parts_.journal.update([&](RunManifest& manifest) { add_counters(manifest); });
+  parts_.journal.update_manifest([&](RunManifest& manifest) { add_counters(manifest); });
 }
 
 void Checkpointer::record_saved(int64_t step, const SaveResult& result, double seconds,
@@ -273,7 +273,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
   recorded_best_step_ = best->step;
 }
 
-void Checkpointer::drop_best(int64_t step) {
+void Checkpointer::remove_best_record(int64_t step) {
   remove_best_if([step](int64_t recorded) { return recorded == step; });
 }
 

@@ -66,7 +66,7 @@ class Checkpointer : public Saver {
   void restore_best(TrainingProgress& progress);
   /// Removes the record of the best checkpoint if it names `step`, whose evaluation was not finite.
   /// Older versions wrote such records.
-  void drop_best(int64_t step);
+  void remove_best_record(int64_t step);
   /// Loads the weights of the best checkpoint, which must exist. Afterwards the state in memory no
   /// longer matches `progress` and may only be read.
   void load_best(const TrainingProgress& progress);

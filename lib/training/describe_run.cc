@@ -90,9 +90,9 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         count_text(threads.share, "thread"), " per rank"));
 }
 
-/// Returns how values of different ranks are summed (RunManifest::sums). A single rank sums nothing
-/// and is recorded as "rank order, fp32".
-std::string sums_text(const RunParts& run) {
+/// Returns how values of different ranks are summed (RunManifest::reduction). A single rank sums
+/// nothing and is recorded as "rank order, fp32".
+std::string reduction_text(const RunParts& run) {
   const bool uses_nccl = run.session.gpu() != nullptr && run.session.world_size() > 1;
   return uses_nccl && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
 }
@@ -144,7 +144,7 @@ bool trains_on(const SequenceSet& sequences, int64_t vocab_rows, int32_t token) 
   SequenceReader reader(sequences, vocab_rows);
   Batch batch;
   for (int64_t sequence = 0; sequence < end; ++sequence) {
-    reader.start(batch, 1);
+    reader.reset(batch, 1);
     reader.fill(batch, 0, sequence);
     if (trains_on(batch, token)) return true;
   }
@@ -183,10 +183,10 @@ RunManifest describe_run(const RunParts& run) {
     manifest.gpu_driver = driver_text(gpu->info());
     manifest.attention = gpu->kernels().library_use().in_use;
   }
-  manifest.sums = sums_text(run);
+  manifest.reduction = reduction_text(run);
   if (run.matmul_libraries) {
-    manifest.products = {{"fp32", run.matmul_libraries->fp32},
-                         {"bf16", run.matmul_libraries->bf16}};
+    manifest.matmul_libraries = {{"fp32", run.matmul_libraries->fp32},
+                                 {"bf16", run.matmul_libraries->bf16}};
     manifest.attention = run.matmul_libraries->attention;
   }
   manifest.model =

@@ -70,7 +70,7 @@ void EvaluationRecord::record_training_loss(double loss, int64_t tokens) {
   if (tokens > 0) last_loss_is_finite_ = std::isfinite(loss);
 }
 
-std::string EvaluationRecord::problem_after(int64_t step) const {
+std::string EvaluationRecord::export_problem(int64_t step) const {
   if (last_step_ != step)
     return last_loss_is_finite_ ? ""
                                 : cat("the loss of step ", step, ", the last one, is not finite");

@@ -26,14 +26,14 @@ class EvaluationRecord {
   /// the metric's set has no counted tokens, the metric has no value, and the evaluation counts
   /// neither as an improvement nor as a failure to improve.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
-  /// Records whether the training loss of a step is finite, for problem_after(). In a run without
+  /// Records whether the training loss of a step is finite, for export_problem(). In a run without
   /// evaluations it is the only measure of the weights' quality. A step without counted tokens is
   /// ignored.
   void record_training_loss(double loss, int64_t tokens);
 
   /// Returns the reason why the weights after `step`, the last step, must not be exported: "the
   /// loss on validation after step 8 is not finite"; "" if no reason is known.
-  std::string problem_after(int64_t step) const;
+  std::string export_problem(int64_t step) const;
 
   struct BestEvaluation {
     int64_t step = 0;

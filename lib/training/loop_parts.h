@@ -96,16 +96,18 @@ class Journal {
   virtual void print(const std::string& line) = 0;
   virtual void warn(const std::string& line) = 0;
   /// Changes the manifest on rank 0, and replaces run.json.
-  virtual void update(const std::function<void(RunManifest&)>& change) = 0;
-  /// Collective: updates the manifest; if that fails on rank 0, it fails on all ranks.
-  virtual void update_together(const std::string& what,
-                               const std::function<void(RunManifest&)>& change) = 0;
+  virtual void update_manifest(const std::function<void(RunManifest&)>& change) = 0;
+  /// Collective: changes the manifest as update_manifest() does; a failure on rank 0 is thrown on
+  /// all ranks.
+  virtual void update_manifest_collectively(const std::string& what,
+                                            const std::function<void(RunManifest&)>& change) = 0;
   /// Records the measurements of a step, evaluations included, and prints its progress line.
   virtual void record_step(const StepMetrics& metrics) = 0;
   /// Adds a traced step to the run's trace. A failure of the disk does not end the run.
   virtual void record_trace(const TracedStep& step) = 0;
-  /// Records that a step has its data. The first call records how long the start of the run took.
-  virtual void record_ready() = 0;
+  /// Records how long the start of the run took, until the first step had its batch; later calls do
+  /// nothing.
+  virtual void record_first_batch() = 0;
   /// Prints the lines about a step that the config requests beside the progress line: DeepSpeed's
   /// (steps_per_print) and the times by phase (wall_clock_breakdown). Every rank also writes a
   /// debug line of the step to its log.
@@ -127,11 +129,11 @@ class DataIdentity {
   virtual void record_known_fingerprints() = 0;
   /// Collective: waits until all fingerprints are known, the ranks agree to stop, or a time limit
   /// passes.
-  virtual void await(StopAgreement& stop) = 0;
+  virtual void await_fingerprints(StopAgreement& stop) = 0;
   /// Collective: waits in the same way, once, before a resumed run saves anything that a stop
   /// signal does not ask for. So a run on other data is refused before it saves, unless reading the
   /// data takes too long.
-  virtual void await_before_saving(StopAgreement& stop) = 0;
+  virtual void await_fingerprints_before_saving(StopAgreement& stop) = 0;
   /// Returns the fingerprint of the training data for the checkpoint's record; "" until it is
   /// known, and on ranks other than 0. A resumed run may have other data than the run before, so a
   /// checkpoint never records the earlier run's fingerprint.
@@ -142,7 +144,7 @@ class DataIdentity {
 /// the loop.
 struct LoopParts {
   /// Returns the batches of the coming steps in order (Loader::next).
-  std::function<Loader::Fetched()> next_batch;
+  std::function<Loader::Fetched()> next_step_batch;
   Stepper& stepper;
   Saver& saver;
   Evaluator& evaluator;

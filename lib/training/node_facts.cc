@@ -88,7 +88,7 @@ std::string sampled_sequences(const SequenceSet& sequences) {
   Batch batch;
   const int64_t total = sequences.size(), count = std::min(total, kSampledSequences);
   for (int64_t i = 0; i < count; ++i) {
-    reader.start(batch, 1);
+    reader.reset(batch, 1);
     reader.fill(batch, 0, count == 1 ? 0 : i * (total - 1) / (count - 1));
     hash.update(batch.tokens.data(), batch.tokens.size() * sizeof(batch.tokens[0]));
     hash.update(batch.labels.data(), batch.labels.size() * sizeof(batch.labels[0]));

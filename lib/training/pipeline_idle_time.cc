@@ -87,7 +87,7 @@ void PipelineIdleTime::sum_over_ranks(Session& session) {
   if (lists_.empty() || steps_ == 0) return;
   const RankMesh mesh = state_mesh(options().state);
   std::vector<StageActionSeconds> stages(lists_.size());
-  const std::vector<std::string> texts = session.exchange_texts("pipeline", encode(sums_));
+  const std::vector<std::string> texts = session.all_gather_text("pipeline", encode(sums_));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     stages[static_cast<size_t>(mesh.place_on(static_cast<int>(rank), kStageAxes))].add(
         decode(texts[rank]));

@@ -1,17 +1,17 @@
 #include "training/prepare_step.h"
 
-#include "training/backward_scale.h"
 #include "training/decide_step.h"
+#include "training/gradient_scale.h"
 #include "training/scheduled_scalars.h"
 
 namespace ftrun {
 
-StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
+StepRun prepare_step(const Config& config, const LearningRateSchedule& schedule,
                      const TrainingProgress& progress, const StepBatch& batch) {
   StepRun step;
   step.micro_batches = batch.micro_batches;
-  step.scalars = scheduled_scalars(config.optimizer, lr_schedule, progress.updates() + 1);
-  const BackwardScale scale = backward_scale(config, progress.skipped.loss_scale(),
+  step.scalars = scheduled_scalars(config.optimizer, schedule, progress.updates() + 1);
+  const GradientScale scale = gradient_scale(config, progress.skipped.loss_scale(),
                                              static_cast<double>(batch.counted_tokens_global));
   step.scalars.token_loss_factor = scale.token_loss_factor;
   const auto seed = static_cast<uint64_t>(config.train.seed);

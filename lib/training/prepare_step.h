@@ -1,6 +1,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "config/learning_rate.h"
 #include "data/batch.h"
 #include "engine/executor.h"
 #include "training/training_progress.h"
@@ -9,7 +10,7 @@ namespace ftrun {
 
 /// Prepares the step that follows `progress`: the scalars of the schedule, the loss scale and the
 /// clipping. The result refers to `batch`, which must outlive it.
-StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
+StepRun prepare_step(const Config& config, const LearningRateSchedule& schedule,
                      const TrainingProgress& progress, const StepBatch& batch);
 
 }  // namespace ftrun

@@ -198,7 +198,7 @@ void Recorder::record_step(const StepMetrics& metrics) {
   if (csv_) csv_->write(metrics);
   progress_->show(metrics);
   if (metrics.evaluations.empty()) return;
-  update([&](RunManifest& manifest) {
+  update_manifest([&](RunManifest& manifest) {
     for (const EvaluationResult& evaluation : metrics.evaluations)
       manifest.evaluations[evaluation.set] = evaluation_figures(metrics.step, evaluation);
   });

@@ -66,7 +66,9 @@ class Recorder {
   void print(const std::string& line);
   /// Prints a warning above the progress line, and writes it to the log.
   void warn(const std::string& line);
-  void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
+  void update_manifest(const std::function<void(RunManifest&)>& change) {
+    manifest_->update(change);
+  }
   /// Ends the progress line, and writes the outcome and the report. Returns a text with the table
   /// of losses, the restarts, and the effective training time.
   std::string finish(int exit_code, const std::string& reason);

@@ -98,8 +98,8 @@ void ResourceUse::sum_memory(Session& session) {
                                (session.is_first() ? detokenizer_bytes(config_, setup_) : 0);
   memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held_bytes()));
   for (const std::string& text :
-       session.exchange_texts("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",
-                                            own.file_backed, stage_memory_text()))) {
+       session.all_gather_text("memory", cat(own.peak_resident, " ", own.held_bytes(), " ",
+                                             own.file_backed, stage_memory_text()))) {
     std::istringstream figures(text);
     for (int64_t* const peak : {&peak_resident_, &peak_held_, &peak_file_backed_}) {
       int64_t bytes = 0;
@@ -117,7 +117,7 @@ void ResourceUse::sum_memory(Session& session) {
 void ResourceUse::sum_traffic(Session& session) {
   if (traffic_.sums().steps == 0) return;
   for (const std::string& text :
-       session.exchange_texts("traffic", encode_traffic(traffic_.sums()))) {
+       session.all_gather_text("traffic", encode_traffic(traffic_.sums()))) {
     const TrafficSums sums = decode_traffic(text);
     if (all_traffic_)
       all_traffic_->add(sums);

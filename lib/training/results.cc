@@ -245,7 +245,7 @@ std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingS
   SequenceReader reader(validation, model.vocab_rows);
   Batch batch;
   for (int64_t sequence = 0; sequence < validation.size() && prompts.size() < wanted; ++sequence) {
-    reader.start(batch, 1);
+    reader.reset(batch, 1);
     reader.fill(batch, 0, sequence);
     const std::vector<size_t> bounds = document_bounds(batch);
     for (size_t i = 0; i + 1 < bounds.size() && prompts.size() < wanted; ++i)

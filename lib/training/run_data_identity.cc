@@ -35,7 +35,7 @@ void RunDataIdentity::start(const RunData& data) {
 void RunDataIdentity::keep_recorded_fingerprints() {
   const auto& earlier = journal_.recorder()->earlier_manifest();
   if (checkpoint_folder_.empty() || !earlier) return;
-  journal_.update([&](RunManifest& manifest) {
+  journal_.update_manifest([&](RunManifest& manifest) {
     for (const auto& [role, data] : earlier->data)
       if (const auto now = manifest.data.find(role); now != manifest.data.end())
         now->second.fingerprint = data.fingerprint;
@@ -59,7 +59,8 @@ void RunDataIdentity::record_fingerprint(const std::string& role, const std::str
                       digest);
   }
   if (role == "train") train_fingerprint_ = digest;
-  journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
+  journal_.update_manifest(
+      [&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
 }
 
 void RunDataIdentity::refuse_other_data(const std::string& path, const std::string& before,
@@ -79,11 +80,11 @@ bool RunDataIdentity::await_briefly() {
   }
 }
 
-void RunDataIdentity::await_before_saving(StopAgreement& stop) {
-  if (!checkpoint_folder_.empty() && !std::exchange(has_awaited_, true)) await(stop);
+void RunDataIdentity::await_fingerprints_before_saving(StopAgreement& stop) {
+  if (!checkpoint_folder_.empty() && !std::exchange(has_awaited_, true)) await_fingerprints(stop);
 }
 
-void RunDataIdentity::await(StopAgreement& stop) {
+void RunDataIdentity::await_fingerprints(StopAgreement& stop) {
   constexpr int64_t kNoticeSeconds = 1;
   constexpr int64_t kLongestSeconds = 60;
   const auto start = Clock::now();

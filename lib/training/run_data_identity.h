@@ -24,8 +24,8 @@ class RunDataIdentity : public DataIdentity {
   /// Starts computing the fingerprints on rank 0; the data must outlive this object.
   void start(const RunData& data);
   void record_known_fingerprints() override;
-  void await_before_saving(StopAgreement& stop) override;
-  void await(StopAgreement& stop) override;
+  void await_fingerprints_before_saving(StopAgreement& stop) override;
+  void await_fingerprints(StopAgreement& stop) override;
 
   const std::string& training_fingerprint() const override { return train_fingerprint_; }
 

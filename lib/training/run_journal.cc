@@ -18,9 +18,9 @@ namespace {
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t ranks_per_data_place = request.launch.world_size / mesh.data;
-  const int64_t dropped_places = std::ssize(request.ranks.dropped) / ranks_per_data_place;
+  const int64_t removed_places = std::ssize(request.ranks.removed) / ranks_per_data_place;
   return cat("continues with ", count_text(mesh.data, "data-parallel rank"), " of ",
-             mesh.data + dropped_places, " since ", request.ranks.drop_reason);
+             mesh.data + removed_places, " since ", request.ranks.removed_reason);
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });
-  if (!request_.ranks.dropped.empty()) warn(fewer_ranks_text(request_));
+  if (!request_.ranks.removed.empty()) warn(fewer_ranks_text(request_));
   log_debug(cat("rank ", session_.rank(), " of ", session_.world_size(), ", ftrun ",
                 request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }
@@ -59,13 +59,13 @@ void RunJournal::warn(const std::string& line) {
   if (recorder_) recorder_->warn(line);
 }
 
-void RunJournal::update(const std::function<void(RunManifest&)>& change) {
-  if (recorder_) recorder_->update(change);
+void RunJournal::update_manifest(const std::function<void(RunManifest&)>& change) {
+  if (recorder_) recorder_->update_manifest(change);
 }
 
-void RunJournal::update_together(const std::string& what,
-                                 const std::function<void(RunManifest&)>& change) {
-  session_.run_on_all_ranks(what, [&] { update(change); });
+void RunJournal::update_manifest_collectively(const std::string& what,
+                                              const std::function<void(RunManifest&)>& change) {
+  session_.run_on_all_ranks(what, [&] { update_manifest(change); });
 }
 
 void RunJournal::record_step(const StepMetrics& metrics) {
@@ -85,10 +85,11 @@ void RunJournal::record_texts(int64_t step, const std::vector<TextSample>& sampl
   if (recorder_) recorder_->record_texts(step, samples);
 }
 
-void RunJournal::record_ready() {
-  if (std::exchange(has_recorded_ready_, true)) return;
+void RunJournal::record_first_batch() {
+  if (std::exchange(has_recorded_first_batch_, true)) return;
   const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
-  update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
+  update_manifest(
+      [&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
 void RunJournal::print_step_details(const TrainingProgress& progress, const StepRun& step,
@@ -103,7 +104,7 @@ void RunJournal::print_step_details(const TrainingProgress& progress, const Step
     print(overlap_text(*times));
 }
 
-void RunJournal::conclude(int exit_code, const std::string& reason) {
+void RunJournal::finish(int exit_code, const std::string& reason) {
   if (!recorder_) return;
   const std::string table = recorder_->finish(exit_code, reason);
   std::cout << '\n' << terminal_text(table) << std::flush;

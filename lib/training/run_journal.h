@@ -39,22 +39,22 @@ class RunJournal : public Journal {
   Recorder* recorder() const { return recorder_.get(); }
   void print(const std::string& line) override;
   void warn(const std::string& line) override;
-  void update(const std::function<void(RunManifest&)>& change) override;
-  void update_together(const std::string& what,
-                       const std::function<void(RunManifest&)>& change) override;
+  void update_manifest(const std::function<void(RunManifest&)>& change) override;
+  void update_manifest_collectively(const std::string& what,
+                                    const std::function<void(RunManifest&)>& change) override;
   void record_step(const StepMetrics& metrics) override;
   void record_trace(const TracedStep& step) override;
   void record_texts(int64_t step, const std::vector<TextSample>& samples);
 
-  void record_ready() override;
+  void record_first_batch() override;
   /// Sets the executor whose measured times print_step_details() prints. Keeps a reference to it.
-  void show_times_of(const Executor& executor) { executor_ = &executor; }
+  void set_timed_executor(const Executor& executor) { executor_ = &executor; }
   void print_step_details(const TrainingProgress& progress, const StepRun& step,
                           const StepMetrics& metrics) override;
   void show_phase(const std::string& what) override { session_.show_phase(what); }
   /// Ends the record of the run on rank 0: writes the outcome, and prints the table of losses on
   /// standard output.
-  void conclude(int exit_code, const std::string& reason);
+  void finish(int exit_code, const std::string& reason);
   /// Records the failure of a run, as far as the disk allows.
   void fail(int exit_code, const std::string& reason) noexcept;
 
@@ -64,7 +64,7 @@ class RunJournal : public Journal {
   const OpenLog open_log_;
   std::unique_ptr<Recorder> recorder_;
   const Executor* executor_ = nullptr;
-  bool has_recorded_ready_ = false;
+  bool has_recorded_first_batch_ = false;
 };
 
 }  // namespace ftrun

@@ -14,15 +14,15 @@
 namespace ftrun {
 
 RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup,
-                       Journal& journal, PlanFacts facts)
+                       Journal& journal, PlanSummary summary)
     : session_(session),
       setup_(setup),
       resource_use_(config, setup),
-      times_(std::move(facts.predicted)),
+      times_(std::move(summary.predicted)),
       load_watch_(session.world_size()) {
-  if (!facts.traced.empty())
+  if (!summary.traced.empty())
     tracer_.emplace(config.train.trace, session, setup.train_plan().program,
-                    std::move(facts.traced), journal, times_.predicted());
+                    std::move(summary.traced), journal, times_.predicted());
   if (session.world_size() == 1) return;
   open_replica_check(config, journal);
   open_slow_ranks(config);
@@ -32,7 +32,7 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
   if (config.train.check_replicas == 0) return;
   replicas_.emplace(
       setup_.plan(), setup_.memory(),
-      [this](const std::string& text) { return session_.exchange_texts("replicas", text); },
+      [this](const std::string& text) { return session_.all_gather_text("replicas", text); },
       [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
     journal.print(
@@ -54,7 +54,7 @@ void RunStepper::open_slow_ranks(const Config& config) {
 
 void RunStepper::run(StepRun& step) {
   resource_use_.begin_step();
-  // In an elastic run all ranks that should be traced may have been dropped.
+  // In an elastic run all ranks that should be traced may have been removed.
   step.traced = step.traced && tracer_.has_value();
   setup_.train_executor().run(step);
   resource_use_.end_step(step.result.finite);

@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "engine/replica_check.h"
 #include "engine/setup.h"
-#include "training/check_ranks.h"
+#include "training/check_rank_programs.h"
 #include "training/loop_parts.h"
 #include "training/resource_use.h"
 #include "training/session.h"
@@ -22,9 +22,9 @@ namespace ftrun {
 class RunStepper : public Stepper {
  public:
   /// Finds the state of which several ranks hold copies. Collective. Keeps references to all
-  /// arguments except `facts`.
+  /// arguments except `summary`.
   RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
-             PlanFacts facts);
+             PlanSummary summary);
 
   void run(StepRun& step) override;
   void add_memory_and_traffic(StepMetrics& metrics) const override {

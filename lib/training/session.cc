@@ -134,8 +134,8 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
       timeout_(timeout_of(request.config, kFirstStepLimit)),
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
-  nodes_ = exchange_texts("node", node.empty() ? rendezvous_->identity(rank_).host : node);
-  if (world_size_ > 1) check_same("program", program_facts(request.build));
+  nodes_ = all_gather_text("node", node.empty() ? rendezvous_->identity(rank_).host : node);
+  if (world_size_ > 1) check_nodes_match("program", program_facts(request.build));
   check_equal_configs(request);
   choose_device(request);
 }
@@ -147,14 +147,14 @@ void Session::choose_device(const TrainRequest& request) {
   if (!near_cores.empty())
     log_debug(cat("runs on ", near_cores.size(), " cores near GPU ", gpu_->info().bus_id));
   check_distinct_gpus(
-      exchange_texts("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
-  gpu_names_ = exchange_texts("GPU name", gpu_->info().name);
+      all_gather_text("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
+  gpu_names_ = all_gather_text("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
   if (launch.local_size > 1 && launch.local_rank == 0)
     if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty())
       log_warning(warning);
-  check_same("driver", driver_facts(gpu_->info().driver_version));
-  check_equal("attention kernels", gpu_->kernels().library_use().chosen);
+  check_nodes_match("driver", driver_facts(gpu_->info().driver_version));
+  check_ranks_match("attention kernels", gpu_->kernels().library_use().chosen);
 }
 
 void Session::open_communicators(const Config& config, const StateOptions& state) {
@@ -174,12 +174,13 @@ void Session::open_communicators(const Config& config, const StateOptions& state
 
 Session::~Session() = default;
 
-std::vector<std::string> Session::exchange_texts(const std::string& what, const std::string& text) {
-  return rendezvous_->exchange_text(what, text);
+std::vector<std::string> Session::all_gather_text(const std::string& what,
+                                                  const std::string& text) {
+  return rendezvous_->all_gather_text(what, text);
 }
 
 int Session::share_cores(const CoreLimit& own) {
-  const std::vector<std::string> texts = exchange_texts("cores", core_limit_text(own));
+  const std::vector<std::string> texts = all_gather_text("cores", core_limit_text(own));
   std::vector<RankCores> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
     ranks.push_back(
@@ -209,18 +210,18 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
 }
 
 /// Compares hashes first, and exchanges the texts only if they differ.
-void Session::check_same(const std::string& topic, const std::vector<NodeFact>& facts) {
+void Session::check_nodes_match(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
-  if (ranks_unlike_first(exchange_texts(topic, hex64(xxh3(text.data(), text.size())))).empty())
+  if (ranks_unlike_first(all_gather_text(topic, hex64(xxh3(text.data(), text.size())))).empty())
     return;
-  const std::string lines = differing_facts(exchange_texts(topic + " text", text), nodes_);
+  const std::string lines = differing_facts(all_gather_text(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
                    "give every node the same ftrun, model, data and driver, at best from one "
                    "shared file system"});
 }
 
-void Session::check_equal(const std::string& what, const std::string& text) {
-  const std::vector<std::string> all = exchange_texts("equal", text);
+void Session::check_ranks_match(const std::string& what, const std::string& text) {
+  const std::vector<std::string> all = all_gather_text("equal", text);
   const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
   if (differing_ranks.empty()) return;
   refuse_together({ExitCode::kUsage,
@@ -232,7 +233,7 @@ void Session::check_equal(const std::string& what, const std::string& text) {
 /// the store from which the others still read.
 void Session::refuse_together(const Error& error) {
   try {
-    exchange_texts("refused", "");
+    all_gather_text("refused", "");
   } catch (const Error&) {
     // Rank 0 has ended already, so all ranks have read what they needed.
   }
@@ -244,9 +245,9 @@ void Session::refuse_together(const Error& error) {
 void Session::check_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
   const std::vector<std::string> differing_ranks =
-      ranks_unlike_first(exchange_texts("config", hash));
+      ranks_unlike_first(all_gather_text("config", hash));
   if (differing_ranks.empty()) return;
-  const std::vector<std::string> texts = exchange_texts("config text", request.config_json);
+  const std::vector<std::string> texts = all_gather_text("config text", request.config_json);
   const std::string& other = texts[static_cast<size_t>(std::stoi(differing_ranks.front()))];
   refuse_together({ExitCode::kUsage,
                    cat("the config differs from rank 0's on ", rank_list(differing_ranks), ":",
@@ -256,7 +257,7 @@ void Session::check_equal_configs(const TrainRequest& request) {
 
 CheckpointGroup Session::checkpoint_group() {
   return {rank_, world_size_, [this](const std::string& text) {
-            return rendezvous_->exchange_text("together", text, WaitPolicy::kWhileAlive);
+            return rendezvous_->all_gather_text("together", text, WaitPolicy::kWhileAlive);
           }};
 }
 
@@ -264,7 +265,7 @@ CheckpointGroup Session::open_background_group() {
   return {rank_, world_size_,
           [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->make_connection_for_thread())](
               const std::string& text) {
-            return rendezvous->exchange_text("together", text, WaitPolicy::kWhileAlive);
+            return rendezvous->all_gather_text("together", text, WaitPolicy::kWhileAlive);
           }};
 }
 
@@ -294,7 +295,7 @@ void Session::set_timeout(milliseconds limit, bool include_programs) {
 
 void Session::adapt_timeout(double seconds) {
   slowest_step_ = std::max(slowest_step_, seconds);
-  rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
+  rendezvous_->set_usual_wait(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
   if (!has_auto_timeout_ || !communicators_) return;
   const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
   if (std::max(limit, kMinLimit) == timeout_) return;
@@ -302,7 +303,7 @@ void Session::adapt_timeout(double seconds) {
   set_timeout(timeout_, true);
 }
 
-void Session::allow_work_of_one_rank() {
+void Session::extend_timeouts_for_rank_0() {
   set_timeout(std::max<milliseconds>(timeout_, std::chrono::hours(1)), gpu_ != nullptr);
 }
 

@@ -32,9 +32,8 @@ namespace ftrun {
 /// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
 ///   in every step only for a number that must be known then; a number that may wait is summed
 ///   every few steps, as SlowRanks does, or once after the last step;
-/// * exchange_texts(), and the functions below that are built on it: a round trip of every rank to
-/// the
-///   job's store, which joins the texts and sends them to all. It is for starts, ends and rare
+/// * all_gather_text(), and the functions below that are built on it: a round trip of every rank to
+///   the job's store, which joins the texts and sends them to all. It is for starts, ends and rare
 ///   events (a checkpoint, a step that is not finite), never for every step.
 class Session {
  public:
@@ -68,7 +67,7 @@ class Session {
 
   /// Collective: returns the texts of all ranks, in rank order. Every rank waits for the job's
   /// store, so it is not for every step.
-  std::vector<std::string> exchange_texts(const std::string& what, const std::string& text);
+  std::vector<std::string> all_gather_text(const std::string& what, const std::string& text);
   /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
   /// message begins with `what` ("reading the data") and the rank.
   void run_on_all_ranks(const std::string& what, const std::function<void()>& work);
@@ -79,18 +78,18 @@ class Session {
   bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
   /// Collective: throws Error(kUsage) that names each node that differs from rank 0's node, and the
   /// facts that differ. `topic` distinguishes this comparison from others.
-  void check_same(const std::string& topic, const std::vector<NodeFact>& facts);
+  void check_nodes_match(const std::string& topic, const std::vector<NodeFact>& facts);
   /// Returns the name of each rank's node: the name that the scheduler uses, else the host name.
   const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
-  void check_equal(const std::string& what, const std::string& text);
+  void check_ranks_match(const std::string& what, const std::string& text);
   /// Opens a checkpoint group in which a rank waits for the other ranks as long as they are alive,
   /// independently of comm.timeout.
   CheckpointGroup checkpoint_group();
   /// Opens a checkpoint group for another thread; all ranks must use it from such a thread. It has
   /// its own connection and does not need this session afterwards.
   CheckpointGroup open_background_group();
-  /// Collective: sums numbers over all ranks, in place, in rank order, as one all-reduce of host
+  /// Collective: sums numbers over all ranks, in place, in rank order, as one all-reduce in main
   /// memory. All ranks pass equally many numbers. To learn each rank's number, give each rank a
   /// slot of its own and zeros elsewhere. May be called in a step, at the cost of a wait for all
   /// ranks. Messages name `what`.
@@ -109,7 +108,7 @@ class Session {
   ProgressBoard& board() { return rendezvous_->board(); }
   /// Raises the time limits to at least an hour from now on, because rank 0 works alone between
   /// host collectives (export, text samples), which takes longer than a step.
-  void allow_work_of_one_rank();
+  void extend_timeouts_for_rank_0();
   /// Collective: disconnects all ranks in an orderly way.
   void close();
   /// Disconnects this rank after a failure. Waits for a second, because other ranks may have failed

@@ -9,10 +9,10 @@
 namespace ftrun {
 
 std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.sort_key, " ", own.sample_rank, " ", own.place);
+  return cat(own.sort_key, " ", own.sample_rank, " ", own.location);
 }
 
-std::string nonfinite_places(const std::vector<std::string>& texts) {
+std::string nonfinite_locations(const std::vector<std::string>& texts) {
   struct RankPlace {
     size_t rank;
     RankNonfinite report;
@@ -22,21 +22,21 @@ std::string nonfinite_places(const std::vector<std::string>& texts) {
     RankPlace found{rank, {}};
     std::istringstream in(texts[rank]);
     in >> found.report.sort_key >> found.report.sample_rank >> std::ws;
-    std::getline(in, found.report.place);
+    std::getline(in, found.report.location);
     if (found.report.sort_key >= 0) all.push_back(std::move(found));
   }
   std::stable_sort(all.begin(), all.end(), [](const RankPlace& a, const RankPlace& b) {
     return a.report.sort_key < b.report.sort_key;
   });
-  std::vector<std::string> places;
+  std::vector<std::string> locations;
   for (const RankPlace& found : all) {
     const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
       return other.report.sample_rank == found.report.sample_rank &&
              other.report.sort_key < found.report.sort_key;
     });
-    if (!from_another) places.push_back(cat("rank ", found.rank, ", ", found.report.place));
+    if (!from_another) locations.push_back(cat("rank ", found.rank, ", ", found.report.location));
   }
-  return join(places, "; ");
+  return join(locations, "; ");
 }
 
 SkippedSteps::SkippedSteps(const Config& config)
@@ -54,9 +54,9 @@ std::string SkippedSteps::where() const {
   if (!search_) return "";
   if (search_->repeat_is_finite)
     return ": re-running the step gave finite values, so this machine is not deterministic";
-  return search_->place.empty()
+  return search_->location.empty()
              ? ": every layer's values are finite; the overflow is in the gradient sum"
-             : cat(": first met by ", search_->place);
+             : cat(": first met by ", search_->location);
 }
 
 std::string SkippedSteps::add_step(int64_t step, bool finite,

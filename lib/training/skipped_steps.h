@@ -12,9 +12,9 @@ namespace ftrun {
 
 /// NonfiniteSearch is the result of repeating a step whose loss or gradients were not finite.
 struct NonfiniteSearch {
-  /// The place of the first value that is not finite; "" if the values of all layers are finite and
-  /// only a sum of gradients is not.
-  std::string place;
+  /// The location of the first value that is not finite; "" if the values of all layers are finite
+  /// and only a sum of gradients is not.
+  std::string location;
   /// Says whether the repeated step was finite, with the same weights and data.
   bool repeat_is_finite = false;
 };
@@ -26,14 +26,14 @@ struct RankNonfinite {
   int64_t sort_key = -1;
   /// The rank's index among the ranks that read different sequences.
   int sample_rank = 0;
-  std::string place;
+  std::string location;
 };
 
 std::string encode_nonfinite(const RankNonfinite& own);
 /// Returns the text "rank 1, forward layer 3 ...; rank 4, ..." from the texts of all ranks, the
 /// earliest first. Leaves out ranks that share their sequences with a rank that found a value
 /// earlier, because they received the value from that rank.
-std::string nonfinite_places(const std::vector<std::string>& texts);
+std::string nonfinite_locations(const std::vector<std::string>& texts);
 
 /// SkippedSteps counts the steps whose update is skipped because the loss or gradients are not
 /// finite. It also holds the loss scale, which fp16 overflows reduce. All ranks have the same
@@ -54,9 +54,9 @@ class SkippedSteps {
   double loss_scale() const { return scaler_.scale(); }
   std::optional<LossScalerState> scaler_state() const { return scaler_.state(); }
 
-  /// Returns whether a step that is not finite should be repeated to find the place. This is so
-  /// only for the first of several consecutive such steps (after a resume, the first since then),
-  /// and not if reducing the loss scale may solve the problem.
+  /// Returns whether a step that is not finite should be repeated to find where. This is so only
+  /// for the first of several consecutive such steps (after a resume, the first since then), and
+  /// not if reducing the loss scale may solve the problem.
   bool needs_search() const { return !scaler_.expects_overflow() && !search_; }
 
   /// Counts a step; `search` is the result if the step was repeated. Returns a warning; "" for a

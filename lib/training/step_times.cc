@@ -63,21 +63,21 @@ std::string events_of(const StepTimeline& timeline, const RankClasses& classes,
 
 }  // namespace
 
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
-                           const std::vector<int>& traced) {
+PredictedStep predict_step_on_this_machine(const ClassPlans& all, int64_t ranks_here,
+                                           int64_t threads, const std::vector<int>& traced) {
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
     const std::optional<Machine> machine = read_own_machine(path);
     if (!machine) {
-      predicted.why_not = "ftrun bench machine has not measured this machine";
+      predicted.unavailable_reason = "ftrun bench machine has not measured this machine";
     } else if (machine->cpu_model != read_machine().cpu_model ||
                machine->devices != usable_cores()) {
-      predicted.why_not = cat(
+      predicted.unavailable_reason = cat(
           path,
           " describes another CPU or number of cores; run ftrun bench machine to measure this one");
     } else if (ranks_here != all.classes().ranks()) {
-      predicted.why_not = cat(path, " describes one machine, and the run uses several");
+      predicted.unavailable_reason = cat(path, " describes one machine, and the run uses several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured_on);
       StepTimeline timeline;
@@ -86,7 +86,7 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
       predicted.events = events_of(timeline, all.classes(), traced);
     }
   } catch (const std::exception& error) {
-    predicted.why_not = first_line(error.what());
+    predicted.unavailable_reason = first_line(error.what());
   }
   return predicted;
 }
@@ -113,7 +113,7 @@ void StepTimes::add_step(const StepMetrics& metrics, const StepSeconds& seconds)
 /// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside
 /// layers and updates, and its waits for copies, for the disk and, at the end of the step, for
 /// other ranks.
-std::vector<StepTimes::PartTimes> StepTimes::parts() const {
+std::vector<StepTimes::PartSeconds> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
   constexpr auto& kNames = step_parts::kMeasured;
   const std::array<std::pair<double, double>, kNames.size()> seconds{
@@ -122,7 +122,7 @@ std::vector<StepTimes::PartTimes> StepTimes::parts() const {
        {time.collective_wait_seconds, median(communication_)},
        {time.pipeline_wait_seconds, median(stages_)},
        {time.seconds, median(steps_)}}};
-  std::vector<PartTimes> parts;
+  std::vector<PartSeconds> parts;
   for (size_t i = 0; i < kNames.size(); ++i)
     parts.push_back({kNames[i], seconds[i].first, seconds[i].second});
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
@@ -140,19 +140,19 @@ std::string StepTimes::text(const LoadShares& load) const {
   const std::string found = cat(seconds_text(measured), " measured (median of ",
                                 count_text(std::ssize(steps_), "step"), ")");
   if (!predicted_.time)
-    return cat("time of a step: ", found, "; not predicted: ", predicted_.why_not);
+    return cat("time of a step: ", found, "; not predicted: ", predicted_.unavailable_reason);
   const StepTime& time = *predicted_.time;
   std::string text =
       cat("time of a step: ", seconds_text(time.seconds), " predicted (", predicted_.machine, "), ",
           found, ": ", difference_text(time.seconds, measured));
-  const std::vector<PartTimes> part_times = parts();
-  for (const PartTimes& part : part_times)
+  const std::vector<PartSeconds> part_times = parts();
+  for (const PartSeconds& part : part_times)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
       text += cat("\n  ", part.name.name, ": ", seconds_text(part.predicted), " predicted, ",
                   seconds_text(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
     const auto largest = std::max_element(
-        part_times.begin(), part_times.end(), [](const PartTimes& a, const PartTimes& b) {
+        part_times.begin(), part_times.end(), [](const PartSeconds& a, const PartSeconds& b) {
           return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
         });
     text += cat("\n  most of the difference is in: ", largest->name.name,
@@ -167,7 +167,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::manifest_values
   if (predicted_.time) {
     auto& predicted = record["predicted"];
     predicted[step_parts::kStep.key] = microseconds(predicted_.time->seconds);
-    for (const PartTimes& part : steps_.empty() ? std::vector<PartTimes>{} : parts())
+    for (const PartSeconds& part : steps_.empty() ? std::vector<PartSeconds>{} : parts())
       predicted[part.name.key] = microseconds(part.predicted);
   }
   if (steps_.empty()) return record;
@@ -175,7 +175,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::manifest_values
   measured[step_parts::kStep.key] = microseconds(median(steps_));
   measured[step_parts::kCollectives.key] = microseconds(median(communication_));
   if (!predicted_.time) return record;
-  for (const PartTimes& part : parts()) measured[part.name.key] = microseconds(part.measured);
+  for (const PartSeconds& part : parts()) measured[part.name.key] = microseconds(part.measured);
   record["load"] = {{"others_per_million", std::llround(load.other_programs * 1e6)},
                     {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;

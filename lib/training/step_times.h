@@ -19,7 +19,7 @@ struct PredictedStep {
   std::optional<StepTime> time;
   /// The machine's name and the date of its measurement (Machine::name and measured_on).
   std::string machine;
-  std::string why_not;
+  std::string unavailable_reason;
   /// Trace events of the predicted step (base/trace_events.h); "" if none are wanted.
   std::string events = {};
 };
@@ -27,8 +27,8 @@ struct PredictedStep {
 /// Predicts the time of a step with the machine file of this machine (own_machine_path()), if it
 /// describes these cores and all `ranks_here` ranks of the run are on this machine. The events
 /// are those of the lowest rank of each class of `traced` ranks.
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads,
-                           const std::vector<int>& traced = {});
+PredictedStep predict_step_on_this_machine(const ClassPlans& all, int64_t ranks_here,
+                                           int64_t threads, const std::vector<int>& traced = {});
 
 /// StepSeconds holds the compute time of this rank in a step, as the executor measured it:
 /// operations of layers, updates, and waits for other stages.
@@ -59,13 +59,13 @@ class StepTimes {
 
  private:
   static constexpr size_t kKept = 1000;
-  /// PartTimes holds a part of a step and its seconds.
-  struct PartTimes {
+  /// PartSeconds holds a part of a step and its seconds.
+  struct PartSeconds {
     StepPartName name;
     double predicted = 0;
     double measured = 0;
   };
-  std::vector<PartTimes> parts() const;
+  std::vector<PartSeconds> parts() const;
 
   PredictedStep predicted_;
   int64_t recorded_steps_ = 0;

@@ -120,7 +120,7 @@ void StepTracer::record_if_traced(int64_t step, const RunTrace& trace) {
   for (const int rank : traced_) first = std::min(first, begins[static_cast<size_t>(rank)]);
   const bool is_traced_rank = std::binary_search(traced_.begin(), traced_.end(), session_.rank());
   const std::string events = is_traced_rank ? measured(step, trace, begins[own] - first) : "";
-  const std::vector<std::string> of_ranks = session_.exchange_texts("trace", events);
+  const std::vector<std::string> of_ranks = session_.all_gather_text("trace", events);
   if (session_.rank() != 0) return;
   TraceEvents all;
   for (const std::string& text : of_ranks) all.add(text);
@@ -128,8 +128,9 @@ void StepTracer::record_if_traced(int64_t step, const RunTrace& trace) {
       .step = step,
       .measured = all.text(),
       .predicted = predicted_.events,
-      .notes = {{"clocks", clocks_},
-                {"predicted", predicted_.time ? predicted_.machine : predicted_.why_not}}});
+      .notes = {
+          {"clocks", clocks_},
+          {"predicted", predicted_.time ? predicted_.machine : predicted_.unavailable_reason}}});
 }
 
 }  // namespace ftrun

@@ -80,7 +80,6 @@ Trainer::Trainer(const TrainRequest& request)
       journal_(request_, session_),
       clock_([start = Clock::now()] { return seconds_since(start); }),
       data_identity_(request_, session_, journal_),
-      lr_schedule_(config_.scheduler),
       progress_(config_) {}
 
 Trainer::~Trainer() {
@@ -105,11 +104,11 @@ int Trainer::train() {
   journal_.open_folder();
   open_data();
   open_model();
-  PlanFacts facts = check_ranks(config_, *setup_, session_);
+  PlanSummary summary = check_rank_programs(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  loop_objects_.emplace(*this, std::move(facts));
+  loop_objects_.emplace(*this, std::move(summary));
   catch_stop_signals();
   loop_objects_->loop.run();
   finish();
@@ -156,12 +155,11 @@ void Trainer::prepare_process() {
 void Trainer::open_data() {
   session_.run_on_all_ranks("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
-  if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
   if (session_.world_size() == 1) return;
   std::vector<NodeFact> inputs;
   session_.run_on_all_ranks("comparing model and data of the nodes",
                             [&] { inputs = input_facts(config_, data_); });
-  session_.check_same("inputs", inputs);
+  session_.check_nodes_match("inputs", inputs);
 }
 
 void Trainer::open_model() {
@@ -176,11 +174,11 @@ void Trainer::open_model() {
                                              swap_name(request_), session_.gpu());
   });
   state_services_.emplace(*this);
-  journal_.show_times_of(setup_->train_executor());
+  journal_.set_timed_executor(setup_->train_executor());
 }
 
 Trainer::StateServices::StateServices(Trainer& run)
-    : checkpointed(checkpointed_state(run.config_, *run.setup_)),
+    : checkpointed(make_checkpointed_state(run.config_, *run.setup_)),
       checkpointer(run.request_, run.session_,
                    {.model = *checkpointed,
                     .journal = run.journal_,
@@ -213,8 +211,9 @@ void Trainer::open_outputs() {
   if (const Recorder* recorder = journal_.recorder();
       recorder != nullptr && recorder->earlier_manifest())
     stop_lead_.read_counters(recorder->earlier_manifest()->counters);
-  stop_lead_.mark_written();
-  journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
+  stop_lead_.record_written();
+  journal_.update_manifest(
+      [this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.run_on_all_ranks("printing the opening notes", [this] { print_opening_notes(); });
   session_.run_on_all_ranks("beginning to read the data for its fingerprint",
                             [this] { data_identity_.start(data_); });
@@ -226,7 +225,7 @@ void Trainer::print_opening_notes() {
   for (const std::string& note : opening_notes(run_parts())) journal_.print(note);
   // If the config has the number of steps, a notice of the config reports this already.
   const std::string rise =
-      config_.train.steps == 0 ? unfinished_warmup_text(lr_schedule_, total_steps_) : "";
+      config_.train.steps == 0 ? unfinished_warmup_text(config_.scheduler, total_steps_) : "";
   if (!rise.empty()) journal_.warn(rise);
   for (const int64_t step : config_.train.trace.steps)
     if (step > total_steps_)
@@ -250,13 +249,16 @@ void Trainer::warn_of_placement() {
   journal_.warn(crossing_text(crossing, nodes));
 }
 
-Trainer::LoopObjects::LoopObjects(Trainer& run, PlanFacts facts)
-    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(facts)),
+Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)
+    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(summary)),
       loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
                                               std::max(run.progress_.step, run.total_steps_))),
-      loop(run.config_, {run.lr_schedule_, run.total_steps_, run.session_.is_first()},
+      loop(run.config_,
+           {.schedule = {run.config_.scheduler, run.total_steps_},
+            .total_steps = run.total_steps_,
+            .is_first = run.session_.is_first()},
            run.progress_,
-           {.next_batch = [this] { return loader.next(); },
+           {.next_step_batch = [this] { return loader.next(); },
             .stepper = stepper,
             .saver = run.state_services_->checkpointer,
             .evaluator = run.state_services_->evaluator,
@@ -280,7 +282,7 @@ void Trainer::review_evaluations() {
       journal_.warn(cat("the evaluation after step ", metrics.step,
                         " is not finite: its checkpoint is no longer the best"));
     progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
-    state_services_->checkpointer.drop_best(metrics.step);
+    state_services_->checkpointer.remove_best_record(metrics.step);
   }
 }
 
@@ -290,16 +292,16 @@ void Trainer::finish() {
   loop_objects_->loader.shutdown();
   loop_objects_->stepper.resource_use().sum_over_ranks(session_);
   session_.run_on_all_ranks("recording what the run used", [this] {
-    journal_.update([this](RunManifest& manifest) {
+    journal_.update_manifest([this](RunManifest& manifest) {
       loop_objects_->stepper.resource_use().write_totals(manifest);
       load_of_steps_ = loop_objects_->stepper.load_watch().shares();
       manifest.time = loop_objects_->stepper.times().manifest_values(load_of_steps_);
     });
   });
-  session_.allow_work_of_one_rank();
+  session_.extend_timeouts_for_rank_0();
   loop_objects_->loop.save_last();
   session_.run_on_all_ranks("recording the checkpoints", [this] {
-    journal_.update([this](RunManifest& manifest) {
+    journal_.update_manifest([this](RunManifest& manifest) {
       state_services_->checkpointer.add_counters(manifest);
       stop_lead_.add_save_time(loop_objects_->loop.longest_save());
       stop_lead_.write_counters(manifest.counters);
@@ -320,7 +322,7 @@ void Trainer::finish() {
 /// there is none, or if the last evaluation is not finite.
 Trainer::ExportDecision Trainer::decide_export() const {
   const bool wants_best = config_.model_export.which == ExportWhich::kBest;
-  const std::string problem = progress_.evaluations.problem_after(progress_.step);
+  const std::string problem = progress_.evaluations.export_problem(progress_.step);
   const auto& best = progress_.evaluations.best();
   if (wants_best && !best)
     return {.withheld_reason =
@@ -359,7 +361,7 @@ void Trainer::conclude() {
     journal_.print(text);
   const std::string reason = end_reason();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);
-  journal_.conclude(
+  journal_.finish(
       withheld_reason_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
       withheld_reason_.empty() ? reason : withheld_reason_);
   if (stop_.reached()) log_notice(cat(reason, "; ", continue_text()));

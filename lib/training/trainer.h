@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "engine/setup.h"
 #include "inputs/run_data.h"
-#include "training/check_ranks.h"
+#include "training/check_rank_programs.h"
 #include "training/checkpointed_state.h"
 #include "training/checkpointer.h"
 #include "training/describe_run.h"
@@ -84,7 +84,7 @@ class Trainer {
   };
   /// LoopObjects holds the objects that train the model, from the step at which the run begins.
   struct LoopObjects {
-    LoopObjects(Trainer& run, PlanFacts facts);
+    LoopObjects(Trainer& run, PlanSummary summary);
 
     RunStepper stepper;
     Loader loader;
@@ -109,8 +109,6 @@ class Trainer {
   std::optional<StateServices> state_services_;
   /// The load of other programs on this machine while the steps ran.
   LoadShares load_of_steps_;
-  /// The schedule of the config, over all steps.
-  SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   std::optional<LoopObjects> loop_objects_;

@@ -43,7 +43,7 @@ void TrainingLoop::run() {
 /// Compares replicas and saves if that is due after a step, then reviews the stop lead.
 void TrainingLoop::check_and_save() {
   const bool saves = parts_.saver.will_save(progress_);
-  if (saves) parts_.data_identity.await_before_saving(parts_.stop);
+  if (saves) parts_.data_identity.await_fingerprints_before_saving(parts_.stop);
   const int64_t every = config_.train.check_replicas;
   const bool is_check_due = every != 0 && progress_.step % every == 0;
   // Replicas are compared before each checkpoint, so that no checkpoint contains state that a
@@ -96,9 +96,9 @@ void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;
   if (longest_save() > 0) lead.add_save_time(longest_save());
   if (lead.has_grown()) {
-    lead.mark_written();
+    lead.record_written();
     try {
-      parts_.journal.update(
+      parts_.journal.update_manifest(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
     } catch (const Error& error) {
       // A failure to write measurements does not end the run. If the disk has failed, a more
@@ -113,10 +113,10 @@ void TrainingLoop::review_stop_lead() {
 StepMetrics TrainingLoop::train_step() {
   const double start = parts_.clock();
   parts_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
-  const Loader::Fetched fetched = parts_.next_batch();
+  const Loader::Fetched fetched = parts_.next_step_batch();
   parts_.journal.show_phase(cat("step ", progress_.step + 1));
-  parts_.journal.record_ready();
-  StepRun step = prepare_step(config_, plan_.lr_schedule, progress_, fetched.batch);
+  parts_.journal.record_first_batch();
+  StepRun step = prepare_step(config_, plan_.schedule, progress_, fetched.batch);
   parts_.stop.add_vote(step.votes);
   parts_.saver.add_votes(step.votes);
   evaluation_clock_.add_vote(step.votes);
@@ -148,7 +148,8 @@ StepMetrics TrainingLoop::train_step() {
 void TrainingLoop::warn_of_slow_ranks(const StepMetrics& metrics) {
   for (const std::string& line : parts_.stepper.find_slow_ranks(metrics)) {
     parts_.journal.warn(line);
-    parts_.journal.update([](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
+    parts_.journal.update_manifest(
+        [](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
   }
 }
 
@@ -175,7 +176,7 @@ void TrainingLoop::record_skipped(const StepRun& step) {
   const std::string warning = progress_.skipped.add_step(progress_.step, finite, search);
   if (warning.empty()) return;
   parts_.journal.warn(warning);
-  parts_.journal.update([this](RunManifest& manifest) {
+  parts_.journal.update_manifest([this](RunManifest& manifest) {
     manifest.counters["skipped_steps"] = progress_.skipped.total();
   });
 }
@@ -211,7 +212,7 @@ void TrainingLoop::evaluate_at_start() {
     if (!has_ended()) parts_.evaluator.write_texts(progress_.step);
   }
   if (!progress_.evaluations.is_best(progress_.step)) return;
-  parts_.data_identity.await_before_saving(parts_.stop);
+  parts_.data_identity.await_fingerprints_before_saving(parts_.stop);
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
 }
 
@@ -239,7 +240,8 @@ void TrainingLoop::record_evaluation(const StepMetrics& metrics) {
   warn_of_uncounted_sets(metrics);
   const auto& best = progress_.evaluations.best();
   if (!best) return;
-  parts_.journal.update_together("recording the best evaluation", [&](RunManifest& manifest) {
+  parts_.journal.update_manifest_collectively("recording the best evaluation", [&](RunManifest&
+                                                                                       manifest) {
     manifest.best =
         RunManifest::BestRecord{progress_.evaluations.metric(), best->value, best->step};
   });
@@ -267,7 +269,7 @@ void TrainingLoop::save_last() {
     return;
   }
   check_replicas();
-  parts_.data_identity.await(parts_.stop);
+  parts_.data_identity.await_fingerprints(parts_.stop);
   report_unknown_data();
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
   if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.vote();

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "config/config.h"
+#include "config/learning_rate.h"
 #include "training/evaluation_clock.h"
 #include "training/loop_parts.h"
 
@@ -10,8 +11,7 @@ namespace ftrun {
 
 /// LoopPlan holds facts about the run that the loop needs before its first step.
 struct LoopPlan {
-  /// The schedule over all steps.
-  SchedulerConfig lr_schedule;
+  LearningRateSchedule schedule;
   /// The number of steps of the whole run, resumed or not.
   int64_t total_steps = 0;
   /// Says whether this rank is rank 0, whose clock decides what is due by time.

@@ -15,7 +15,7 @@ int exit_after(std::initializer_list<int> signals) {
   return testing::exit_code_in_child([&] {
     for (const int signal : signals)
       std::signal(signal, SIG_DFL);  // the test program has its own handlers
-    end_at_once_on_signals();
+    install_early_signal_handlers();
     for (const int signal : signals) ::raise(signal);
     return 0;
   });
@@ -33,7 +33,7 @@ TEST_CASE("signals that stop a run are received although they were inherited blo
             sigset_t all;
             sigfillset(&all);
             ::sigprocmask(SIG_SETMASK, &all, nullptr);
-            end_at_once_on_signals();
+            install_early_signal_handlers();
             ::raise(signal);
             return 0;
           }) == -signal);

@@ -19,7 +19,7 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
                            .activity = "save",
                            .message = "disk full\n  remedy:\tfree space",
                            .culprit = 2,
-                           .of_device = true};
+                           .is_device_failure = true};
   const auto got = parse_failure_line(failure_line(sent));
   REQUIRE(got.has_value());
   REQUIRE(got->rank == 3);
@@ -28,7 +28,7 @@ TEST_CASE("a failure report passes the pipe with its line ends, and tabs become 
   REQUIRE(got->activity == "save");
   REQUIRE(got->message == "disk full\n  remedy: free space");
   REQUIRE(got->culprit == 2);
-  REQUIRE(got->of_device);
+  REQUIRE(got->is_device_failure);
 }
 
 TEST_CASE("a report is one line that a pipe takes in one piece, however long the message") {
@@ -88,18 +88,18 @@ TEST_CASE("other lines are not mistaken for reports") {
 
 TEST_CASE("the earliest report is the cause, whatever the order in which processes ended") {
   const FailureSummary summary = summarize_failures(
-      {.ends = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5},
-                {.rank = 1, .unix_ns = 4 * kSecond, .exit_code = 4},
-                {.rank = 10,
-                 .unix_ns = 5 * kSecond,
-                 .exit_code = 143,
-                 .signal = SIGTERM,
-                 .was_told_to_stop = true},
-                {.rank = 2,
-                 .unix_ns = 5 * kSecond,
-                 .exit_code = 143,
-                 .signal = SIGTERM,
-                 .was_told_to_stop = true}},
+      {.exits = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5},
+                 {.rank = 1, .unix_ns = 4 * kSecond, .exit_code = 4},
+                 {.rank = 10,
+                  .unix_ns = 5 * kSecond,
+                  .exit_code = 143,
+                  .signal = SIGTERM,
+                  .was_asked_to_stop = true},
+                 {.rank = 2,
+                  .unix_ns = 5 * kSecond,
+                  .exit_code = 143,
+                  .signal = SIGTERM,
+                  .was_asked_to_stop = true}},
        .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
                    {.rank = 1,
                     .unix_ns = 2 * kSecond,
@@ -120,8 +120,8 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
 
 TEST_CASE("a lost peer is a consequence even when it was reported first") {
   const FailureSummary summary = summarize_failures(
-      {.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
-                {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 137, .signal = SIGKILL}},
+      {.exits = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
+                 {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 137, .signal = SIGKILL}},
        .reports = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6, .message = "lost rank 1"}}});
   REQUIRE(summary.exit_code == 137);
   REQUIRE(summary.text ==
@@ -134,21 +134,22 @@ TEST_CASE("a lost peer is a consequence even when it was reported first") {
 
 TEST_CASE("if every rank only lost a peer, the result is a lost peer") {
   const FailureSummary summary =
-      summarize_failures({.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
-                                   {.rank = 1,
-                                    .unix_ns = 2 * kSecond,
-                                    .exit_code = 137,
-                                    .signal = SIGKILL,
-                                    .was_told_to_stop = true}}});
+      summarize_failures({.exits = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
+                                    {.rank = 1,
+                                     .unix_ns = 2 * kSecond,
+                                     .exit_code = 137,
+                                     .signal = SIGKILL,
+                                     .was_asked_to_stop = true}}});
   REQUIRE(summary.exit_code == 6);
 }
 
 TEST_CASE("ranks that ended as requested are not failures") {
-  REQUIRE(summarize_failures({.ends = {{.rank = 0}, {.rank = 1}}}).exit_code == 0);
-  REQUIRE(summarize_failures({.ends = {{.rank = 0, .exit_code = 75}, {.rank = 1, .exit_code = 75}}})
-              .exit_code == 75);
+  REQUIRE(summarize_failures({.exits = {{.rank = 0}, {.rank = 1}}}).exit_code == 0);
+  REQUIRE(
+      summarize_failures({.exits = {{.rank = 0, .exit_code = 75}, {.rank = 1, .exit_code = 75}}})
+          .exit_code == 75);
   const FailureSummary interrupted = summarize_failures(
-      {.ends = {{.rank = 0, .exit_code = 130, .signal = SIGINT}, {.rank = 1, .exit_code = 130}},
+      {.exits = {{.rank = 0, .exit_code = 130, .signal = SIGINT}, {.rank = 1, .exit_code = 130}},
        .forwarded_signal = SIGINT});
   REQUIRE(interrupted.exit_code == 130);
   REQUIRE(interrupted.text.empty());
@@ -157,22 +158,22 @@ TEST_CASE("ranks that ended as requested are not failures") {
 
 TEST_CASE("if one rank was asked to stop, the other ranks also count as ended on request") {
   const FailureSummary stopped =
-      summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
+      summarize_failures({.exits = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
   REQUIRE(stopped.text.empty());
   REQUIRE(
-      summarize_failures({.ends = {{.rank = 0, .exit_code = 129}, {.rank = 1, .exit_code = 129}}})
+      summarize_failures({.exits = {{.rank = 0, .exit_code = 129}, {.rank = 1, .exit_code = 129}}})
           .text.empty());
   const FailureSummary killed =
-      summarize_failures({.ends = {{.rank = 0, .exit_code = 143, .signal = SIGTERM}}});
+      summarize_failures({.exits = {{.rank = 0, .exit_code = 143, .signal = SIGTERM}}});
   REQUIRE(killed.exit_code == 143);
   REQUIRE_FALSE(killed.text.empty());
 }
 
 TEST_CASE("a message of all ranks is shown once") {
   const FailureSummary summary = summarize_failures(
-      {.ends = {{.rank = 0, .unix_ns = 9, .exit_code = 5},
-                {.rank = 1, .unix_ns = 9, .exit_code = 5}},
+      {.exits = {{.rank = 0, .unix_ns = 9, .exit_code = 5},
+                 {.rank = 1, .unix_ns = 9, .exit_code = 5}},
        .reports = {{.rank = 0, .unix_ns = 5, .exit_code = 5, .message = "the disk is full"},
                    {.rank = 1, .unix_ns = 6, .exit_code = 5, .message = "the disk is full"}}});
   REQUIRE(summary.text == "ranks 0, 1: exit code 5, 0.0s after the start: the disk is full");
@@ -183,8 +184,8 @@ TEST_CASE("a report says which rank's failure it is") {
   REQUIRE(failure_report(1, full, full).culprit == -1);
   REQUIRE(failure_report(1, RankError(full, 0, false), full).culprit == 0);
   REQUIRE(failure_report(0, RankError(full, 0, false), full).culprit == -1);
-  REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).of_device);
-  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).of_device);
+  REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).is_device_failure);
+  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).is_device_failure);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
   // A lost peer is never the cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
@@ -194,12 +195,12 @@ TEST_CASE("a report says which rank's failure it is") {
 TEST_CASE(
     "a failure belongs to a rank that a signal ended, that held up the others or whose GPU "
     "failed") {
-  const auto summary = [](RankEnd end, FailureReport report) {
-    return summarize_failures({.ends = {end}, .reports = {report}});
+  const auto summary = [](RankExit rank_exit, FailureReport report) {
+    return summarize_failures({.exits = {rank_exit}, .reports = {report}});
   };
-  REQUIRE(summarize_failures({.ends = {{.rank = 1, .exit_code = 137, .signal = SIGKILL}}})
+  REQUIRE(summarize_failures({.exits = {{.rank = 1, .exit_code = 137, .signal = SIGKILL}}})
               .belongs_to_rank);
-  REQUIRE_FALSE(summarize_failures({.ends = {{.rank = 1, .exit_code = 5}}}).belongs_to_rank);
+  REQUIRE_FALSE(summarize_failures({.exits = {{.rank = 1, .exit_code = 5}}}).belongs_to_rank);
   const FailureSummary hang =
       summary({.exit_code = 6}, {.exit_code = 6, .message = "rank 1 is late", .culprit = 1});
   REQUIRE((hang.belongs_to_rank && hang.rank == 1));
@@ -208,8 +209,9 @@ TEST_CASE(
   REQUIRE_FALSE(
       summary({.exit_code = 5}, {.exit_code = 5, .message = "metrics.jsonl: write failed"})
           .belongs_to_rank);
-  REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true})
-              .belongs_to_rank);
+  REQUIRE(
+      summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .is_device_failure = true})
+          .belongs_to_rank);
   // The rank crashed after it had reported a full disk.
   REQUIRE_FALSE(
       summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"})
@@ -220,13 +222,13 @@ TEST_CASE(
     "of ranks that waited for others, the one that waited for nobody is the cause; in a ring of "
     "waits it is the first that reported") {
   const auto summary = [](std::vector<FailureReport> reports) {
-    std::vector<RankEnd> ends;
+    std::vector<RankExit> exits;
     for (FailureReport& report : reports) {
       report.exit_code = 6;
       report.message = cat("rank ", report.culprit, " did not arrive in time");
-      ends.push_back({.rank = report.rank, .exit_code = 6});
+      exits.push_back({.rank = report.rank, .exit_code = 6});
     }
-    return summarize_failures({.ends = std::move(ends), .reports = std::move(reports)});
+    return summarize_failures({.exits = std::move(exits), .reports = std::move(reports)});
   };
   const FailureSummary chain = summary({{.rank = 2, .unix_ns = 1, .culprit = 0},
                                         {.rank = 0, .unix_ns = 3, .culprit = 1},
@@ -240,16 +242,16 @@ TEST_CASE(
 }
 
 TEST_CASE("a failure that all ranks report about one rank is that rank's, whoever reports first") {
-  const auto summarize = [](bool of_device) {
+  const auto summarize = [](bool is_device_failure) {
     const auto report = [&](int rank, int64_t at, int culprit) {
       return FailureReport{.rank = rank,
                            .unix_ns = at,
                            .exit_code = 5,
                            .message = "opening: rank 0: refused",
                            .culprit = culprit,
-                           .of_device = of_device};
+                           .is_device_failure = is_device_failure};
     };
-    return summarize_failures({.ends = {{.rank = 0, .exit_code = 5}, {.rank = 1, .exit_code = 5}},
+    return summarize_failures({.exits = {{.rank = 0, .exit_code = 5}, {.rank = 1, .exit_code = 5}},
                                .reports = {report(1, 3, 0), report(0, 4, -1)}});
   };
   REQUIRE(summarize(false).rank == 0);
@@ -259,10 +261,10 @@ TEST_CASE("a failure that all ranks report about one rank is that rank's, whoeve
 
 TEST_CASE("a rank that used up its CPU time was not killed for memory") {
   const auto how = [](double seconds, int signal, int64_t limit = 20) {
-    return summarize_failures({.ends = {{.exit_code = 128 + signal,
-                                         .signal = signal,
-                                         .cpu_seconds = seconds,
-                                         .cpu_seconds_limit = limit}}})
+    return summarize_failures({.exits = {{.exit_code = 128 + signal,
+                                          .signal = signal,
+                                          .cpu_seconds = seconds,
+                                          .cpu_seconds_limit = limit}}})
         .reason;
   };
   REQUIRE(how(20.01, SIGKILL) ==
@@ -281,14 +283,14 @@ TEST_CASE("a rank that used up its CPU time was not killed for memory") {
 }
 
 TEST_CASE("a run that SIGUSR1 stops does not end with the code of a killed process") {
-  const auto code = [](int forwarded, RankEnd end) {
-    return summarize_failures({.ends = {end}, .forwarded_signal = forwarded}).exit_code;
+  const auto code = [](int forwarded, RankExit rank_exit) {
+    return summarize_failures({.exits = {rank_exit}, .forwarded_signal = forwarded}).exit_code;
   };
   // The ranks were: killed by the second signal; ended by the first one before it was handled;
   // both.
-  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .was_told_to_stop = true}) == 75);
+  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .was_asked_to_stop = true}) == 75);
   REQUIRE(code(SIGUSR1, {.exit_code = 138, .signal = SIGUSR1}) == 75);
-  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .was_told_to_stop = true}) == 143);
+  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .was_asked_to_stop = true}) == 143);
   REQUIRE(code(SIGTERM, {.exit_code = 143, .signal = SIGTERM}) == 143);
   REQUIRE(stop_exit_code(SIGUSR1) == 75);
   REQUIRE(stop_exit_code(SIGINT) == 130);

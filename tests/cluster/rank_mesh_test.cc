@@ -91,15 +91,15 @@ TEST_CASE("groups of neighbors and of every k-th rank divide the mesh, and meet 
   }
 }
 
-TEST_CASE("a group of several spans is their product") {
+TEST_CASE("a group of several factors is their product") {
   const RankMesh mesh({.pipeline = 1, .data_replicate = 1, .data = 4, .context = 1, .tensor = 2});
   const RankGroup group = mesh.group_of(
       5,
       {mesh.every_kth({MeshAxis::kData, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
   CHECK(group.ranks == std::vector<int>{0, 1, 4, 5});
   CHECK(group.name() == "data%2+tensor@0");
-  CHECK(group.spans ==
-        std::vector<GroupSpan>{{{MeshAxis::kData}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
+  CHECK(group.factors ==
+        std::vector<StridedPlaces>{{{MeshAxis::kData}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
 }
 
 TEST_CASE("a group knows the axes along which its ranks differ, whatever it is called") {
@@ -114,13 +114,13 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK(mesh.group_of(5, {MeshAxis::kData, MeshAxis::kTensor}).axes() == MeshAxes{MeshAxis::kData});
   CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});
   CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
-  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).spans ==
-        std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 2}});
+  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).factors ==
+        std::vector<StridedPlaces>{{{MeshAxis::kPipeline}, 2, 2}});
   CHECK(mesh.ends_of(5, MeshAxis::kPipeline).name() == "pipeline/ends@5");
   const RankGroup link = mesh.link(21, 13, MeshAxis::kPipeline);
   CHECK(link.name() == "pipeline@21>13");
   CHECK(link.runs_within({MeshAxis::kPipeline}));
-  CHECK(link.spans == std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 1}});
+  CHECK(link.factors == std::vector<StridedPlaces>{{{MeshAxis::kPipeline}, 2, 1}});
 }
 
 TEST_CASE("a rank describes itself by the axes that have more than one rank") {

@@ -59,7 +59,7 @@ TEST_CASE(
   std::vector<int> planned_times;
   RestartPolicy policy({.max_restarts_without_progress = 9}, [&](const FailureSummary&, int times) {
     planned_times.push_back(times);
-    return Restart{.local_ranks = local_ranks};
+    return RestartSettings{.local_ranks = local_ranks};
   });
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
@@ -68,7 +68,7 @@ TEST_CASE(
     return failure;
   };
   const auto times = [&](const FailureSummary& failure, const std::string& saved) {
-    const int counted = policy.decide(failure, saved).times;
+    const int counted = policy.decide(failure, saved).consecutive_failures;
     REQUIRE(planned_times.back() == counted);
     return counted;
   };
@@ -97,7 +97,7 @@ TEST_CASE("with another number of ranks the count of restarts begins again") {
       {.max_restarts_without_progress = 1, .first_delay = 1s, .failures_before_removal = 2},
       [&](const FailureSummary&, int) {
         ++plans;
-        return Restart{.local_ranks = local_ranks};
+        return RestartSettings{.local_ranks = local_ranks};
       });
   const auto of_rank = [](int code) {
     FailureSummary failure = failed(code);
@@ -132,7 +132,7 @@ TEST_CASE("a failure without a plan for a restart takes none of the allowed rest
   bool has_plan = false;
   RestartPolicy policy({.max_restarts_without_progress = 1, .first_delay = 1s},
                        [&](const FailureSummary&, int) {
-                         return has_plan ? std::optional(Restart{}) : std::nullopt;
+                         return has_plan ? std::optional(RestartSettings{}) : std::nullopt;
                        });
   const RestartDecision decision = policy.decide(failed(137), "");
   CHECK_FALSE(decision.delay);

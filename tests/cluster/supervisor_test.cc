@@ -155,7 +155,7 @@ TEST_CASE("failed ranks are started again, and a run that then succeeds has exit
   options.restarts = {.max_restarts_without_progress = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
   options.on_restart = [](const FailureSummary&, int) {
-    return Restart{.environment = {"EXTRA=again"}, .checkpoint = "step-00000010"};
+    return RestartSettings{.environment = {"EXTRA=again"}, .checkpoint = "step-00000010"};
   };
   options.environment = {"EXTRA=first"};
   const Outcome outcome =
@@ -177,8 +177,9 @@ TEST_CASE(
       .max_restarts_without_progress = 1, .first_delay = 1ms, .failures_before_removal = 2};
   options.on_restart = [&](const FailureSummary&, int times) {
     failure_counts.push_back(times);
-    if (failure_counts.size() == 1) return Restart{};
-    return Restart{.arguments = {"env", "WORLD_SIZE", "env", "LOCAL_WORLD_SIZE"}, .local_ranks = 2};
+    if (failure_counts.size() == 1) return RestartSettings{};
+    return RestartSettings{.arguments = {"env", "WORLD_SIZE", "env", "LOCAL_WORLD_SIZE"},
+                           .local_ranks = 2};
   };
   const Outcome outcome = supervise(3, {"killif", "2"}, options);
   REQUIRE(outcome.code == 0);

@@ -62,7 +62,7 @@ std::vector<RankStart> start_ranks(const AgentStore& agent, int world_size, cons
             ranks[i], world_size, ranks.size() < static_cast<size_t>(world_size) ? 1000ms : 20s));
         starts[i].launch = rendezvous->agent_launch().value();
         std::this_thread::sleep_for(late * i);
-        starts[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
+        starts[i].texts = rendezvous->all_gather_text("hash", cat(name, ranks[i]));
       } catch (const std::exception& error) {
         starts[i].failure = testing::failure_message(error);
       }

@@ -668,7 +668,7 @@ TEST_CASE("groups of some ranks work at the same time as each other and as the g
 TEST_CASE("a communicator of one rank copies and returns") {
   const auto failures = run_ranks(1, [](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kAuto);
-    require(group->backend() == "none", "no back end is needed");
+    require(group->backend() == "none", "no backend is needed");
     float in[2] = {1, 2}, out[2] = {};
     group->all_gather(in, out, 2, DType::kF32, {"t"}).wait();
     require(out[1] == 2, "copied");

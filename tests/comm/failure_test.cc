@@ -20,8 +20,8 @@ const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kShared
 /// its state, so that its peers know where it is even if its heartbeat is late.
 void stay_away(Rendezvous& rendezvous) {
   rendezvous.view_members({rendezvous.rank()}, "world");
-  rendezvous.exchange_text("away", "");
-  rendezvous.exchange_text("noticed", "");
+  rendezvous.all_gather_text("away", "");
+  rendezvous.all_gather_text("noticed", "");
 }
 
 /// Runs calls of a rank that waits for the missing one. The calls must fail, and wait for at most
@@ -29,12 +29,12 @@ void stay_away(Rendezvous& rendezvous) {
 template <typename Calls>
 void require_failure_within(Rendezvous& rendezvous, Communicator& group,
                             std::chrono::milliseconds limit, Calls calls) {
-  rendezvous.exchange_text("away", "");
+  rendezvous.all_gather_text("away", "");
   group.set_timeout(limit);
   try {
     calls();
   } catch (const Error&) {
-    rendezvous.exchange_text("noticed", "");
+    rendezvous.all_gather_text("noticed", "");
     throw;
   }
   bug("nobody was missed");
@@ -185,13 +185,13 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
         };
         while (!waits(shown())) continue;
         group->abort("disk full");
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         return;
       }
       try {
         group->all_reduce(&data, 1, DType::kF32, ReduceOp::kSum, {"loss"}).wait();
       } catch (const Error&) {
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         throw;
       }
     });
@@ -209,13 +209,13 @@ TEST_CASE("a rank that gives up releases a rank that waits for its message") {
       float data = 0;
       if (rendezvous.rank() == 1) {
         group->abort("disk full");
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         return;
       }
       try {
         group->receive(&data, 1, DType::kF32, 1, {"activation"}).wait();
       } catch (const Error&) {
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         throw;
       }
     });
@@ -231,7 +231,7 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, CommBackend::kGloo, 300s);
       if (rendezvous.rank() == 1) {
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         return;
       }
       // The kernel's buffers do not take this message while nobody receives it.
@@ -248,7 +248,7 @@ TEST_CASE("a failure in another thread of a rank ends its wait for a message ove
         group->receive(data.data(), count, DType::kF32, 1, {"activation"}).wait();
       } catch (const Error&) {
         const auto ended = std::chrono::steady_clock::now();
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         other_lane.join();
         // The thread that watches the peers would also end the wait, with the same error, but only
         // after two of its checks, which are a second apart.
@@ -346,7 +346,7 @@ TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard::CommunicatorSlot* b = board.open("tp");
   a->enter(record(9, CollectiveState::kNone, "gradient bucket 1"));
   board.show_phase("step 4");
-  board.enter_lane(0, activity(ActivityKind::kAlone, "forward layer 2"));
+  board.enter_lane(0, activity(ActivityKind::kOwnWork, "forward layer 2"));
   const RankState seen = decode_state(board.encoded_state());
   REQUIRE(describe(ProgressBoard::find(seen, "dp")) ==
           "all_reduce #9 (gradient bucket 1, 4 x F32)");
@@ -388,7 +388,7 @@ TEST_CASE(
   const auto closed = [&](const std::string& group, State state) {
     ProgressBoard::CommunicatorSlot* slot = board.open(group);
     slot->enter(record(9, State::kNone));
-    slot->mark(state);
+    slot->set_state(state);
     board.close(slot);
   };
   closed("dp", State::kFinished);
@@ -407,10 +407,10 @@ TEST_CASE(
 TEST_CASE("long groups are shown as a stride, and irregular ones as unknown") {
   std::vector<int> even;
   for (int rank = 3; rank < 500; rank += 8) even.push_back(rank);
-  REQUIRE(listed_members(shown_members(even)) == even);
-  REQUIRE(listed_members(shown_members({5, 6, 9})) == std::vector<int>{5, 6, 9});
+  REQUIRE(decode_members(encode_members(even)) == even);
+  REQUIRE(decode_members(encode_members({5, 6, 9})) == std::vector<int>{5, 6, 9});
   even.push_back(1000);
-  REQUIRE(listed_members(shown_members(even)).empty());
+  REQUIRE(decode_members(encode_members(even)).empty());
 }
 
 TEST_CASE(
@@ -449,8 +449,8 @@ using State = CollectiveState;
 /// Returns the view of a rank: its groups, and the work that it does on its own (`alone`), if any.
 PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
-  view.state.phase = activity(ActivityKind::kAlone, "step 12");
-  if (alone != nullptr) view.state.lanes.push_back(activity(ActivityKind::kAlone, alone));
+  view.state.phase = activity(ActivityKind::kOwnWork, "step 12");
+  if (alone != nullptr) view.state.lanes.push_back(activity(ActivityKind::kOwnWork, alone));
   view.state.groups = std::move(groups);
   return view;
 }
@@ -470,12 +470,12 @@ TEST_CASE("a missing rank that waits in another group leads to the rank that wai
   const RankState::GroupState pp{"pp", {3, 7}, record(2, State::kEntered)};
   std::vector<PeerView> views = {in_group(rank_in(0, {{"dp", {0, 1}, mine}}), "dp"),
                                  in_group(rank_in(1, {dp, tp}), "dp")};
-  REQUIRE(unknown_ranks(views, mine, 0, {}) == std::vector<int>{3});
+  REQUIRE(ranks_without_views(views, mine, 0, {}) == std::vector<int>{3});
   const PeerView three = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, pp});
-  REQUIRE(unknown_ranks(views, mine, 0, {three}) == std::vector<int>{7});
+  REQUIRE(ranks_without_views(views, mine, 0, {three}) == std::vector<int>{7});
   PeerView seven =
       rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
-  const Explanation found = explain_peers(views, mine, 0, {three, seven});
+  const WaitExplanation found = explain_peers(views, mine, 0, {three, seven});
   REQUIRE(found.culprit == 7);
   REQUIRE_THAT(found.text,
                Catch::StartsWith(

@@ -110,7 +110,7 @@ class Member {
     if (hang_.hang == Hang::kSlowDisk)
       rendezvous_.board().show_phase(cat("writing the checkpoint of step ", hang_.step));
     if (hang_.hang == Hang::kComputes)
-      rendezvous_.board().enter_lane(0, activity(ActivityKind::kAlone, "forward layer 1 mb 0"));
+      rendezvous_.board().enter_lane(0, activity(ActivityKind::kOwnWork, "forward layer 1 mb 0"));
     std::unique_lock lock(first_failure_.mutex);
     first_failure_.changed.wait(lock, [&] { return first_failure_.failed > 0; });
     throw Error(ExitCode::kEnvironment, "the test is over");

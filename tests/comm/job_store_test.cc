@@ -89,8 +89,8 @@ bool gets_an_answer(int port, const std::string& proof) {
   const std::string own(kChallengeBytes, 'x');
   std::string request(1, static_cast<char>(StoreOperation::kCount)),
       all = own + member_bytes(rank_of(1)) + proof;
-  put_number(request, uint64_t{0});
-  put_number(all, static_cast<uint32_t>(request.size()));
+  append_number(request, uint64_t{0});
+  append_number(all, static_cast<uint32_t>(request.size()));
   all += request;
   [[maybe_unused]] const ssize_t sent = ::send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL);
   return reads(fd.get(), kWelcomeBytes + sizeof(uint32_t), text);
@@ -238,8 +238,8 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
     say(static_cast<char>(verdict) + own +
         server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), verdict, own));
     std::string answers;
-    put_number(answers, uint32_t{0});
-    put_number(answers, uint32_t{1});
+    append_number(answers, uint32_t{0});
+    append_number(answers, uint32_t{1});
     answers += static_cast<char>(StoreAnswer::kDone);
     if (reads(fd.get(), 1, heard)) say(answers);
     while (reads(fd.get(), 1, heard)) continue;
@@ -316,7 +316,7 @@ TEST_CASE(
         own + member + client_proof(kToken, text.substr(kStoreGreeting.size()), own, member);
     std::string body(random() % 40, '\0');
     for (char& c : body) c = static_cast<char>(random());
-    put_number(all, i % 3 == 0 ? ~uint32_t{0} : static_cast<uint32_t>(body.size()));
+    append_number(all, i % 3 == 0 ? ~uint32_t{0} : static_cast<uint32_t>(body.size()));
     all += body;
     [[maybe_unused]] const ssize_t sent = ::send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL);
     ::shutdown(fd.get(), SHUT_WR);
@@ -345,7 +345,7 @@ TEST_CASE(
                                                    .rendezvous_file = path,
                                                    .job = "slurm 7.0"});
       heard[static_cast<size_t>(rank)] =
-          rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
+          rendezvous->all_gather_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
       rendezvous->shutdown();
     });
   for (std::thread& thread : threads) thread.join();
@@ -461,8 +461,8 @@ TEST_CASE("two jobs with one token end with a message that names a rank that bot
           "FTRUN_TOKEN=$(openssl rand "
           "-hex 32); if only one rank was restarted, restart all ranks"));
   // The ranks that have met are not disturbed, and may have further connections.
-  std::thread other([&] { met[1]->make_connection_for_thread()->exchange_text("k", "1"); });
-  REQUIRE(met[0]->make_connection_for_thread()->exchange_text("k", "0") ==
+  std::thread other([&] { met[1]->make_connection_for_thread()->all_gather_text("k", "1"); });
+  REQUIRE(met[0]->make_connection_for_thread()->all_gather_text("k", "0") ==
           std::vector<std::string>{"0", "1"});
   other.join();
 }

@@ -29,9 +29,9 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-void exchange_texts(Rendezvous& rendezvous) {
+void all_gather_texts(Rendezvous& rendezvous) {
   for (int i = 1;; ++i) {
-    rendezvous.exchange_text("texts", cat(i));
+    rendezvous.all_gather_text("texts", cat(i));
     say(cat("round ", i, "."));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -41,7 +41,7 @@ void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   say("waiting");
   if (rendezvous.rank() == rendezvous.world_size() - 1)
     std::this_thread::sleep_for(timeout + timeout / 2);
-  rendezvous.exchange_text("patient", "done", WaitPolicy::kWhileAlive);
+  rendezvous.all_gather_text("patient", "done", WaitPolicy::kWhileAlive);
   say("all came");
   rendezvous.shutdown();
 }
@@ -50,7 +50,7 @@ void wait_in_group(Rendezvous& rendezvous) {
   say("waiting");
   if (rendezvous.rank() == 0 || rendezvous.rank() == 3)
     std::this_thread::sleep_for(std::chrono::hours(1));
-  rendezvous.exchange_text("group", "text", {1, 2, 3});
+  rendezvous.all_gather_text("group", "text", {1, 2, 3});
 }
 
 void give_up(Communicator& group) {
@@ -76,7 +76,7 @@ void run(const ProcessRank& wanted) {
                                                .token = "the token of the tests' ranks"});
   say("met");
   if (scenario == "meet") return rendezvous->shutdown();
-  if (scenario == "texts") return exchange_texts(*rendezvous);
+  if (scenario == "texts") return all_gather_texts(*rendezvous);
   if (scenario == "group") return wait_in_group(*rendezvous);
   if (scenario == "patient") return wait_for_last(*rendezvous, timeout);
   std::vector<int> everyone;

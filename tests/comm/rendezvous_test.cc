@@ -23,11 +23,11 @@ using namespace std::chrono_literals;
 TEST_CASE("every rank gets every text, by rank, as often as a key is used") {
   const auto failures = run_ranks(3, [](Rendezvous& rendezvous) {
     for (int i = 0; i < 5; ++i) {
-      const auto texts = rendezvous.exchange_text("hash", cat(i, "-", rendezvous.rank()));
+      const auto texts = rendezvous.all_gather_text("hash", cat(i, "-", rendezvous.rank()));
       require(texts == std::vector<std::string>{cat(i, "-0"), cat(i, "-1"), cat(i, "-2")}, "texts");
     }
     if (rendezvous.rank() != 1) {
-      const auto some = rendezvous.exchange_text("some", cat(rendezvous.rank()), {0, 2});
+      const auto some = rendezvous.all_gather_text("some", cat(rendezvous.rank()), {0, 2});
       require(some == std::vector<std::string>{"0", "2"}, "some ranks");
     }
     rendezvous.shutdown();
@@ -45,10 +45,10 @@ TEST_CASE(
     std::thread other([&] {
       // Rank 0 waits here for a text that rank 1 gives only after both are far along.
       while (rendezvous.rank() == 1 && !came) std::this_thread::sleep_for(1ms);
-      slow = beside->exchange_text("text", "beside " + me, WaitPolicy::kWhileAlive);
+      slow = beside->all_gather_text("text", "beside " + me, WaitPolicy::kWhileAlive);
     });
     for (int i = 0; i < 20; ++i)
-      require(rendezvous.exchange_text("text", cat(i, me)) ==
+      require(rendezvous.all_gather_text("text", cat(i, me)) ==
                   std::vector<std::string>{cat(i, "0"), cat(i, "1")},
               "texts");
     came = true;
@@ -82,12 +82,12 @@ std::string connecting_alone(int step) {
       open_communicator(rendezvous, name, {0, 1}, {.backend = CommBackend::kGloo, .timeout = 15s});
       return;
     }
-    rendezvous.exchange_text("open/" + name, name + " of ranks 0,1 over gloo");
+    rendezvous.all_gather_text("open/" + name, name + " of ranks 0,1 over gloo");
     const auto store = prefixed_store(rendezvous, "x/gloo");
     const std::vector<uint8_t> address = store->get(name + "/1/0");
-    rendezvous.exchange_text("gloo/" + name,
-                             with_other_port({address.begin() + 1, address.end()}, step));
-    rendezvous.give_up(name, "the test's");
+    rendezvous.all_gather_text("gloo/" + name,
+                               with_other_port({address.begin() + 1, address.end()}, step));
+    rendezvous.post_abort(name, "the test's");
   })[0];
 }
 
@@ -113,7 +113,7 @@ TEST_CASE(
 TEST_CASE("an exchange names the ranks that did not come") {
   auto all = Rendezvous::in_process(3, 300ms);
   REQUIRE_THROWS_WITH(
-      all[1]->exchange_text("program", "x"),
+      all[1]->all_gather_text("program", "x"),
       Catch::StartsWith("rank 1 waited ") &&
           Catch::Contains("s for \"program\": ranks 0, 2 did not arrive in time\n  remedy: look "
                           "at that rank's own log first"));
@@ -128,7 +128,7 @@ TEST_CASE("each of many ranks names those that did not come") {
     if (rank != 7 && rank != 39)
       threads.emplace_back([&, rank] {
         try {
-          all[static_cast<size_t>(rank)]->exchange_text("program", "x");
+          all[static_cast<size_t>(rank)]->all_gather_text("program", "x");
         } catch (const Error& error) {
           heard[static_cast<size_t>(rank)] = error.message();
         }
@@ -142,7 +142,7 @@ TEST_CASE("each of many ranks names those that did not come") {
 
 TEST_CASE("each of many ranks names a first rank that did not come") {
   auto all = Rendezvous::in_process(40, 300ms);
-  REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"),
+  REQUIRE_THROWS_WITH(all[1]->all_gather_text("program", "x"),
                       Catch::Contains("s for \"program\": rank 0 did not arrive in time"));
 }
 
@@ -196,8 +196,8 @@ StoreUse store_use_of(int world_size) {
   const auto failures = run_met(world_size, 20s, [&](Rendezvous& rendezvous) {
     // The keys are long, so that a rank that waits for many keys has to send all of them.
     const std::string key(200, 'k');
-    for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
-    rendezvous.exchange_text("once", std::string(64, 'y'));
+    for (int i = 0; i < 4; ++i) rendezvous.all_gather_text(key, std::string(64, 'x'));
+    rendezvous.all_gather_text("once", std::string(64, 'y'));
     if (rendezvous.rank() == 0)
       use = {rendezvous.server()->peak_bytes(), rendezvous.server()->keys()};
   });
@@ -217,7 +217,7 @@ struct GroupUse {
 GroupUse group_use_of(int world_size) {
   GroupUse use;
   const auto failures = run_met(world_size, 20s, [&](Rendezvous& rendezvous) {
-    rendezvous.exchange_text("begin", "");
+    rendezvous.all_gather_text("begin", "");
     const StoreServer* const server = rendezvous.server();
     const int64_t before = server != nullptr ? server->requests() : 0;
     const int half = rendezvous.rank() / (world_size / 2);
@@ -226,10 +226,10 @@ GroupUse group_use_of(int world_size) {
     const auto all = open_world(rendezvous, CommBackend::kGloo);
     const auto some =
         open_communicator(rendezvous, cat("half ", half), beside, {.backend = CommBackend::kGloo});
-    rendezvous.exchange_text("opened", "");
+    rendezvous.all_gather_text("opened", "");
     if (server != nullptr)
       use = {server->keys(), server->stored_bytes(), server->requests() - before};
-    rendezvous.exchange_text("counted", "");
+    rendezvous.all_gather_text("counted", "");
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world_size)));
   return use;
@@ -239,7 +239,7 @@ GroupUse group_use_of(int world_size) {
 std::string exchange_error(Rendezvous& rendezvous, const std::string& key, const std::string& text,
                            WaitPolicy patience = WaitPolicy::kWhileAlive) {
   try {
-    rendezvous.exchange_text(key, text, patience);
+    rendezvous.all_gather_text(key, text, patience);
     return "";
   } catch (const Error& error) {
     return error.message();
@@ -254,7 +254,7 @@ void write_text_of(Rendezvous& store, const std::string& key, int rank) {
 /// Publishes who is absent, as the first rank of a large group does.
 void report_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
-  put_field(list, rank);
+  append_field(list, rank);
   prefixed_store(store, cat("x/", key, "/1/absent"))
       ->set("0", std::vector<uint8_t>(list.begin(), list.end()));
 }
@@ -276,15 +276,15 @@ TEST_CASE(
   int64_t keys = 0;
   const auto failures = run_met(3, 1s, [&](Rendezvous& rendezvous) {
     {
-      const auto texts = rendezvous.exchange_text(
+      const auto texts = rendezvous.all_gather_text(
           "records", std::string(kEach, static_cast<char>('a' + rendezvous.rank())));
       for (size_t rank = 0; rank < 3; ++rank)
         require(texts.at(rank) == std::string(kEach, static_cast<char>('a' + rank)),
                 "the text of each rank");
     }
     // The first exchange removes the texts of all earlier ones.
-    rendezvous.exchange_text("records", "");
-    rendezvous.exchange_text("between", "");
+    rendezvous.all_gather_text("records", "");
+    rendezvous.all_gather_text("between", "");
     if (rendezvous.rank() == 0) keys = rendezvous.server()->keys();
   });
   REQUIRE(failures == std::vector<std::string>(3));
@@ -299,7 +299,7 @@ TEST_CASE(
     const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
     heard[static_cast<size_t>(rendezvous.rank())] =
         exchange_error(rendezvous, long_key(false), std::string(bytes, 'x'));
-    const auto next = rendezvous.exchange_text(long_key(false), cat(rendezvous.rank()));
+    const auto next = rendezvous.all_gather_text(long_key(false), cat(rendezvous.rank()));
     require(next == std::vector<std::string>{"0", "1", "2"}, "they go on together");
   });
   REQUIRE(failures == std::vector<std::string>(3));
@@ -337,7 +337,7 @@ TEST_CASE(
   write_text_of(*all[0], "program", 0);
   std::thread first([&] {
     std::this_thread::sleep_for(800ms);
-    all[0]->exchange_text("program", "a");
+    all[0]->all_gather_text("program", "a");
   });
   const std::string heard = exchange_error(*all[1], "program", "b", WaitPolicy::kTimeout);
   first.join();
@@ -366,14 +366,14 @@ TEST_CASE(
   std::atomic<const StoreServer*> server = nullptr;
   const auto failures = run_met(kWorld, 20s, [&](Rendezvous& rendezvous) {
     if (rendezvous.rank() == 0) server = rendezvous.server();
-    rendezvous.exchange_text("begin", "");
+    rendezvous.all_gather_text("begin", "");
     if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
     // The first rank connects, but does not report who is absent.
     if (rendezvous.rank() == 0) write_text_of(rendezvous, "late", 0);
     if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2)
       std::this_thread::sleep_for(1500ms);
     if (rendezvous.rank() == kWorld - 1) after = server.load()->requests();
-    rendezvous.exchange_text("late", "");
+    rendezvous.all_gather_text("late", "");
   });
   REQUIRE(failures == std::vector<std::string>(kWorld));
   INFO(after - before << " requests");
@@ -411,9 +411,9 @@ TEST_CASE("an exchange with WaitPolicy::kWhileAlive waits for live ranks, howeve
   std::vector<std::string> texts;
   std::thread worker([&] {
     std::this_thread::sleep_for(1500ms);
-    all[0]->exchange_text("export", "done", WaitPolicy::kWhileAlive);
+    all[0]->all_gather_text("export", "done", WaitPolicy::kWhileAlive);
   });
-  REQUIRE_NOTHROW(texts = all[1]->exchange_text("export", "waited", WaitPolicy::kWhileAlive));
+  REQUIRE_NOTHROW(texts = all[1]->all_gather_text("export", "waited", WaitPolicy::kWhileAlive));
   worker.join();
   REQUIRE(texts == std::vector<std::string>{"done", "waited"});
 }
@@ -421,7 +421,7 @@ TEST_CASE("an exchange with WaitPolicy::kWhileAlive waits for live ranks, howeve
 TEST_CASE("an exchange with WaitPolicy::kWhileAlive gives up a rank that shows no sign of life") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   all[0].reset();
-  REQUIRE_THROWS_WITH(all[1]->exchange_text("export", "x", WaitPolicy::kWhileAlive),
+  REQUIRE_THROWS_WITH(all[1]->all_gather_text("export", "x", WaitPolicy::kWhileAlive),
                       Catch::StartsWith("rank 1 waited ") &&
                           Catch::Contains("s for \"export\": rank 0 did not arrive in time\n"));
 }
@@ -453,7 +453,7 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
         listening.assign(std::istreambuf_iterator<char>(file), {});
       }
       heard[static_cast<size_t>(rank)] =
-          rendezvous->exchange_text("k", cat("from ", rank))[static_cast<size_t>(1 - rank)];
+          rendezvous->all_gather_text("k", cat("from ", rank))[static_cast<size_t>(1 - rank)];
       rendezvous->shutdown();
     });
   }
@@ -535,6 +535,6 @@ TEST_CASE("a descriptor that is no socket is refused") {
 
 TEST_CASE("a single rank needs no rendezvous") {
   const auto rendezvous = Rendezvous::connect({});
-  REQUIRE(rendezvous->exchange_text("k", "alone") == std::vector<std::string>{"alone"});
+  REQUIRE(rendezvous->all_gather_text("k", "alone") == std::vector<std::string>{"alone"});
   rendezvous->shutdown();
 }

@@ -67,7 +67,7 @@ TEST_CASE("dropping a range of a peer's memory also drops the pages that the ker
   for (const int64_t at : {int64_t{0}, int64_t{100000}, kBytes - 1}) {
     CHECK(std::to_integer<int>(*static_cast<volatile std::byte*>(mapped + at)) == 7);
     CHECK(mapped_pages(mapped, kBytes) > 0);
-    memory.drop(mapped + at, 1);
+    memory.unmap_pages(mapped + at, 1);
     CHECK(mapped_pages(mapped, kBytes) == 0);
   }
   CHECK(mapped_pages(buffer.as<std::byte>(), kBytes) == kBytes / 4096);

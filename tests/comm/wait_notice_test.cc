@@ -69,7 +69,7 @@ TEST_CASE("the first rank of an exchange tells whom it waits for, and again afte
                                     rendezvous.board().show_phase("reading the data");
                                     notices.await(2);
                                   }
-                                  rendezvous.exchange_text("hash", "x");
+                                  rendezvous.all_gather_text("hash", "x");
                                 });
   // Rank 1 reports the wait if rank 0 itself is late, on a busy machine.
   require_all(
@@ -81,7 +81,7 @@ TEST_CASE("if the first rank of an exchange is missing, the next one reports it"
   const auto lines =
       notices_of(3, "for ranks? 0", [](Rendezvous& rendezvous, WaitNotices& notices) {
         if (rendezvous.rank() == 0) notices.await(1);
-        rendezvous.exchange_text("hash", "x");
+        rendezvous.all_gather_text("hash", "x");
       });
   require_all(
       lines,
@@ -100,7 +100,7 @@ TEST_CASE(
         }
         std::vector<float> data(4, 1.0F);
         group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
-        rendezvous.exchange_text("done", "");
+        rendezvous.all_gather_text("done", "");
       });
   require_all(
       lines,
@@ -124,7 +124,7 @@ TEST_CASE("a receive tells whom it waits for, whoever else waits") {
 
 TEST_CASE("a wait in a collective that is as long as steps of this run are is not reported") {
   const auto lines = notices_of(2, "barrier #1", [](Rendezvous& rendezvous, WaitNotices&) {
-    rendezvous.expect_waits(1h);
+    rendezvous.set_usual_wait(1h);
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) std::this_thread::sleep_for(200ms);
     group->barrier({"wait"});

@@ -190,7 +190,7 @@ TEST_CASE("a feature of Accelerate that ftrun lacks is refused with the setting 
             "false}; zero_optimization: {stage: 1}; recompute: selective; gradient_clipping: 1.0; "
             "gradient_accumulation_steps: 3; bf16: {enabled: true}"});
   CHECK(problems_of("c.yaml", "distributed_type: MEGATRON_LM") ==
-        Lines{"c.yaml:1:19: error: distributed_type MEGATRON_LM: ftrun has no such back end\n"
+        Lines{"c.yaml:1:19: error: distributed_type MEGATRON_LM: ftrun has no such backend\n"
               "  remedy: write a config with model.path, data.train and DeepSpeed's keys"});
   CHECK(problems_of("c.yaml", kHead + "mixed_precision: fp8") ==
         Lines{"c.yaml:2:18: error: mixed_precision: ftrun has no fp8\n  remedy: use bf16"});

@@ -169,7 +169,7 @@ TEST_CASE("schedules stay at their last rate, except inverse_sqrt") {
   s.cos_min_ratio = 0.75;
   s.num_decay_steps = 1;
   s.warmup_type = WarmupShape::kLinear;
-  for (const SchedulerTraits& traits : kSchedulerTraits) {
+  for (const LearningRateScheduleTraits& traits : kLearningRateScheduleTraits) {
     if (!traits.has_total) continue;
     s.type = traits.type;
     for (const int64_t total : {1, 2, 3, 6}) {

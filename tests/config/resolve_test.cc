@@ -578,7 +578,7 @@ TEST_CASE("device: auto says why it does not use GPUs") {
   const auto notice = [](const std::string& text, ResolveContext context) {
     const Resolution r = resolved(text, context);
     REQUIRE(r.config.device == DeviceKind::kCpu);
-    REQUIRE(r.config.left_auto.contains("device"));
+    REQUIRE(r.config.auto_keys.contains("device"));
     for (const Problem& problem : r.problems)
       if (problem.message.starts_with("device:")) return to_text(problem);
     return std::string();

@@ -91,7 +91,7 @@ TEST_CASE("every value is decided, except those that follow from something known
                       "data.token_dtype", "device", "export.dtype", "kernels.attention",
                       "kernels.products"});
   // A later start decides these two again; here they have their values already.
-  CHECK(r.config.left_auto == std::set<std::string>{"checkpoint.keep_best.mode", "device"});
+  CHECK(r.config.auto_keys == std::set<std::string>{"checkpoint.keep_best.mode", "device"});
   CHECK(r.config.device == DeviceKind::kCpu);
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("a recorded config reads back as it was, with the values that it left 
       resolve(written_of(cat(kBatch, "train: {steps: 3}\noptimizer: {type: SGD}\n")), {}).config;
   const Config again = recorded_config(effective_json(config));
   CHECK(again == config);
-  CHECK(again.left_auto.contains("device"));
+  CHECK(again.auto_keys.contains("device"));
 }
 
 }  // namespace ftrun

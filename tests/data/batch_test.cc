@@ -22,7 +22,7 @@ Batch batch_of(const SequenceSet& sequences, const std::vector<int64_t>& numbers
                int64_t vocab = kBatchVocab) {
   SequenceReader reader(sequences, vocab);
   Batch batch;
-  reader.start(batch, static_cast<int64_t>(numbers.size()));
+  reader.reset(batch, static_cast<int64_t>(numbers.size()));
   for (size_t row = 0; row < numbers.size(); ++row)
     reader.fill(batch, static_cast<int64_t>(row), numbers[row]);
   return batch;

@@ -254,10 +254,10 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   TemporaryFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
-  refuse_recorded_ids(data, 10);  // nothing is recorded, so the loader checks later
+  check_recorded_ids(data, 10);  // nothing is recorded, so the loader checks later
   record(data, folder / "x.json");
-  refuse_recorded_ids(data, 45);
-  REQUIRE(error_text_of([&] { refuse_recorded_ids(data, 44); }) ==
+  check_recorded_ids(data, 45);
+  REQUIRE(error_text_of([&] { check_recorded_ids(data, 44); }) ==
           path + ": its largest token id is 44 (as " + folder / "x.json" +
               " recorded), outside the model's 44 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");

@@ -52,7 +52,7 @@ TEST_CASE("a masked chat trains only on its answers", "[fixture]") {
                               {.sequence_length = 128, .packing = SequencePacking::kNone});
   SequenceReader reader(sequences, 300);
   Batch batch;
-  reader.start(batch, 1);
+  reader.reset(batch, 1);
   reader.fill(batch, 0, 0);
   // The counted tokens are "Four.", the end mark and the line break after it.
   REQUIRE(batch.counted_tokens == 7);

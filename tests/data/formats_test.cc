@@ -395,7 +395,7 @@ TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
   uint32_t state = 1;
   for (std::byte& b : bytes)
     b = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
-  const TrainedBits bits(bytes);
+  const LossMask bits(bytes);
   for (int64_t first = 0; first < 80; ++first) {
     for (int64_t count : {0, 1, 7, 8, 63, 64, 65, 130, 200}) {
       int64_t expected = 0;

@@ -64,7 +64,7 @@ TEST_CASE("a batch stays as it is while the next ones are made", "[loader]") {
   const SequenceSet sequences({folder.write("train.bin", counting_u16(2000))},
                               {.sequence_length = 16});
   LoaderOptions options = options_for();
-  options.depth = 1;
+  options.prefetched_steps = 1;
   Loader loader(sequences, options);
   for (int i = 0; i < 50; ++i) {
     const StepBatch& batch = loader.next().batch;
@@ -117,11 +117,11 @@ TEST_CASE("a step that is slower than the loader never waits for data", "[loader
   const LoaderOptions options = options_for();
   Loader loader(sequences, options);
   for (int i = 0; i < 20; ++i) {
-    // While the step runs, the loader prepares as many steps as `depth` allows, without being
+    // While the step runs, the loader prepares `prefetched_steps` steps ahead, without being
     // asked.
-    for (int tries = 0; loader.ready_steps() < options.depth && tries < 60'000; ++tries)
+    for (int tries = 0; loader.ready_steps() < options.prefetched_steps && tries < 60'000; ++tries)
       sleep_ms(1);
-    REQUIRE(loader.ready_steps() >= options.depth);
+    REQUIRE(loader.ready_steps() >= options.prefetched_steps);
     REQUIRE(loader.next().batch.step == i);
   }
 }
@@ -153,7 +153,7 @@ TEST_CASE("a file that is truncated while the loader runs causes an error messag
   const std::string path = folder.write("train.bin", counting_u16(60000));
   const SequenceSet sequences({path}, {.sequence_length = 16});
   LoaderOptions options = options_for();
-  options.depth = 1;
+  options.prefetched_steps = 1;
   Loader loader(sequences, options);
   loader.next();
   sleep_ms(50);  // gives the thread time to wait for space

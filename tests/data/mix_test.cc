@@ -71,7 +71,7 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is read
   const auto taken = [&](const std::vector<double>& weights) {
     std::vector<int64_t> counts;
     const SequenceSet sequences({a, b, c}, mixed(weights));
-    for (const MixedSet& set : sequences.mix()) counts.push_back(set.epoch_sequences);
+    for (const MixedDataSet& set : sequences.mix()) counts.push_back(set.epoch_sequences);
     return counts;
   };
   REQUIRE(taken({1, 1, 1}) == std::vector<int64_t>{10, 10, 20});  // 40, 40 and 40 tokens
@@ -166,7 +166,7 @@ TEST_CASE("no sequence holds tokens of two data sets, whatever the packing", "[m
     Batch batch;
     for (int64_t sequence = 0; sequence < sequences.size(); ++sequence) {
       const bool second = sequence >= sequences.table().first_sequences()[1];
-      reader.start(batch, 1);
+      reader.reset(batch, 1);
       reader.fill(batch, 0, sequence);
       for (size_t i = 0; i < batch.labels.size(); ++i)
         if (batch.labels[i] != kIgnoredLabel) {

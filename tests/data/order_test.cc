@@ -27,7 +27,7 @@ std::vector<int64_t> sequences_of_step(const SequenceOrder& order, const BatchLa
   const int64_t begin = step * layout.global_batch();
   for (int64_t rank = 0; rank < layout.ranks; ++rank) {
     for (int64_t micro_batch = 0; micro_batch < layout.micro_batches; ++micro_batch) {
-      const int64_t first = layout.first_position(step, micro_batch, rank);
+      const int64_t first = layout.first_sequence(step, micro_batch, rank);
       for (int64_t at = first; at < first + layout.micro_batch_size; ++at)
         sequences[static_cast<size_t>(at - begin)] = order.sequence_at(at);
     }
@@ -144,7 +144,7 @@ TEST_CASE("a mix of one data set has the order of that data set alone", "[order]
 
 TEST_CASE("each epoch of a mix takes the wanted number of sequences from every data set",
           "[order]") {
-  const std::vector<MixedSet> sets{{100, 100}, {7, 30}, {50, 3}};
+  const std::vector<MixedDataSet> sets{{100, 100}, {7, 30}, {50, 3}};
   for (const bool shuffle : {true, false}) {
     const MixedOrder mix(sets, shuffle, 5);
     REQUIRE(mix.sequences() == 157);
@@ -173,7 +173,7 @@ TEST_CASE("a data set that an epoch does not finish continues in the next epoch"
 }
 
 TEST_CASE("the order of a mix is a function of seed and position", "[order]") {
-  const std::vector<MixedSet> sets{{10, 10}, {10, 10}};
+  const std::vector<MixedDataSet> sets{{10, 10}, {10, 10}};
   std::set<std::vector<int64_t>> orders;
   for (const uint64_t seed : {1, 2, 3}) {
     std::vector<int64_t> forward, backward(40);

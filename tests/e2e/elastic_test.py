@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "left_ranks" not in first and second["left_ranks"] == [2, 3], record["restarts"]
         why = "rank 3 failed twice without a new checkpoint: killed by signal 9"
         assert second["left_reason"].startswith(why), second
-        assert ", with 2 ranks (left: ranks 2, 3): rank 3: killed" in running.text(), (
+        assert ", with 2 ranks (removed: ranks 2, 3): rank 3: killed" in running.text(), (
             running.text()[-2000:])
         message = "continues with 2 data-parallel ranks of 4 since " + why
         for name in ("logs/rank-0.log", "report.html"):

@@ -682,7 +682,7 @@ EmulatedNccl::Mark& EmulatedNccl::mark(int64_t handle) {
   return marks_[static_cast<size_t>(handle)];
 }
 
-int64_t EmulatedNccl::mark_begin() {
+int64_t EmulatedNccl::record_begin_event() {
   int64_t handle = 0;
   {
     const std::lock_guard lock(marks_mutex_);
@@ -693,7 +693,7 @@ int64_t EmulatedNccl::mark_begin() {
   return handle;
 }
 
-void EmulatedNccl::mark_end(int64_t handle) {
+void EmulatedNccl::record_end_event(int64_t handle) {
   gpu_.put(caller(), [made = &mark(handle)] { made->ended = true; });
 }
 

@@ -261,7 +261,7 @@ class EmulatedNccl : public DeviceCommunicator {
   void shutdown() override { require_no_captures(); }
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {
-    show_given_up();
+    show_group_aborted();
     *given_up_ = true;
   }
 
@@ -270,8 +270,8 @@ class EmulatedNccl : public DeviceCommunicator {
   void enqueue(const Collective& collective) override;
   void enqueue(std::span<const PeerExchange> by_rank) override;
   void transfer(const Collective& collective);
-  int64_t mark_begin() override;
-  void mark_end(int64_t handle) override;
+  int64_t record_begin_event() override;
+  void record_end_event(int64_t handle) override;
   bool has_begun(int64_t handle) override { return mark(handle).begun; }
   bool has_ended(int64_t handle) override { return mark(handle).ended; }
   void release(int64_t) override {}

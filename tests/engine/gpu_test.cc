@@ -474,9 +474,9 @@ LostPeer lose_peer() {
     emulated.gpu.drain();
     if (rendezvous.rank() == 0) {
       waits = &nccl;
-      rendezvous.exchange_text("away", "");
+      rendezvous.all_gather_text("away", "");
       found.message = testing::error_text_of([&] { fixture.train(2); });
-      rendezvous.exchange_text("noticed", "");
+      rendezvous.all_gather_text("noticed", "");
       return;
     }
     // The watching threads publish the end of a collective a little later than it happens.
@@ -484,12 +484,12 @@ LostPeer lose_peer() {
     while (last().sequence < nccl.stats().total().calls ||
            last().state != CollectiveState::kFinished)
       continue;
-    rendezvous.exchange_text("away", "");
+    rendezvous.all_gather_text("away", "");
     while (shown(0).record.state != CollectiveState::kEntered || !is_deciding(shown(0).state))
       continue;
     found.waiting = shown(0).state;
     waits->set_timeout(std::chrono::milliseconds(1));
-    rendezvous.exchange_text("noticed", "");
+    rendezvous.all_gather_text("noticed", "");
   });
   return found;
 }

@@ -264,7 +264,7 @@ TEST_CASE("an allocation of more memory than the machine has is refused with the
         error.message(),
         Catch::StartsWith("out of memory: parameters (buffer weights) needs 1024.00 PiB in "
                           "the device tier, ") &&
-            Catch::EndsWith("no host memory for weights of 1024.00 PiB: Cannot allocate memory"));
+            Catch::EndsWith("no main memory for weights of 1024.00 PiB: Cannot allocate memory"));
   }
 }
 

@@ -68,7 +68,7 @@ StepRun take_step(RankFixture& fixture, TrainingProgress& progress) {
   batch.counted_tokens_global = static_cast<int64_t>(fixture.batches.size()) *
                                 sample_place(fixture.plan.options.state).count *
                                 fixture.plan.train.model.batch.tokens();
-  StepRun run = prepare_step(fixture.config, fixture.config.scheduler, progress, batch);
+  StepRun run = prepare_step(fixture.config, {fixture.config.scheduler, 1}, progress, batch);
   run.micro_batches = fixture.batches;
   fixture.train_executor.run(run);
   ++progress.step;
@@ -411,7 +411,7 @@ TEST_CASE(
         meta.loss_scaler = progress.skipped.scaler_state();
         save_checkpoint(posix_files(), {scratch.path()}, meta, fixture.state.slices(),
                         {rendezvous.rank(), rendezvous.world_size(), [&](const std::string& text) {
-                           return rendezvous.exchange_text("save", text);
+                           return rendezvous.all_gather_text("save", text);
                          }});
         train_last_steps(rendezvous, fixture, progress, straight);
       });

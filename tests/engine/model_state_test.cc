@@ -104,7 +104,7 @@ std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements
 
 CheckpointGroup together(Rendezvous& rendezvous) {
   return {rendezvous.rank(), rendezvous.world_size(), [&rendezvous](const std::string& text) {
-            return rendezvous.exchange_text("save", text);
+            return rendezvous.all_gather_text("save", text);
           }};
 }
 

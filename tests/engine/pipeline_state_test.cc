@@ -62,7 +62,7 @@ void check_all_pairs(const std::vector<RunLayout>& layouts) {
           save_checkpoint(
               posix_files(), {scratch.path()}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
-               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
+               [&](const std::string& text) { return rendezvous.all_gather_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return state_saved_on(layout.config(), model, layout.mesh,

@@ -239,7 +239,7 @@ RankFixture::RankFixture(const Config& from, const ModelConfig& model, Communica
 StepRun RankFixture::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
-  run.scalars = scheduled_scalars(config.optimizer, config.scheduler, step);
+  run.scalars = scheduled_scalars(config.optimizer, {config.scheduler, step}, step);
   run.scalars.token_loss_factor = kLossScale * gradient_multiple;
   run.scalars.dropout_key = dropout_key(11, step);
   run.decide = step_policy({.gradient_multiple = gradient_multiple, .clip_norm = kClipNorm});

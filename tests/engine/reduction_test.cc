@@ -6,7 +6,7 @@
 
 #include "program/step_builder.h"
 #include "rank_fixture.h"
-#include "training/backward_scale.h"
+#include "training/gradient_scale.h"
 
 #include <catch2/catch.hpp>
 
@@ -119,7 +119,7 @@ Result step(RankFixture& fixture, const Config& config, double loss_scale, int r
     fixture.batches[slot] = testing::random_batch(fixture.plan.train.model.batch,
                                                   10 * static_cast<uint64_t>(rank) + slot);
   StepRun run = fixture.prepared(1);
-  const BackwardScale scale = backward_scale(config, loss_scale, kTokens);
+  const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
   run.scalars.token_loss_factor = scale.token_loss_factor;
   run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;

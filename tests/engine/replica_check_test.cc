@@ -18,7 +18,9 @@ using testing::RankFixture;
 ReplicaCheck check_of(const RankFixture& fixture, Rendezvous& rendezvous) {
   return {
       fixture.plan, fixture.memory,
-      [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
+      [&rendezvous](const std::string& text) {
+        return rendezvous.all_gather_text("replicas", text);
+      },
       [&fixture](std::span<double> numbers) {
         fixture.communicators.host_world
             ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,

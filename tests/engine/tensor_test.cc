@@ -210,7 +210,7 @@ TEST_CASE(
           save_checkpoint(
               posix_files(), {scratch.path()}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
-               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
+               [&](const std::string& text) { return rendezvous.all_gather_text("save", text); }});
         });
     const auto resumed = [&](const RunLayout& layout, bool trains) {
       return testing::state_saved_on(testing::config_of_stage(layout.stage), model, layout.mesh,
@@ -300,7 +300,7 @@ TEST_CASE(
           save_checkpoint(
               posix_files(), {scratch.path()}, {}, fixture.state.slices(),
               {rendezvous.rank(), rendezvous.world_size(),
-               [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
+               [&](const std::string& text) { return rendezvous.all_gather_text("save", text); }});
         });
     require_within_bounds(outcome, expected);
     for (const char* tensor :

@@ -19,8 +19,8 @@ def faults_of(name, text):
         return
     for number, line in enumerate(without_comments(text).splitlines(), 1):
         if found := NAME.search(line):
-            yield (f"{name}:{number}: names {found.group(0)}; give ScheduleTraits a field and ask "
-                   "for that")
+            yield (f"{name}:{number}: names {found.group(0)}; give PipelineScheduleTraits a field "
+                   "and ask for that")
 
 
 def self_check():

@@ -109,9 +109,9 @@ TEST_CASE("a resume may change the states' precision, and reports what that does
 TEST_CASE(
     "a resume reports that the library of matrix multiplication changed, if the run recorded one") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
-  now.products = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};
+  now.matmul_libraries = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};
   REQUIRE(admit_resume("run.json", before, now, {}).empty());
-  before.products = {{"bf16", "widened to fp32"}, {"fp32", "mkl"}};
+  before.matmul_libraries = {{"bf16", "widened to fp32"}, {"fp32", "mkl"}};
   REQUIRE(admit_resume("run.json", before, now, {}) ==
           std::vector<std::string>{"products.bf16: was widened to fp32, is now onednn 3.2.0",
                                    "products.fp32: was mkl, is now openblas 0.3.34"});
@@ -119,9 +119,9 @@ TEST_CASE(
 
 TEST_CASE("a resume may change how sums over ranks are computed, and reports it") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
-  now.sums = "nccl";
+  now.reduction = "nccl";
   REQUIRE(admit_resume("run.json", before, now, {}).empty());
-  before.sums = "rank order, fp32";
+  before.reduction = "rank order, fp32";
   REQUIRE(admit_resume("run.json", before, now, {}) ==
           std::vector<std::string>{"sums: was rank order, fp32, is now nccl"});
 }

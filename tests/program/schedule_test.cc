@@ -64,7 +64,7 @@ TEST_CASE("schedules agree with those of other systems, action by action", "[.ne
 /// choice, and up to 13 micro-batches, which may be fewer than stages.
 template <typename Check>
 void for_all_schedules(const Check& check) {
-  for (const ScheduleTraits& traits : kScheduleTraits)
+  for (const PipelineScheduleTraits& traits : kPipelineScheduleTraits)
     for (int stages = 1; stages < 7; ++stages)
       for (int chunks = 1; chunks < 4; ++chunks)
         for (int32_t count = 1; count < 14; ++count) {
@@ -103,7 +103,7 @@ int most_kept(const std::vector<ScheduleAction>& actions) {
 }
 
 TEST_CASE("the traits of schedules agree with their actions") {
-  for (const ScheduleTraits& traits : kScheduleTraits) {
+  for (const PipelineScheduleTraits& traits : kPipelineScheduleTraits) {
     INFO(traits.name);
     CHECK(&traits == &traits_of(traits.schedule));
     bool refuses_a_count = false;

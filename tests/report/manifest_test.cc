@@ -31,8 +31,8 @@ RunManifest example() {
   m.gpus = {"H100"};
   m.threads = 2;
   m.gpu_driver = "580.1";
-  m.products = {{"bf16", "widened to fp32"}, {"fp32", "openblas 0.3.34"}};
-  m.sums = "rank order, fp32";
+  m.matmul_libraries = {{"bf16", "widened to fp32"}, {"fp32", "openblas 0.3.34"}};
+  m.reduction = "rank order, fp32";
   m.attention = "own";
   m.seed = 18446744073709551615ULL;
   m.topology = {{"pipeline", 1}, {"data", 2}};
@@ -50,7 +50,7 @@ RunManifest example() {
 std::vector<std::string> differences(const RunManifest& before, const RunManifest& now) {
   std::vector<std::string> out;
   for (const auto& d : compare_manifests(before, now))
-    out.push_back(cat(d.matters ? "*" : "", d.field, ": ", d.before, " -> ", d.now));
+    out.push_back(cat(d.affects_results ? "*" : "", d.field, ": ", d.before, " -> ", d.now));
   return out;
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("a manifest is read back as it was written") {
     put_file(folder / "run.json", manifest_text(m));
     const RunManifest back = read_manifest(folder / "run.json");
     REQUIRE(manifest_text(back) == manifest_text(m));
-    REQUIRE(back.sums == m.sums);
+    REQUIRE(back.reduction == m.reduction);
     REQUIRE(back.attention == m.attention);
     REQUIRE(back.seed == m.seed);
     REQUIRE(back.restarts[0].rank == -1);
@@ -302,9 +302,9 @@ TEST_CASE("each kind of mismatch is named with both values") {
     change(now);
     return differences(example(), now);
   };
-  REQUIRE(changed([](RunManifest& m) { m.sums = "nccl"; }) ==
+  REQUIRE(changed([](RunManifest& m) { m.reduction = "nccl"; }) ==
           JsonList{"*sums: rank order, fp32 -> nccl"});
-  REQUIRE(changed([](RunManifest& m) { m.sums = ""; }) == JsonList{});
+  REQUIRE(changed([](RunManifest& m) { m.reduction = ""; }) == JsonList{});
   REQUIRE(changed([](RunManifest& m) { m.attention = "cudnn 9.19.0"; }) ==
           JsonList{"*attention: own -> cudnn 9.19.0"});
   REQUIRE(changed([](RunManifest& m) { m.attention = ""; }) == JsonList{});

@@ -131,13 +131,13 @@ TEST_CASE("a start that wrote no manifest is recorded with its ranks") {
   put_file(path, manifest_text(running("77", kStarted)));
   record.record_failure({137, 1, "killed by signal 9"});
   record.record_start(kStarted + 20,
-                      {.count = 1, .dropped = {1}, .drop_reason = "rank 1 failed twice"});
+                      {.count = 1, .removed = {1}, .removed_reason = "rank 1 failed twice"});
   record.record_failure({6, 0, "nobody came"});
   const RunManifest after = read_manifest(path);
   REQUIRE(after.restarts.size() == 1);
   REQUIRE(after.restarts[0].ranks.count == 1);
-  REQUIRE(after.restarts[0].ranks.dropped == std::vector<int64_t>{1});
-  REQUIRE(after.restarts[0].ranks.drop_reason == "rank 1 failed twice");
+  REQUIRE(after.restarts[0].ranks.removed == std::vector<int64_t>{1});
+  REQUIRE(after.restarts[0].ranks.removed_reason == "rank 1 failed twice");
 }
 
 TEST_CASE("a run that a torchrun agent started is identified by the agent") {

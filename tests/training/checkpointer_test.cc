@@ -557,7 +557,8 @@ void save_a_run(const std::string& folder, const Config& config = saved_every(2)
   SavingRun run(folder, config, true);  // a resumable run has a record
   run.recorder->start(run.describe(), 1, 5);
   for (int i = 0; i < 5; ++i) run.step();
-  run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_counters(manifest); });
+  run.recorder->update_manifest(
+      [&](RunManifest& manifest) { run.checkpointer->add_counters(manifest); });
 }
 
 TEST_CASE("a run that is resumed continues from the newest checkpoint, or the one asked for") {
@@ -695,9 +696,9 @@ TEST_CASE("the record of the best checkpoint is removed only if it names the giv
   ++run.progress.step;
   run.evaluate(1);
   run.checkpointer->save_if_due(run.progress, "data");
-  run.checkpointer->drop_best(2);
+  run.checkpointer->remove_best_record(2);
   CHECK(run.best_on_disk() == 1);
-  run.checkpointer->drop_best(1);
+  run.checkpointer->remove_best_record(1);
   CHECK_FALSE(run.best_on_disk());
 }
 

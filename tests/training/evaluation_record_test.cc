@@ -61,12 +61,12 @@ TEST_CASE(
         destroyed[0].accuracy = 0.9;
         record.add(1, destroyed);
         REQUIRE_FALSE(record.best());
-        REQUIRE(record.problem_after(1) == "the loss on b after step 1 is not finite");
+        REQUIRE(record.export_problem(1) == "the loss on b after step 1 is not finite");
         std::vector<EvaluationResult> good = found(1, 0.1);
         good[0].accuracy = 0.1;
         record.add(2, good);
         REQUIRE(record.is_best(2));
-        REQUIRE(record.problem_after(2).empty());
+        REQUIRE(record.export_problem(2).empty());
         record.add(3, destroyed);
         REQUIRE(record.is_best(2));
         REQUIRE_FALSE(record.should_stop());
@@ -85,7 +85,7 @@ TEST_CASE(
     for (int64_t step = 1; step <= 4; ++step) record.add(step, none);
     REQUIRE_FALSE(record.best());
     REQUIRE_FALSE(record.should_stop());
-    REQUIRE(record.problem_after(4).empty());
+    REQUIRE(record.export_problem(4).empty());
   }
   EvaluationRecord by_the_other(wishing(BestMode::kMax, "a.accuracy"));
   by_the_other.add(1, none);
@@ -96,17 +96,17 @@ TEST_CASE("if the last step was not evaluated, its loss says whether the weights
   EvaluationRecord record(wishing());
   record.add(1, found(kNever));
   record.record_training_loss(1, 8);
-  REQUIRE(record.problem_after(2).empty());
+  REQUIRE(record.export_problem(2).empty());
   record.record_training_loss(kNever, 8);
   record.record_training_loss(kNever, 0);  // no token counts
-  REQUIRE(record.problem_after(4) == "the loss of step 4, the last one, is not finite");
+  REQUIRE(record.export_problem(4) == "the loss of step 4, the last one, is not finite");
   EvaluationRecord same(wishing());
   same.restore(record.text());
-  REQUIRE(same.problem_after(4) == record.problem_after(4));
-  REQUIRE(same.problem_after(1) == "the loss on b after step 1 is not finite");
+  REQUIRE(same.export_problem(4) == record.export_problem(4));
+  REQUIRE(same.export_problem(1) == "the loss on b after step 1 is not finite");
   record.record_training_loss(1, 8);
   record.record_training_loss(kNever, 0);
-  REQUIRE(record.problem_after(6).empty());
+  REQUIRE(record.export_problem(6).empty());
 }
 
 TEST_CASE("the best evaluation in a record of an older version is dropped") {
@@ -120,7 +120,7 @@ TEST_CASE("the best evaluation in a record of an older version is dropped") {
   record.forget(2, "b");
   record.forget(3, "b");
   REQUIRE_FALSE(record.best());
-  REQUIRE(record.problem_after(3) == "the loss on b after step 3 is not finite");
+  REQUIRE(record.export_problem(3) == "the loss on b after step 3 is not finite");
   record.add(4, found(5, 0.1));
   REQUIRE(record.is_best(4));
   EvaluationRecord written(wishing());

@@ -17,21 +17,21 @@ class FakeJournal : public Journal {
     printed.push_back(line);
   }
   void warn(const std::string& line) override { warnings.push_back(line); }
-  void update(const std::function<void(RunManifest&)>& change) override {
+  void update_manifest(const std::function<void(RunManifest&)>& change) override {
     if (updates_fail)
       throw Error(ExitCode::kEnvironment, "run.json: no space is left", "make room");
     change(manifest);
   }
-  void update_together(const std::string&,
-                       const std::function<void(RunManifest&)>& change) override {
-    update(change);
+  void update_manifest_collectively(const std::string&,
+                                    const std::function<void(RunManifest&)>& change) override {
+    update_manifest(change);
   }
   void record_step(const StepMetrics& of_step) override {
     calls.push_back(cat("record ", of_step.step));
     metrics.push_back(of_step);
   }
   void record_trace(const TracedStep& of_step) override { traced.push_back(of_step); }
-  void record_ready() override {}
+  void record_first_batch() override {}
   void print_step_details(const TrainingProgress& now, const StepRun&,
                           const StepMetrics&) override {
     calls.push_back(cat("details ", now.step));

@@ -6,7 +6,7 @@ namespace ftrun::testing {
 
 FakeRun::FakeRun(const Config& given, int64_t total_steps)
     : config(given),
-      plan{.lr_schedule = given.scheduler, .total_steps = total_steps},
+      plan{.schedule = {given.scheduler, total_steps}, .total_steps = total_steps},
       progress(config),
       stop([this] { return own_signal; },
            [this](int signal) {
@@ -14,7 +14,7 @@ FakeRun::FakeRun(const Config& given, int64_t total_steps)
              return voted == 0 ? signal : voted;
            }) {
   batch_.counted_tokens_local = batch_.counted_tokens_global = 10;
-  next_batch = [this] {
+  next_step_batch = [this] {
     calls.push_back(cat("next ", progress.step + 1));
     return Loader::Fetched{batch_, 0.25};
   };
@@ -22,7 +22,7 @@ FakeRun::FakeRun(const Config& given, int64_t total_steps)
 
 TrainingLoop FakeRun::loop() {
   return TrainingLoop(config, plan, progress,
-                      {.next_batch = next_batch,
+                      {.next_step_batch = next_step_batch,
                        .stepper = *this,
                        .saver = *this,
                        .evaluator = *this,
@@ -107,11 +107,11 @@ void FakeRun::write_texts(int64_t step) {
   calls.push_back(cat("texts ", step));
 }
 
-void FakeRun::await(StopAgreement&) {
+void FakeRun::await_fingerprints(StopAgreement&) {
   calls.push_back("await");
 }
 
-void FakeRun::await_before_saving(StopAgreement&) {
+void FakeRun::await_fingerprints_before_saving(StopAgreement&) {
   calls.push_back("await before saving");
 }
 

@@ -49,15 +49,15 @@ class FakeRun : public Stepper,
 
   bool is_resumed() const override { return resumed; }
   void record_known_fingerprints() override { calls.push_back("data"); }
-  void await(StopAgreement& agreement) override;
-  void await_before_saving(StopAgreement& agreement) override;
+  void await_fingerprints(StopAgreement& agreement) override;
+  void await_fingerprints_before_saving(StopAgreement& agreement) override;
   const std::string& training_fingerprint() const override { return fingerprint; }
 
   const Config config;
   LoopPlan plan;
   TrainingProgress progress;
   /// Returns the next batches; by default each has 10 counted tokens.
-  std::function<Loader::Fetched()> next_batch;
+  std::function<Loader::Fetched()> next_step_batch;
 
   /// Changes the results of a step, by step: loss, norm, tokens, the votes of all ranks.
   std::map<int64_t, std::function<void(StepRun&)>> at;

@@ -207,7 +207,8 @@ TEST_CASE("a killed run is recorded as ended without a reason, and keeps its cou
     const TrainRequest request = request_in(folder / "run");
     Recorder recorder(request);
     recorder.start(make_manifest(request), 1, 5);
-    recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 3; });
+    recorder.update_manifest(
+        [](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 3; });
   }
   const TrainRequest request = resumed(request_in(folder / "run"));
   Recorder recorder(request);
@@ -301,7 +302,8 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
               " contains none"));
     fs::remove(checkpoints + "/latest");
     recorder.start(make_manifest(request), 1, 2);
-    recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
+    recorder.update_manifest(
+        [](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });
   }
   Recorder recorder(request);
   require_error(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });

@@ -52,7 +52,7 @@ std::vector<std::string> export_on_two(
     try {
       then(group.rank(), export_weights(config, setup, group.rank() == 0, vote));
     } catch (const Error&) {
-      rendezvous.exchange_text("failed", "", WaitPolicy::kWhileAlive);
+      rendezvous.all_gather_text("failed", "", WaitPolicy::kWhileAlive);
       throw;
     }
   });

@@ -89,11 +89,11 @@ TEST_CASE("only rank 0 has a recorder; what other ranks report is ignored") {
       rank.open();
       recorders[place] = rank.journal.recorder() ? 1 : 0;
       rank.journal.print(cat("line of rank ", session.rank()));
-      rank.journal.update([&](RunManifest&) { ++updates[place]; });
-      rank.journal.update_together("noting", [&](RunManifest&) { ++updates[place]; });
+      rank.journal.update_manifest([&](RunManifest&) { ++updates[place]; });
+      rank.journal.update_manifest_collectively("noting", [&](RunManifest&) { ++updates[place]; });
       rank.journal.record_step(journaled_step(1));
       rank.journal.record_texts(1, {TextSample{}});
-      rank.journal.conclude(0, "done");
+      rank.journal.finish(0, "done");
       session.run_on_all_ranks("leaving", [] {});
     });
     REQUIRE(failures == Lines(2, ""));
@@ -130,11 +130,11 @@ TEST_CASE(
     JournalOfRank rank(session, config);
     rank.open();
     try {
-      rank.journal.update(fail);
+      rank.journal.update_manifest(fail);
     } catch (const Error& error) {
       alone[static_cast<size_t>(session.rank())] = error.message();
     }
-    rank.journal.update_together("noting the memory", fail);
+    rank.journal.update_manifest_collectively("noting the memory", fail);
   });
   CHECK(alone == Lines{"the disk is full", ""});
   for (const std::string& failure : failures)
@@ -217,10 +217,11 @@ TEST_CASE("the duration of the start is noted when the first step has its data")
     return read_manifest(run.paths().manifest()).counters.count("ready_milliseconds");
   };
   CHECK(noted() == 0);
-  run.journal.record_ready();
+  run.journal.record_first_batch();
   CHECK(noted() == 1);
-  run.journal.update([](RunManifest& manifest) { manifest.counters.erase("ready_milliseconds"); });
-  run.journal.record_ready();
+  run.journal.update_manifest(
+      [](RunManifest& manifest) { manifest.counters.erase("ready_milliseconds"); });
+  run.journal.record_first_batch();
   CHECK(noted() == 0);
 }
 
@@ -256,8 +257,8 @@ TEST_CASE("a run that continues with fewer ranks says why") {
     return two;
   }();
   SingleRankJournal run(config);
-  run.rank.request.ranks.dropped = {1};
-  run.rank.request.ranks.drop_reason = "rank 1 failed twice";
+  run.rank.request.ranks.removed = {1};
+  run.rank.request.ranks.removed_reason = "rank 1 failed twice";
   CHECK(logged([&] {
           run.rank.open();
         }).find("continues with 1 data-parallel rank of 2 since rank 1 failed twice") !=
@@ -280,7 +281,7 @@ TEST_CASE("the end of a run is printed, a failure is only recorded") {
           run.journal.fail(7, "the loss is nan");
         }).find("effective training time") == std::string::npos);
   CHECK(read_manifest(run.paths().manifest()).exit_code == 7);
-  CHECK(printed([&] { run.journal.conclude(0, "done"); }).find("effective training time: ") !=
+  CHECK(printed([&] { run.journal.finish(0, "done"); }).find("effective training time: ") !=
         std::string::npos);
   const RunManifest manifest = read_manifest(run.paths().manifest());
   CHECK(manifest.exit_code == 0);

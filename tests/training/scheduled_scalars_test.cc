@@ -12,7 +12,7 @@ namespace {
 /// Returns a parameter that began as 1 after one step with gradient 0.5 and rate 0.125.
 float stepped(const OptimizerConfig& config) {
   float parameter = 1.0F, gradient = 0.5F, first = 0.0F, second = 0.0F;
-  StepScalars scalars = scheduled_scalars(config, {}, 1);
+  StepScalars scalars = scheduled_scalars(config, {SchedulerConfig{}, 1}, 1);
   scalars.learning_rate = 0.125F;
   optimizer_update(
       {.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1},
@@ -42,7 +42,7 @@ TEST_CASE(
   SchedulerConfig constant;
   constant.type = SchedulerType::kConstant;
   for (const int64_t k : {1, 2, 1000}) {
-    const StepScalars scalars = scheduled_scalars(config, constant, k);
+    const StepScalars scalars = scheduled_scalars(config, {constant, 1000}, k);
     REQUIRE(scalars.learning_rate == 0.125F);
     REQUIRE(scalars.update == k);
     REQUIRE(scalars.beta1 == 0.9);
@@ -53,8 +53,8 @@ TEST_CASE(
             static_cast<float>(1 - std::pow(0.999, static_cast<double>(k))));
   }
   config.bias_correction = false;
-  REQUIRE(scheduled_scalars(config, constant, 1).bias_correction1 == 1.0F);
-  REQUIRE(scheduled_scalars(config, constant, 1).bias_correction2 == 1.0F);
+  REQUIRE(scheduled_scalars(config, {constant, 1000}, 1).bias_correction1 == 1.0F);
+  REQUIRE(scheduled_scalars(config, {constant, 1000}, 1).bias_correction2 == 1.0F);
 }
 
 TEST_CASE("a schedule that cycles the momentum replaces beta1") {
@@ -69,7 +69,7 @@ TEST_CASE("a schedule that cycles the momentum replaces beta1") {
   cycle.cycle_momentum = true;
   cycle.cycle_min_mom = 0.5;
   cycle.cycle_max_mom = 0.75;
-  const StepScalars scalars = scheduled_scalars(config, cycle, 6);
+  const StepScalars scalars = scheduled_scalars(config, {cycle, 8}, 6);
   const ScheduledRate rate = scheduled_rate(cycle, config, 6);
   REQUIRE(scalars.beta1 == rate.beta1.value());
   REQUIRE(scalars.beta1 != 0.9);

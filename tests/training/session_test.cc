@@ -55,7 +55,7 @@ std::string code_and_message_of(const std::function<void()>& work) {
 TEST_CASE("every rank gets the texts of all ranks, in their order") {
   OfRanks<Texts> got(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    got[place(session)] = session.exchange_texts("letters", std::string(1, "abc"[session.rank()]));
+    got[place(session)] = session.all_gather_text("letters", std::string(1, "abc"[session.rank()]));
   });
   REQUIRE(failures == Texts(3, ""));
   for (const Texts& texts : got) CHECK(texts == Texts{"a", "b", "c"});
@@ -130,9 +130,9 @@ TEST_CASE("an error in rank 0's answer is an error on every rank") {
 TEST_CASE("ranks with another text than rank 0's are named on every rank") {
   OfRanks<std::string> errors(4);
   const Texts failures = on_sessions(4, {}, [&](Session& session) {
-    session.check_equal("the seed", "7");
+    session.check_ranks_match("the seed", "7");
     errors[place(session)] = code_and_message_of(
-        [&] { session.check_equal("the seed", session.rank() % 2 == 0 ? "7" : "8"); });
+        [&] { session.check_ranks_match("the seed", session.rank() % 2 == 0 ? "7" : "8"); });
   });
   REQUIRE(failures == Texts(4, ""));
   const std::string expected =
@@ -150,9 +150,10 @@ TEST_CASE("nodes with other facts than rank 0's are named, with their difference
   OfRanks<Texts> nodes(3);
   const Texts failures = on_sessions(requests, [&](Session& session) {
     nodes[place(session)] = session.nodes();
-    session.check_same("data", {{"rows", "4"}, {"model", "a"}});
+    session.check_nodes_match("data", {{"rows", "4"}, {"model", "a"}});
     errors[place(session)] = code_and_message_of([&] {
-      session.check_same("data", {{"rows", session.rank() == 1 ? "5" : "4"}, {"model", "a"}});
+      session.check_nodes_match("data",
+                                {{"rows", session.rank() == 1 ? "5" : "4"}, {"model", "a"}});
     });
   });
   REQUIRE(failures == Texts(3, ""));

@@ -44,7 +44,7 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
   return skipped.add_step(
       step, false,
-      skipped.needs_search() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
+      skipped.needs_search() ? std::optional(NonfiniteSearch{.location = found}) : std::nullopt);
 }
 
 TEST_CASE(
@@ -206,7 +206,7 @@ TEST_CASE("of ranks that share sequences, those that met the value first are nam
   const auto places = [](const std::vector<RankNonfinite>& ranks) {
     std::vector<std::string> words;
     for (const RankNonfinite& rank : ranks) words.push_back(encode_nonfinite(rank));
-    return nonfinite_places(words);
+    return nonfinite_locations(words);
   };
   CHECK(places({{}, {-1, 1, ""}}) == "");
   CHECK(places({{7, 0, "late"}, {5, 0, "early; twice"}}) == "rank 1, early; twice");

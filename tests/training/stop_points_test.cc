@@ -178,7 +178,7 @@ class RankRun : public testing::FakeRun {
   std::vector<std::string> train_to_end(const std::vector<int64_t>& saved) {
     saved_ = saved;
     Loader loader(sequences_, loader_options(config, rig_.plan, progress.step, config.train.steps));
-    next_batch = [&] {
+    next_step_batch = [&] {
       const int64_t position = loader.next_step();
       const Loader::Fetched fetched = loader.next();
       data_ = cat(position, " ", bits(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
@@ -229,7 +229,7 @@ class RankRun : public testing::FakeRun {
 
   CheckpointGroup group(Rendezvous& rendezvous) const {
     return {rendezvous_.rank(), rendezvous_.world_size(), [&rendezvous](const std::string& text) {
-              return rendezvous.exchange_text("save", text, WaitPolicy::kWhileAlive);
+              return rendezvous.all_gather_text("save", text, WaitPolicy::kWhileAlive);
             }};
   }
 

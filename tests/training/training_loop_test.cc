@@ -504,7 +504,7 @@ TEST_CASE(
 TEST_CASE("a run whose labels are all masked says so once, and slow ranks are named and counted") {
   FakeRun run(plain(), 3);
   StepBatch batch;
-  run.next_batch = [&] {
+  run.next_step_batch = [&] {
     batch.counted_tokens_global = run.progress.step < 2 ? 0 : 10;
     return Loader::Fetched{batch, 0.25};
   };

@@ -5,7 +5,7 @@
 
 #include "base/amount_text.h"
 #include "base/text.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 // Data-parallel ranks read different sequences. They form a mesh of replicas, each of which
 // consists of shards: ZeRO divides the state among the shards of a replica.

@@ -1,7 +1,7 @@
 #include "axes/keys.h"
 
 #include "base/text.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 // Expert-parallel ranks divide the data-parallel and context-parallel ranks. No config can use them
 // yet (docs/ranks.md).

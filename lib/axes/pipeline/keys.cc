@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "config/field_value.h"
 #include "config/nearest_multiples.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 namespace ftrun {
 namespace {
@@ -55,7 +55,7 @@ bool matches_decoder_layers(const std::string& expression) {
 void resolve_chunks(ResolveState& r) {
   ParallelConfig& p = r.config.parallel;
   const std::string path = "parallel.virtual_stages";
-  const ScheduleTraits& schedule = traits_of(p.schedule);
+  const PipelineScheduleTraits& schedule = traits_of(p.schedule);
   const int64_t usual = schedule.default_chunks;
   if (p.virtual_stages == 0) {
     p.virtual_stages = usual;

@@ -135,7 +135,7 @@ int model_chunk_of(ChunkPlacement placement, int stages, int stage, int chunk) {
 }
 
 int fixed_chunks(PipelineSchedule schedule) {
-  const ScheduleTraits& traits = traits_of(schedule);
+  const PipelineScheduleTraits& traits = traits_of(schedule);
   return traits.chunks_configurable ? 0 : traits.default_chunks;
 }
 

@@ -24,9 +24,9 @@ enum class PipelineSchedule : uint8_t {
 /// that the first stage has the first and the last one.
 enum class ChunkPlacement : uint8_t { kLoop, kV };
 
-/// ScheduleTraits holds what code other than schedule.cc knows about a schedule: such code asks for
-/// a trait and names no schedule (tests/house/schedules_test.py).
-struct ScheduleTraits {
+/// PipelineScheduleTraits holds what code other than schedule.cc knows about a schedule: such code
+/// asks for a trait and names no schedule (tests/house/schedules_test.py).
+struct PipelineScheduleTraits {
   PipelineSchedule schedule{};
   std::string_view name;  // in parallel.schedule
   /// The number of model chunks on a stage, unless the config gives another one.
@@ -44,7 +44,7 @@ struct ScheduleTraits {
   bool keeps_all_micro_batches = false;
 };
 
-inline constexpr ScheduleTraits kScheduleTraits[] = {
+inline constexpr PipelineScheduleTraits kPipelineScheduleTraits[] = {
     {.schedule = PipelineSchedule::kGpipe, .name = "gpipe", .keeps_all_micro_batches = true},
     {.schedule = PipelineSchedule::k1F1B, .name = "1f1b"},
     {.schedule = PipelineSchedule::kInterleaved,
@@ -63,13 +63,14 @@ inline constexpr ScheduleTraits kScheduleTraits[] = {
 /// The schedule of a config that names none, and of a single stage.
 inline constexpr PipelineSchedule kDefaultSchedule = PipelineSchedule::k1F1B;
 
-constexpr const ScheduleTraits& traits_of(PipelineSchedule schedule) {
-  return kScheduleTraits[static_cast<size_t>(schedule)];
+constexpr const PipelineScheduleTraits& traits_of(PipelineSchedule schedule) {
+  return kPipelineScheduleTraits[static_cast<size_t>(schedule)];
 }
 
 template <>
 struct EnumNames<PipelineSchedule> {
-  static constexpr auto kNames = names_of_rows<&ScheduleTraits::schedule>(kScheduleTraits);
+  static constexpr auto kNames =
+      names_of_rows<&PipelineScheduleTraits::schedule>(kPipelineScheduleTraits);
 };
 
 /// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "config/ranks.h"
-#include "config/resolve_steps.h"
+#include "config/resolve_state.h"
 
 namespace ftrun {
 namespace {

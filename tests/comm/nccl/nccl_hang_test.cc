@@ -138,14 +138,14 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
       const auto shown = [&] { return rendezvous.view_members({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rank.group().abort("disk full");
-      rendezvous.exchange_text("noticed", "");
+      rendezvous.all_gather_text("noticed", "");
       return;
     }
     rank.add("loss");
     try {
       rank.synchronize();
     } catch (const Error&) {
-      rendezvous.exchange_text("noticed", "");
+      rendezvous.all_gather_text("noticed", "");
       throw;
     }
   });
@@ -171,17 +171,17 @@ TEST_CASE(
     if (rendezvous.rank() == 1) {
       const auto shown = [&] { return rendezvous.view_members({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
-      rendezvous.exchange_text("away", "");
-      rendezvous.exchange_text("noticed", "");
+      rendezvous.all_gather_text("away", "");
+      rendezvous.all_gather_text("noticed", "");
       return;
     }
-    rendezvous.exchange_text("away", "");
+    rendezvous.all_gather_text("away", "");
     rank.group().set_timeout(400ms);
     rank.replay();
     try {
       rank.synchronize();
     } catch (const Error&) {
-      rendezvous.exchange_text("noticed", "");
+      rendezvous.all_gather_text("noticed", "");
       throw;
     }
   });
@@ -231,13 +231,13 @@ TEST_CASE(
       for (;;) rank.group().check_peers();
     } catch (const RankError& error) {
       require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
-                  error.of_device() && rendezvous.board().blamed_rank() == -1,
+                  error.is_device_failure() && rendezvous.board().blamed_rank() == -1,
               "the device of this rank failed, and nobody else is blamed");
       own = error.message();
     } catch (const Error& error) {
       own = error.message();
     }
-    rendezvous.exchange_text("noticed", "");
+    rendezvous.all_gather_text("noticed", "");
     bug(own);
   });
   CAPTURE(failures[0], failures[1]);
@@ -262,13 +262,14 @@ TEST_CASE("nccl: a failure of CUDA in NCCL's own calls is not reported as a lost
         rank.synchronize();
       } catch (const Error& error) {
         // Whether the watching thread or this one notices first, the other rank is waiting.
-        rendezvous.exchange_text("noticed", "");
+        rendezvous.all_gather_text("noticed", "");
         const auto* const of_rank = dynamic_cast<const RankError*>(&error);
-        require(of_rank == nullptr || of_rank->of_device(), "the device of this rank failed");
+        require(of_rank == nullptr || of_rank->is_device_failure(),
+                "the device of this rank failed");
         throw;
       }
     }
-    rendezvous.exchange_text("noticed", "");
+    rendezvous.all_gather_text("noticed", "");
   });
   stand_in_reset();
   REQUIRE(

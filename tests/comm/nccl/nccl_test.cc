@@ -220,11 +220,11 @@ TEST_CASE(
     if (rendezvous.rank() == 1) {
       const auto shown = [&] { return rendezvous.view_members({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
-      rendezvous.exchange_text("away", "");
-      rendezvous.exchange_text("noticed", "");
+      rendezvous.all_gather_text("away", "");
+      rendezvous.all_gather_text("noticed", "");
       return;
     }
-    rendezvous.exchange_text("away", "");
+    rendezvous.all_gather_text("away", "");
     gpu.group->set_timeout(400ms);
     // The host continues; only the device waits.
     gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
@@ -242,7 +242,7 @@ TEST_CASE(
     } catch (const Error&) {
     }
     message = found;
-    rendezvous.exchange_text("noticed", "");
+    rendezvous.all_gather_text("noticed", "");
   });
   for (const std::string& failure : failures) REQUIRE(failure == "");
   REQUIRE_THAT(

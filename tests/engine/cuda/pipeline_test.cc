@@ -67,7 +67,7 @@ TEST_CASE(
       FAIL("no error");
     } catch (const RankError& error) {
       REQUIRE(error.code() == ExitCode::kEnvironment);
-      REQUIRE(error.of_device());
+      REQUIRE(error.is_device_failure());
       REQUIRE_THAT(error.message(),
                    Catch::Contains(cat("computes ", op_name(kind), " of ")) &&
                        Catch::Contains(" differently from the CPU: relative difference "));

@@ -47,13 +47,13 @@ class StagedGroup final : public DeviceCommunicator {
 
   std::string_view backend() const override { return "staged"; }
   void shutdown() override {}
-  void abort(const std::string&) noexcept override { show_given_up(); }
+  void abort(const std::string&) noexcept override { show_group_aborted(); }
 
  protected:
   void enqueue(const Collective& collective) override;
   void enqueue(std::span<const PeerExchange> by_rank) override;
-  int64_t mark_begin() override { return 0; }
-  void mark_end(int64_t) override {}
+  int64_t record_begin_event() override { return 0; }
+  void record_end_event(int64_t) override {}
   bool has_begun(int64_t) override { return true; }
   bool has_ended(int64_t) override { return true; }
   void release(int64_t) override {}

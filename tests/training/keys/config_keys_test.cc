@@ -167,7 +167,7 @@ std::string schedule_text(const Config& config) {
   std::ostringstream out;
   out.precision(9);
   for (int64_t k = 1; k < 60; ++k) {
-    const StepScalars s = scheduled_scalars(config.optimizer, config.scheduler, k);
+    const StepScalars s = scheduled_scalars(config.optimizer, {config.scheduler, 0}, k);
     out << s.learning_rate << ' ' << s.beta1 << ' ' << s.beta2 << ' ' << s.bias_correction1 << ' '
         << s.bias_correction2 << '\n';
   }
@@ -257,7 +257,7 @@ const Outcome& outcome(const Base& base) {
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
-  others.left_auto = before.resolution.config.left_auto;
+  others.auto_keys = before.resolution.config.auto_keys;
   return effective_json(others) != effective_json(before.resolution.config) ||
          scalars(after) != before.scalars || programs(after) != before.programs;
 } catch (const Error& error) {
@@ -297,7 +297,7 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
       return {"[0.25, 0.5]"};
     case FieldType::kNumberList:
       return {"[0.5]", "[0.25, 0.5]"};
-    case FieldType::kFree:
+    case FieldType::kAnyValue:
       break;
   }
   return out;
@@ -335,7 +335,8 @@ const std::map<std::string, RunKey>& run_keys() {
       {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
       {"data.shuffle", {"lib/inputs/run_data.cc", "options.shuffle = config.data.shuffle"}},
       {"data.prefetch",
-       {"lib/inputs/run_data.cc", "options.depth = static_cast<int>(config.data.prefetch)"}},
+       {"lib/inputs/run_data.cc",
+        "options.prefetched_steps = static_cast<int>(config.data.prefetch)"}},
       {"dataloader_drop_last",
        {"lib/inputs/run_data.cc", "options.drop_last = config.data.drop_last"}},
       {"train.seed",
@@ -362,17 +363,17 @@ const std::map<std::string, RunKey>& run_keys() {
       {"gradient_clipping",
        {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
       // These scale the loss before the optimizer sees gradients; they change only rounding.
-      {"prescale_gradients", {"lib/training/backward_scale.cc", "reduction.prescale_gradients"}},
+      {"prescale_gradients", {"lib/training/gradient_scale.cc", "reduction.prescale_gradients"}},
       {"gradient_predivide_factor",
-       {"lib/training/backward_scale.cc", "reduction.gradient_predivide_factor"}},
+       {"lib/training/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
       {"gradient_allreduce_op",
-       {"lib/training/backward_scale.cc", "reduction.gradient_allreduce_op"}},
+       {"lib/training/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
       // The keys below set which files and lines are written.
       {"output_dir", {"lib/training/recorder.cc", "config.output_dir"}},
       {"train.log.every", {"lib/training/recorder.cc", "config.train.log.every"}},
       {"train.log.tensorboard", {"lib/training/recorder.cc", "config.train.log.tensorboard"}},
       {"train.trace.steps", {"lib/training/prepare_step.cc", "is_traced(config.train.trace"}},
-      {"train.trace.ranks", {"lib/training/check_ranks.cc", "trace.ranks"}},
+      {"train.trace.ranks", {"lib/training/check_rank_programs.cc", "trace.ranks"}},
       {"steps_per_print", {"lib/training/run_journal.cc", "config.steps_per_print"}},
       {"wall_clock_breakdown", {"lib/training/run_journal.cc", "config.wall_clock_breakdown"}},
       {"log_level", {"lib/training/run_journal.cc", ".level = config.log_level"}},

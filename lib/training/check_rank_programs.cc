@@ -1,4 +1,4 @@
-#include "training/check_ranks.h"
+#include "training/check_rank_programs.h"
 
 #include <algorithm>
 #include <string>
@@ -26,22 +26,23 @@ std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& class
 /// (its own program for its own class), so a few plans and one walk are enough for any number of
 /// ranks. Ranks of different pipeline stages run different programs, so ranks compare hashes of the
 /// programs of all classes.
-PlanFacts check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
+PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup,
+                                Session& session) {
   std::string all;
-  PlanFacts facts;
+  PlanSummary summary;
   session.run_on_all_ranks("checking the step program", [&] {
     const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_sound();
     all = hex64(plans.hash());
-    facts.traced = traced_ranks(config.train.trace, plans.classes());
+    summary.traced = traced_ranks(config.train.trace, plans.classes());
     if (session.rank() == 0)
-      facts.predicted = predict_here(
+      summary.predicted = predict_step_on_this_machine(
           plans,
           std::count(session.nodes().begin(), session.nodes().end(), session.nodes().front()),
-          config.threads, facts.traced);
+          config.threads, summary.traced);
   });
-  session.check_equal("the step program", all);
-  return facts;
+  session.check_ranks_match("the step program", all);
+  return summary;
 }
 
 }  // namespace ftrun

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// BackwardScale holds the factors that scale a step's gradients between the loss and the update.
-struct BackwardScale {
+/// GradientScale holds the factors that scale a step's gradients between the loss and the update.
+struct GradientScale {
   /// The factor of the gradient of each token's loss before backward; 0 if no token counts.
   float token_loss_factor = 0;
   /// The gradients in memory and in communication, divided by the gradients that the update uses.
@@ -18,6 +18,6 @@ struct BackwardScale {
 /// afterwards; ftrun divides them by the number of ranks before the sum, unless the config sets a
 /// factor and turns prescaling off. With gradient_allreduce_op "sum" the update uses the sum over
 /// ranks of each rank's average.
-BackwardScale backward_scale(const Config& config, double loss_scale, double counted_tokens);
+GradientScale gradient_scale(const Config& config, double loss_scale, double counted_tokens);
 
 }  // namespace ftrun

@@ -1,15 +1,15 @@
-#include "training/backward_scale.h"
+#include "training/gradient_scale.h"
 
 #include <algorithm>
 
 namespace ftrun {
 
-BackwardScale backward_scale(const Config& config, double loss_scale, double counted_tokens) {
+GradientScale gradient_scale(const Config& config, double loss_scale, double counted_tokens) {
   const ReductionConfig& reduction = config.reduction;
   const auto ranks = static_cast<double>(std::max<int64_t>(1, config.parallel.data));
   const double factor = reduction.gradient_predivide_factor;
   const bool divides_before = reduction.prescale_gradients || factor == 1.0;
-  BackwardScale scale;
+  GradientScale scale;
   scale.multiple = loss_scale * (divides_before ? 1.0 : ranks / factor);
   if (counted_tokens > 0)
     scale.token_loss_factor = static_cast<float>(scale.multiple / counted_tokens);

@@ -40,8 +40,8 @@ struct ResolveState {
 
   bool is_written(const std::string& path) const { return config.origins.is_written(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
-  /// Returns whether resolve() must decide a key, because it is "auto" or no source sets it.
-  bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
+  /// Returns whether a key is still "auto" (Config::auto_keys).
+  bool is_undecided(const std::string& path) const { return config.auto_keys.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");
   /// Sets the member of the key at `path`, and records the decision.
@@ -67,7 +67,11 @@ void resolve_mesh(ResolveState& r);
 // resolve.cc
 /// Chooses GPUs for device: auto, if there are GPUs that can run the config.
 void resolve_device(ResolveState& r);
+
+// resolve_training.cc
 void resolve_train(ResolveState& r);
+
+// resolve.cc
 /// Sets the type of a section without a type to the only type that exists, and compares the lengths
 /// of the lists that are one pattern.
 void resolve_adapter(ResolveState& r);

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// PlanFacts holds what the plans of all ranks say about the run.
-struct PlanFacts {
+/// PlanSummary holds what the plans of all ranks say about the run.
+struct PlanSummary {
   /// The predicted time of a step; set on rank 0.
   PredictedStep predicted;
   /// The ranks that are traced, in ascending order; empty if no step is traced.
@@ -20,6 +20,6 @@ struct PlanFacts {
 /// Checks the programs of all ranks (sim/class_plans.h) before step 1; then all ranks compare their
 /// programs. Collective. Throws Error(kBug) for a wrong program, and Error(kUsage) that names the
 /// ranks whose programs differ.
-PlanFacts check_ranks(const Config& config, const TrainingSetup& setup, Session& session);
+PlanSummary check_rank_programs(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun
