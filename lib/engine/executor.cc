@@ -316,7 +316,7 @@ void Executor::begin(const Instr& instr) {
 void Executor::load_batch(const Instr& instr) {
   const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
   const std::vector<int32_t>* parts[] = {
-#define FTRUN_BATCH_PORT(kind, name, holds) &batch.name,
+#define FTRUN_BATCH_PORT(kind, name, value_kind) &batch.name,
 #include "graph/ports.inc"
   };
   std::array<const void*, std::size(parts)> from;

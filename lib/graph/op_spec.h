@@ -45,7 +45,7 @@ struct OpSpec {
   /// The operation must not run again in backward, because it would count the loss twice.
   bool must_not_recompute = false;
   /// The gradient operation accepts each rank's term of the result's gradient, a term of a sum over
-  /// the ranks (Derivation::passes_on_terms()).
+  /// the ranks (BackwardBuilder::passes_on_terms()).
   bool passes_on_terms = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an
@@ -74,13 +74,13 @@ struct OpSpec {
   /// Returns the bytes of scratch on a GPU; null for collectives only.
   int64_t (*gpu_workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Emits the gradient operations; null: no forward list has the kind.
-  void (*gradients)(Derivation&, const Op&) = nullptr;
+  void (*gradients)(BackwardBuilder&, const Op&) = nullptr;
 };
 
 /// Returns the entry of a kind (ops/table.cc).
 const OpSpec& op_spec(OpKind kind);
 
-// The functions below make the operations that Derivation itself emits for every kind.
+// The functions below make the operations that BackwardBuilder itself emits for every kind.
 
 /// Makes the operation sum = a + b of values of one shape (ops/add/spec.cc).
 Op sum_of(ValueId a, ValueId b, ValueId sum);

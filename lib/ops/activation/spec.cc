@@ -1,8 +1,8 @@
 #include "ops/activation/activation.h"
 
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -17,7 +17,7 @@ OpAttrs attrs_of(Activation kind) {
 
 /// Emits the operation `kind`, which computes the gradient of the input from the gradient of the
 /// result and the input.
-void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
+void gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
@@ -30,9 +30,9 @@ void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
   const Activation kind = activation_of(op);
   const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;
-  return Pass{.flops = result_elements(graph, op),
-              .transcendentals = is_smooth ? elements : 0,
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = result_elements(graph, op),
+                    .transcendentals = is_smooth ? elements : 0,
+                    .bytes = operand_bytes(graph, op)};
 }
 
 OpWork activation_work(const LayerGraph& graph, const Op& op) {
@@ -43,11 +43,11 @@ OpWork gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
   return work_per_element(graph, op, result_elements(graph, op) / 2);
 }
 
-void activation_gradients(Derivation& d, const Op& op) {
+void activation_gradients(BackwardBuilder& d, const Op& op) {
   gradient_of_kind(d, op, OpKind::kActivationDgrad);
 }
 
-void gated_activation_gradients(Derivation& d, const Op& op) {
+void gated_activation_gradients(BackwardBuilder& d, const Op& op) {
   gradient_of_kind(d, op, OpKind::kGatedActivationDgrad);
 }
 

@@ -1,15 +1,15 @@
 #include "ops/add/add.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-void add_gradients(Derivation& d, const Op& op) {
+void add_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   d.add_term(op.in[0], dy);
   d.add_term(op.in[1], dy);

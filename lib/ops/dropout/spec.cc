@@ -1,15 +1,15 @@
 #include "ops/dropout/dropout.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-void dropout_gradients(Derivation& d, const Op& op) {
+void dropout_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);

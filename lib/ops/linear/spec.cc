@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
@@ -16,13 +16,13 @@ namespace ftrun {
 namespace {
 
 OpWork linear_work(const LayerGraph& graph, const Op& op) {
-  return Pass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
+                    .bytes = operand_bytes(graph, op)};
 }
 
 OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
-  return Pass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
+                    .bytes = operand_bytes(graph, op)};
 }
 
 int64_t linear_workspace(const LayerGraph& graph, const Op& op) {
@@ -48,7 +48,7 @@ int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
 }
 
-void linear_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
+void linear_weight_gradients(BackwardBuilder& d, const Op& op, ValueId dy, ValueId x) {
   if (op.attrs.get_or<LinearAttrs>().weight_gradient)
     d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
@@ -58,7 +58,7 @@ void linear_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x)
 /// with respect to x that other operations have already computed. If each rank computes only a term
 /// of that gradient, the same holds for every other linear operation of x: the terms are added
 /// first, and their sum is reduced over the ranks once.
-void linear_gradients(Derivation& d, const Op& op) {
+void linear_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;

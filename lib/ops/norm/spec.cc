@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -16,7 +16,7 @@ namespace {
 /// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that x
 /// already has from other operations. The gradient of the weight goes to the list of input
 /// gradients: it is cheap, and deferring it would keep dy, which nothing else reads.
-void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
+void norm_gradients(BackwardBuilder& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
                     ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
@@ -30,11 +30,11 @@ void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId r
   d.replace_terms(x, dx);
 }
 
-void rms_norm_gradients(Derivation& d, const Op& op) {
+void rms_norm_gradients(BackwardBuilder& d, const Op& op) {
   norm_gradients(d, op, op.in[0], op.out[0], op.out[1], op.in[1]);
 }
 
-void add_rms_norm_gradients(Derivation& d, const Op& op) {
+void add_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
   norm_gradients(d, op, op.out[0], op.out[1], op.out[2], op.in[2]);
   const ValueId dsum = d.gradient(op.out[0]);
   d.add_term(op.in[0], dsum);
@@ -43,7 +43,7 @@ void add_rms_norm_gradients(Derivation& d, const Op& op) {
 
 /// Derives the gradients of a layer norm as norm_gradients() does. Without a weight, whose operand
 /// would precede `e`, the term `e` is added to the gradient separately.
-void layer_norm_gradients(Derivation& d, const Op& op) {
+void layer_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId x = op.in[0];
   const bool has_weight = op.in.size() > 1;
   const ValueId dy = d.result_gradient(op.out[0]);

@@ -1,8 +1,8 @@
 #include "ops/qk_norm/qk_norm.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void qk_norm_gradients(Derivation& d, const Op& op) {
+void qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId rstd = d.backward_value(op.out[1]);

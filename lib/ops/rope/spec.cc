@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
@@ -24,7 +24,7 @@ void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
-void rope_gradients(Derivation& d, const Op& op) {
+void rope_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -19,7 +19,7 @@ void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters
 
 /// Emits the gradients. The dot products of a rank's own elements are summed over the ranks before
 /// they are read. The squares get no gradient, because the gradient of qkv includes it.
-void whole_qk_norm_gradients(Derivation& d, const Op& op) {
+void whole_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId rstd = d.backward_value(op.out[1]);

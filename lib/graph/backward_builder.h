@@ -11,13 +11,13 @@
 
 namespace ftrun {
 
-/// Derivation derives the backward lists of a graph (derive_backward()). It visits the forward list
-/// in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through the
-/// public members.
-class Derivation {
+/// BackwardBuilder builds the backward lists of a graph (derive_backward()). It visits the forward
+/// list in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through
+/// the public members.
+class BackwardBuilder {
  public:
-  /// Prepares to derive. `kept[id]` says whether backward may read value `id` as forward left it.
-  Derivation(LayerGraph& graph, const std::vector<bool>& kept);
+  /// Prepares to build. `kept[id]` says whether backward may read value `id` as forward left it.
+  BackwardBuilder(LayerGraph& graph, const std::vector<bool>& kept);
 
   void run();
 
