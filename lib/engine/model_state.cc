@@ -395,7 +395,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
 }
 
 void ModelState::populate_snapshot() const {
-  const BufferId buffer = find_persistent(program_, Persistent::kSnapshot, Tier::kHost);
+  const BufferId buffer = find_persistent(program_, PersistentKind::kSnapshot, Tier::kHost);
   if (buffer >= 0) memory_.populate(program_, buffer);
 }
 

@@ -104,11 +104,11 @@ std::map<UnitId, BufferRange> place_secondary(Program& program, const UnitPlacem
     if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
   std::map<UnitId, BufferRange> shards;
   for (const bool packed : {false, true}) {
-    Buffer buffer{
-        .name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
-        .category = Category::kParameters,
-        .persistent = packed ? Persistent::kPackedSecondaryShards : Persistent::kSecondaryShards,
-        .peer_visible = true};
+    Buffer buffer{.name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
+                  .category = Category::kParameters,
+                  .persistent_kind = packed ? PersistentKind::kPackedSecondaryShards
+                                            : PersistentKind::kSecondaryShards,
+                  .peer_visible = true};
     const auto id = static_cast<BufferId>(program.buffers.size());
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;

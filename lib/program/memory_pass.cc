@@ -16,7 +16,7 @@ std::vector<StorageRequest> requests_of(const Program& program,
                                         const std::vector<StorageRequest>& lifetimes, Arena arena) {
   std::vector<StorageRequest> requests(lifetimes.size());
   for (size_t i = 0; i < lifetimes.size(); ++i)
-    if (!program.buffers[i].persistent && arena_of(program.buffers[i]) == arena)
+    if (!program.buffers[i].persistent_kind && arena_of(program.buffers[i]) == arena)
       requests[i] = lifetimes[i];
   return requests;
 }

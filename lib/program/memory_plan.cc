@@ -18,9 +18,10 @@ namespace ftrun {
 namespace {
 
 void add_persistent(const Program& program, MemoryPlan& plan,
-                    std::set<std::pair<Persistent, Tier>>& seen) {
+                    std::set<std::pair<PersistentKind, Tier>>& seen) {
   for (const Buffer& buffer : program.buffers) {
-    if (!buffer.persistent || !seen.emplace(*buffer.persistent, buffer.tier).second) continue;
+    if (!buffer.persistent_kind || !seen.emplace(*buffer.persistent_kind, buffer.tier).second)
+      continue;
     TierPlan& tier = plan.tiers[static_cast<size_t>(buffer.tier)];
     tier.persistent[static_cast<size_t>(buffer.category)] += buffer.bytes;
   }
@@ -75,7 +76,7 @@ std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes) {
 
 MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
   MemoryPlan plan;
-  std::set<std::pair<Persistent, Tier>> seen;
+  std::set<std::pair<PersistentKind, Tier>> seen;
   for (const Program* program : programs) add_persistent(*program, plan, seen);
   add_arenas(programs, plan);
   for (TierPlan& tier : plan.tiers) tier.total = sum_of(tier.persistent) + tier.arenas;

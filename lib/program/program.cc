@@ -77,9 +77,9 @@ Arena arena_of(const Buffer& buffer) {
   return in_shared_memory(buffer) ? Arena::kShared : Arena::kDevice;
 }
 
-BufferId find_persistent(const Program& program, Persistent which, Tier tier) {
+BufferId find_persistent(const Program& program, PersistentKind which, Tier tier) {
   for (size_t b = 0; b < program.buffers.size(); ++b)
-    if (program.buffers[b].persistent == which && program.buffers[b].tier == tier)
+    if (program.buffers[b].persistent_kind == which && program.buffers[b].tier == tier)
       return static_cast<BufferId>(b);
   return -1;
 }
@@ -93,7 +93,7 @@ BufferId find_result(const Program& program) {
 bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b) {
   const Buffer& x = program.at(a.buffer);
   const Buffer& y = program.at(b.buffer);
-  if (x.persistent || y.persistent || arena_of(x) != arena_of(y)) return overlaps(a, b);
+  if (x.persistent_kind || y.persistent_kind || arena_of(x) != arena_of(y)) return overlaps(a, b);
   const int64_t begin = x.arena_offset + a.offset;
   const int64_t other = y.arena_offset + b.offset;
   return begin < other + b.bytes && other < begin + a.bytes;
@@ -219,7 +219,7 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
   out << "  " << buffer.name << "  ";
   if (buffer.tier != Tier::kDevice) out << tier_name(buffer.tier) << ' ';
   out << category_name(buffer.category) << "  " << buffer.bytes << " B";
-  if (buffer.persistent)
+  if (buffer.persistent_kind)
     out << "  persistent";
   else if (buffer.arena_offset >= 0)
     out << "  arena+" << buffer.arena_offset;

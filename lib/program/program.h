@@ -43,9 +43,9 @@ inline constexpr size_t kCategoryCount = enumerator_count<Category>();
 /// The maximum number of states of an optimizer that can have their own persistent buffer.
 inline constexpr int32_t kMaxStateBuffers = 16;
 
-/// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
-/// share the buffers of the same kind in the same tier; a program has at most one of each.
-enum class Persistent : int32_t {
+/// PersistentKind is the kind of a buffer that lives from one step to the next. The programs of a
+/// rank share the buffers of the same kind in the same tier; a program has at most one of each.
+enum class PersistentKind : int32_t {
   kParameters,
   kPackedParameters,
   kFp32Parameters,
@@ -68,7 +68,7 @@ struct Buffer {
   int64_t bytes = 0;
   /// The kind of persistent state. A buffer without a value lives only within a step, and shares
   /// memory of an arena with buffers whose lifetimes do not overlap with its own.
-  std::optional<Persistent> persistent;
+  std::optional<PersistentKind> persistent_kind;
   /// The buffer holds the result of a step: it is read when the program has ended, so its memory is
   /// not reused before.
   bool is_result = false;
@@ -286,7 +286,7 @@ struct Program {
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
-BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
+BufferId find_persistent(const Program& program, PersistentKind which, Tier tier = Tier::kDevice);
 /// Finds the result buffer (is_result), at most one in a program; -1 where there is none.
 BufferId find_result(const Program& program);
 

@@ -97,7 +97,7 @@ class StatePieces {
                           .tier = tier,
                           .category = Category::kSnapshot,
                           .bytes = bytes,
-                          .persistent = Persistent::kSnapshot});
+                          .persistent_kind = PersistentKind::kSnapshot});
     };
     if (in_memory > 0) {
       const BufferId host = add(Tier::kHost, in_memory);

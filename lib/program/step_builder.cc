@@ -226,15 +226,16 @@ class StepBuilder {
     std::vector<BufferId> deferred;  // for its weight gradients
   };
 
-  BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
+  BufferId add_sums_buffer(PersistentKind kind, const std::string& name, DType dtype,
+                           int64_t elements) {
     return program_.add({.name = name,
                          .category = Category::kSums,
                          .bytes = elements * dtype_bytes(dtype),
-                         .persistent = which,
+                         .persistent_kind = kind,
                          .format = {.dtype = dtype}});
   }
 
-  BufferId result(const std::string& name, DType dtype, int64_t elements) {
+  BufferId add_result_buffer(const std::string& name, DType dtype, int64_t elements) {
     return program_.add({.name = name,
                          .bytes = elements * dtype_bytes(dtype),
                          .is_result = true,
@@ -674,9 +675,10 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
       make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches),
       Trains::kYes);
   const BufferId loss =
-      builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
-  const BufferId norm = builder.persistent(Persistent::kGradientNorm, buffer_names::kGradientNorm,
-                                           DType::kF64, builder.gradient_norm_slots());
+      builder.add_sums_buffer(PersistentKind::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId norm =
+      builder.add_sums_buffer(PersistentKind::kGradientNorm, buffer_names::kGradientNorm,
+                              DType::kF64, builder.gradient_norm_slots());
   builder.begin({loss, norm});
   builder.expand_schedule(loss, ResultKind::kLoss);
   builder.gradient_norm(norm);
@@ -691,7 +693,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
   StepBuilder builder("evaluate", model, partition, options,
                       forward_actions(options, options.micro_batches), Trains::kNo);
   const BufferId loss =
-      builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
+      builder.add_sums_buffer(PersistentKind::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
   builder.expand_schedule(loss, ResultKind::kLoss);
   return builder.finish();
@@ -705,9 +707,10 @@ StepProgram build_logits_step(const ModelDescription& model, const Partition& pa
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();
   const int64_t ranks = model.split.degree;
   const int64_t columns = ranks * divide_up(model.vocab_rows, ranks);
-  const BufferId logits = has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute,
-                                                    model.batch.tokens() * columns)
-                                   : -1;
+  const BufferId logits =
+      has_head ? builder.add_result_buffer(buffer_names::kLogits, model.dtypes.compute,
+                                           model.batch.tokens() * columns)
+               : -1;
   builder.expand_schedule(logits, ResultKind::kLogits);
   return builder.finish();
 }

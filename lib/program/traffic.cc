@@ -75,7 +75,7 @@ DiskTraffic disk_traffic(const Program& program) {
 
 bool gathers_parameters(const Program& program, const Instr& instr) {
   return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
-         !program.at(instr.writes[0].buffer).persistent;
+         !program.at(instr.writes[0].buffer).persistent_kind;
 }
 
 namespace {

@@ -11,18 +11,18 @@
 namespace ftrun {
 namespace {
 
-constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
-    {Persistent::kParameters, buffer_names::kParameters},
-    {Persistent::kPackedParameters, buffer_names::kPackedParameters},
-    {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
+constexpr std::array<std::pair<PersistentKind, const char*>, 3> kParameterBuffers{{
+    {PersistentKind::kParameters, buffer_names::kParameters},
+    {PersistentKind::kPackedParameters, buffer_names::kPackedParameters},
+    {PersistentKind::kFp32Parameters, buffer_names::kFp32Parameters},
 }};
 
 /// Returns the persistent buffer for parameters stored in `format` if layers compute in dtype
 /// `compute`: one buffer for packed parameters, one for parameters in the compute dtype, and one
 /// for other (fp32) parameters.
-Persistent parameter_buffer(const StorageFormat& format, DType compute) {
-  if (format.packed) return Persistent::kPackedParameters;
-  return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
+PersistentKind parameter_buffer(const StorageFormat& format, DType compute) {
+  if (format.packed) return PersistentKind::kPackedParameters;
+  return format.dtype == compute ? PersistentKind::kParameters : PersistentKind::kFp32Parameters;
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
   const BufferRange whole =
       add_temporary(program, std::move(name), tier, options.category, options.format, elements,
                     options.peer_visible && tier == Tier::kDevice);
-  program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.persistent_kind;
+  program.buffers[static_cast<size_t>(whole.buffer)].persistent_kind = options.persistent_kind;
   if (options.persistent_kind) program.initialized_ranges.push_back(whole);
   return whole.buffer;
 }
@@ -162,7 +162,7 @@ void UnitPlacement::place_gradients(Program& program) {
 }
 
 void UnitPlacement::place_optimizer(Program& program) {
-  const auto place_state = [&](Persistent which, std::string name, const StorageFormat& format,
+  const auto place_state = [&](PersistentKind which, std::string name, const StorageFormat& format,
                                const std::function<bool(const StateSpec&)>& has_state) {
     return place_units(program,
                        {.persistent_kind = which,
@@ -178,13 +178,14 @@ void UnitPlacement::place_optimizer(Program& program) {
                                          .cut = spec.cuts.optimizer};
                        });
   };
-  masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().formats.master,
-                         [](const StateSpec& spec) { return spec.has_master; });
+  masters_ =
+      place_state(PersistentKind::kMaster, buffer_names::kMaster, specs_.front().formats.master,
+                  [](const StateSpec& spec) { return spec.has_master; });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
     const KeptState& kept = options_.optimizer_states[s];
     const auto number = static_cast<int32_t>(s);
     states_.push_back(
-        place_state(state_buffer(number), optimizer_buffer_name(number),
+        place_state(optimizer_state_kind(number), optimizer_buffer_name(number),
                     {.dtype = kept.dtype, .block = kept.block},
                     [&](const StateSpec& spec) { return spec.formats.states[s].has_value(); }));
   }
@@ -199,7 +200,7 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     if (const int64_t elements = straddling_.elements(tier); elements > 0)
       straddling_.buffers[tier] = add_buffer(program,
-                                             {.persistent_kind = Persistent::kStraddlingScales,
+                                             {.persistent_kind = PersistentKind::kStraddlingScales,
                                               .name = buffer_names::kStraddlingScales,
                                               .category = Category::kOptimizer,
                                               .format = {.dtype = DType::kF32}},

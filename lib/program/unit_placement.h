@@ -97,7 +97,7 @@ class UnitPlacement {
   };
   struct UnitBufferOptions {
     /// The kind of persistent state; nullopt for gradients, which live within a step.
-    std::optional<Persistent> persistent_kind;
+    std::optional<PersistentKind> persistent_kind;
     std::string name;
     Category category;
     StorageFormat format;

@@ -157,7 +157,7 @@ class BucketsInFlight {
  private:
   bool is_bucket(const BufferRange& range) const {
     const Buffer& buffer = program_.at(range.buffer);
-    return !buffer.persistent && buffer.category == Category::kBuckets;
+    return !buffer.persistent_kind && buffer.category == Category::kBuckets;
   }
   /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
   /// ranks leaves them in the bucket.

@@ -538,7 +538,7 @@ void check_arena(const Program& program, const LaneClocks& known, Faults& faults
   std::vector<size_t> order;
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    if (buffer.persistent || lifetimes[b].first > lifetimes[b].last) continue;
+    if (buffer.persistent_kind || lifetimes[b].first > lifetimes[b].last) continue;
     if (buffer.arena_offset < 0 ||
         buffer.arena_offset + buffer.bytes > program.arena(arena_of(buffer)))
       faults.push_back(cat("buffer ", buffer.name, " lies outside the arena"));

@@ -72,11 +72,11 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     rank.batch_part = static_cast<uint64_t>(mesh.place_on(static_cast<int>(r), kGradientAxes));
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
-      rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,
-                                   0);
+      rank.persistent.emplace_back(
+          buffer.persistent_kind ? static_cast<size_t>(buffer.bytes / 2) : 0, 0);
     for (size_t b = 0; b < program.buffers.size(); ++b) {
       const Buffer& buffer = program.buffers[b];
-      if (!buffer.persistent) continue;
+      if (!buffer.persistent_kind) continue;
       const Cells all = cells(rank, {static_cast<BufferId>(b), 0, buffer.bytes});
       for (int64_t e = 0; e < all.count; ++e) write(all, e, 0);
     }
@@ -105,7 +105,7 @@ Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& ran
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = divide_up(range.bytes / 2, size);
-  if (buffer.persistent)
+  if (buffer.persistent_kind)
     return {rank.persistent[static_cast<size_t>(range.buffer)].data() + range.offset / 2, size,
             count};
   auto& arena = rank.arenas[static_cast<size_t>(arena_of(buffer))];
@@ -234,7 +234,7 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 std::vector<uint64_t> Interpreter::loss(int r) const {
   SymbolicRank& rank = const_cast<SymbolicRank&>(ranks_[static_cast<size_t>(r)]);
   const Program& program = rank.step.program;
-  const BufferId loss = find_persistent(program, Persistent::kLoss);
+  const BufferId loss = find_persistent(program, PersistentKind::kLoss);
   require(loss >= 0, "a step has a loss");
   const Cells from = cells(rank, program.whole(loss));
   std::vector<uint64_t> values;

@@ -41,7 +41,7 @@ std::string shared_too_early(const Program& program) {
     for (size_t b = 0; b < a; ++b) {
       const Buffer& x = program.buffers[a];
       const Buffer& y = program.buffers[b];
-      if (x.persistent || y.persistent || used[a].empty() || used[b].empty()) continue;
+      if (x.persistent_kind || y.persistent_kind || used[a].empty() || used[b].empty()) continue;
       if (arena_of(x) != arena_of(y)) continue;
       if (x.arena_offset >= y.arena_offset + y.bytes || y.arena_offset >= x.arena_offset + x.bytes)
         continue;
@@ -67,7 +67,7 @@ TEST_CASE("every buffer that is not persistent has an aligned offset inside the 
   const Program program = build(small_config(3, true)).step({.micro_batches = 3});
   for (const Buffer& buffer : program.buffers) {
     INFO(buffer.name);
-    if (buffer.persistent) {
+    if (buffer.persistent_kind) {
       CHECK(buffer.arena_offset == -1);
       continue;
     }
@@ -200,7 +200,7 @@ template <typename Takes>
 int64_t packed_alone(const Program& program, Takes takes) {
   std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
   for (size_t i = 0; i < lifetimes.size(); ++i)
-    if (program.buffers[i].persistent || !takes(program.buffers[i])) lifetimes[i] = {};
+    if (program.buffers[i].persistent_kind || !takes(program.buffers[i])) lifetimes[i] = {};
   return pack_storage(lifetimes, kStorageAlignment).bytes;
 }
 

@@ -209,19 +209,19 @@ inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
-                      .persistent = Persistent::kParameters,
+                      .persistent_kind = PersistentKind::kParameters,
                       .format = {.dtype = DType::kF32}},
                      {.name = "out",
                       .bytes = 4096,
-                      .persistent = Persistent::kMaster,
+                      .persistent_kind = PersistentKind::kMaster,
                       .format = {.dtype = DType::kF32}},
                      {.name = "counts",
                       .bytes = 4 * place.count,
-                      .persistent = Persistent::kGradientNorm,
+                      .persistent_kind = PersistentKind::kGradientNorm,
                       .format = {.dtype = DType::kI32}},
                      {.name = "come",
                       .bytes = 4 * place.count,
-                      .persistent = Persistent::kLoss,
+                      .persistent_kind = PersistentKind::kLoss,
                       .format = {.dtype = DType::kI32}}};
   program.initialized_ranges = {program.whole(0), program.whole(2)};
   RankGroup all{.label = "context", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};

@@ -156,7 +156,7 @@ TEST_CASE(
     const Lane second = first == Lane::kCompute ? lane_of(0) : Lane::kCompute;
     const auto waits = [&](const Touch& earlier, const Touch& later) {
       Program program = program_of_touches({{Lane::kCompute, 0}, earlier, later});
-      program.buffers[0].persistent = Persistent::kParameters;
+      program.buffers[0].persistent_kind = PersistentKind::kParameters;
       program = place_buffers(add_waits(std::move(program), true));
       REQUIRE(unordered_conflicts(program, conflicts(program)).empty());
       for (Instr& instr : program.instrs) instr.waits.clear();

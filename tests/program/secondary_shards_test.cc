@@ -90,7 +90,7 @@ TEST_CASE("a rank keeps its own part of the node's copy, for units that are gath
     REQUIRE(kept == std::set<UnitId>{1, 2, 3});
     const Buffer& secondary = program.at(buffer_named(program, buffer_names::kSecondary));
     REQUIRE(secondary.bytes == bytes);
-    REQUIRE(secondary.persistent);
+    REQUIRE(secondary.persistent_kind);
     REQUIRE(secondary.peer_visible);
     REQUIRE(secondary.category == Category::kParameters);
     REQUIRE(secondary.tier == Tier::kDevice);

@@ -87,7 +87,7 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
     for (const StepProgram& step : steps)
       for (const StatePiece& piece : step.pieces) {
         const Buffer& buffer = step.program.at(piece.range.buffer);
-        REQUIRE(buffer.persistent);
+        REQUIRE(buffer.persistent_kind);
         REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.format.dtype));
         if (piece.state == StatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
       }
@@ -183,8 +183,8 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
            buffer.category == Category::kStaging;
   };
   const auto is_kept = [&](const BufferRange& range) {
-    const auto& persistent = program.at(range.buffer).persistent;
-    return persistent && persistent != Persistent::kSecondaryShards;
+    const auto& persistent = program.at(range.buffer).persistent_kind;
+    return persistent && persistent != PersistentKind::kSecondaryShards;
   };
   return (instr.kind == InstrKind::kAllGather || instr.kind == InstrKind::kCopy) &&
          std::all_of(instr.reads.begin(), instr.reads.end(), is_way) &&
@@ -257,7 +257,7 @@ TEST_CASE(
   options.state.zero_stage = 1;
   const auto slots_of = [&](int ranks) {
     const Program program = built.step(options, ranks, ranks - 1);
-    return program.at(find_persistent(program, Persistent::kGradientNorm)).bytes /
+    return program.at(find_persistent(program, PersistentKind::kGradientNorm)).bytes /
            dtype_bytes(DType::kF64);
   };
   for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
@@ -354,8 +354,8 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
-        if (!buffer.persistent) continue;
-        const BufferId in_training = find_persistent(train, *buffer.persistent, buffer.tier);
+        if (!buffer.persistent_kind) continue;
+        const BufferId in_training = find_persistent(train, *buffer.persistent_kind, buffer.tier);
         REQUIRE(in_training >= 0);
         const Buffer& same = train.at(in_training);
         REQUIRE(same.bytes == buffer.bytes);
@@ -616,7 +616,7 @@ struct UpdateInterval {
 std::vector<UpdateInterval> intervals_of(const Program& program) {
   const auto staging = [&](const BufferRange& range) {
     const Buffer& buffer = program.at(range.buffer);
-    return !buffer.persistent && buffer.category == Category::kStaging;
+    return !buffer.persistent_kind && buffer.category == Category::kStaging;
   };
   std::vector<UpdateInterval> all;
   std::map<BufferId, size_t> writer;  // the last fetch into each staging buffer

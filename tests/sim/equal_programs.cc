@@ -10,9 +10,9 @@ namespace {
 
 bool equal(const Buffer& a, const Buffer& b) {
   return a.name == b.name && a.tier == b.tier && a.category == b.category && a.bytes == b.bytes &&
-         a.persistent == b.persistent && a.peer_visible == b.peer_visible && a.in_gap == b.in_gap &&
-         a.shadow_offset == b.shadow_offset && a.arena_offset == b.arena_offset &&
-         a.format == b.format;
+         a.persistent_kind == b.persistent_kind && a.peer_visible == b.peer_visible &&
+         a.in_gap == b.in_gap && a.shadow_offset == b.shadow_offset &&
+         a.arena_offset == b.arena_offset && a.format == b.format;
 }
 
 bool equal(const Binding& a, const Binding& b) {

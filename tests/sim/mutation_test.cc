@@ -212,7 +212,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
       {"what a layer needs comes when compute is close to it, which saves memory alone",
        [](const Mutation& m) {
          return m.instr.lane != Lane::kCompute && m.program.instr(m.wait).lane == Lane::kCompute &&
-                !m.instr.if_finite && !m.program.at(m.instr.writes[0].buffer).persistent;
+                !m.instr.if_finite && !m.program.at(m.instr.writes[0].buffer).persistent_kind;
        }},
   };
   size_t noticed = 0;
@@ -280,8 +280,9 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
       for (size_t b = 0; b < good.buffers.size(); ++b) {
         const Buffer& moved = good.buffers[a];
         const Buffer& other = good.buffers[b];
-        if (a == b || moved.persistent || other.persistent || arena_of(moved) != arena_of(other) ||
-            other.arena_offset < 0 || moved.arena_offset < 0 || moved.bytes == 0 ||
+        if (a == b || moved.persistent_kind || other.persistent_kind ||
+            arena_of(moved) != arena_of(other) || other.arena_offset < 0 ||
+            moved.arena_offset < 0 || moved.bytes == 0 ||
             (a + 3 * b) % (c.step_case.mesh.tensor > 1 ? 101 : 23) !=
                 0)  // a sample: there are many pairs
           continue;
@@ -334,7 +335,7 @@ bool rename(const Program& program, BufferRange& range) {
     if (candidate.bytes < range.offset + range.bytes ||
         candidate.format.dtype != buffer.format.dtype || candidate.tier != buffer.tier ||
         candidate.category != buffer.category ||
-        (!candidate.persistent && candidate.arena_offset < 0))
+        (!candidate.persistent_kind && candidate.arena_offset < 0))
       continue;
     range.buffer = other;
     return true;
@@ -533,7 +534,7 @@ std::string kind_text_of(const Program& program, const Instr& instr) {
     for (const BufferRange& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
       text += cat(" ", category_name(buffer.category), tier_name(buffer.tier),
-                  buffer.persistent.has_value());
+                  buffer.persistent_kind.has_value());
     }
   return text;
 }
@@ -666,7 +667,7 @@ bool zeroes_overwritten_bytes(const Mutation& m) {
 bool copies_persistent_bytes(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   const auto persists = [&](const BufferRange& range) {
-    return m.program.at(range.buffer).persistent;
+    return m.program.at(range.buffer).persistent_kind;
   };
   return m.change == "other if_finite" && moves &&
          std::all_of(m.instr.reads.begin(), m.instr.reads.end(), persists) &&
@@ -699,7 +700,7 @@ bool zeroes_in_another_order(const Mutation& m) {
 
 bool fetches_only_for_updates(const Mutation& m) {
   const auto of_update = [&](const BufferRange& written) {
-    return !m.program.at(written.buffer).persistent &&
+    return !m.program.at(written.buffer).persistent_kind &&
            std::all_of(m.program.instrs.begin(), m.program.instrs.end(), [&](const Instr& reader) {
              return reader.if_finite || std::none_of(reader.reads.begin(), reader.reads.end(),
                                                      [&](const BufferRange& range) {
@@ -836,7 +837,7 @@ bool leaves_out_padding(const Mutation& m) {
 bool leaves_out_votes(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
   const BufferRange& range = m.changed().writes.front();
-  return m.program.at(range.buffer).persistent == Persistent::kLoss &&
+  return m.program.at(range.buffer).persistent_kind == PersistentKind::kLoss &&
          range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
 }
 

@@ -324,7 +324,7 @@ TEST_CASE(
   });
   REQUIRE(sum != last.instrs.end());
   REQUIRE(last.at(sum->writes[0].buffer).category == Category::kGradients);
-  const BufferId parameters = find_persistent(last, Persistent::kParameters);
+  const BufferId parameters = find_persistent(last, PersistentKind::kParameters);
   sum->reads = sum->writes = {{parameters, 0, sum->writes[0].bytes}};
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   CHECK(std::any_of(faults.begin(), faults.end(), [](const std::string& fault) {
