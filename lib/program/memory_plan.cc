@@ -108,10 +108,10 @@ double moment_bytes(const StepPlan& plan) {
     for (const Slice& slice : unit.slices) {
       const TensorInfo& tensor = plan.train.model.tensor(slice.tensor);
       elements += static_cast<double>(slice.extent);
-      for (const KeptState& kept : state.optimizer_states)
-        if (state.keeps(tensor, kept))
-          bytes += static_cast<double>(slice.extent * dtype_bytes(kept.dtype)) /
-                   static_cast<double>(kept.block);
+      for (const OptimizerStateSpec& spec : state.optimizer_states)
+        if (state.has_state(tensor, spec))
+          bytes += static_cast<double>(slice.extent * dtype_bytes(spec.dtype)) /
+                   static_cast<double>(spec.block);
     }
   }
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : 0;

@@ -15,11 +15,11 @@
 
 namespace ftrun {
 
-/// KeptState is a state that the optimizer keeps for each element: its storage, its initial value,
-/// and its name.
-struct KeptState {
+/// OptimizerStateSpec describes a state that the optimizer has for each element: its storage, its
+/// initial value and its name.
+struct OptimizerStateSpec {
   DType dtype = DType::kF32;
-  double first = 0.0;
+  double initial_value = 0.0;
   /// The state belongs to tensors whose states are codes (StateOptions::has_8bit_states). False: to
   /// the other tensors.
   bool is_8bit = false;
@@ -75,7 +75,7 @@ struct StateOptions {
   /// offload_optimizer.ratio).
   double optimizer_ratio = 1.0;
   /// The states that an update reads and writes, in addition to the weights.
-  std::vector<KeptState> optimizer_states{{}, {}};
+  std::vector<OptimizerStateSpec> optimizer_states{{}, {}};
   /// The number of elements that one update processes at a time if the state is in another tier.
   int64_t update_elements = int64_t{2} << 20;
   /// The size in bytes from which a gradient buffer is full. Units that follow each other in
@@ -95,7 +95,7 @@ struct StateOptions {
   std::function<bool(const TensorInfo&)> has_8bit_states;
 
   /// Returns whether a tensor has `state`, one of `optimizer_states`.
-  bool keeps(const TensorInfo& tensor, const KeptState& state) const {
+  bool has_state(const TensorInfo& tensor, const OptimizerStateSpec& state) const {
     return state.is_8bit == (has_8bit_states && has_8bit_states(tensor));
   }
 };

@@ -139,9 +139,9 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
   for (const auto& [tensor, dtype] : masters) {
     saved.push_back({tensor, StatePiece::kParam, dtype});
     for (size_t state = 0; state < options.optimizer_states.size(); ++state) {
-      const KeptState& kept = options.optimizer_states[state];
-      if (options.keeps(model.tensor(tensor), kept))
-        saved.push_back({tensor, static_cast<int32_t>(state), kept.dtype, kept.block});
+      const OptimizerStateSpec& spec = options.optimizer_states[state];
+      if (options.has_state(model.tensor(tensor), spec))
+        saved.push_back({tensor, static_cast<int32_t>(state), spec.dtype, spec.block});
     }
   }
   return saved;
@@ -174,7 +174,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.formats.gradient = {model.dtypes.gradients};
     spec.formats.communication = {options.communication};
     spec.formats.master = {master_dtype(unit, options)};
-    for (const KeptState& state : options.optimizer_states) {
+    for (const OptimizerStateSpec& state : options.optimizer_states) {
       const bool kept = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
       spec.formats.states.push_back(
           kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})

@@ -9,7 +9,7 @@
 #include "base/round_up.h"
 #include "model/families.h"
 #include "model/tensors.h"
-#include "program/kept_states.h"
+#include "program/optimizer_state_specs.h"
 #include "program/state_spec.h"
 #include "program/training_model.h"
 
@@ -65,7 +65,7 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
   state.parameter_tier = tier_of(config.zero.offload_param.device);
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
-  state.optimizer_states = kept_states(config);
+  state.optimizer_states = optimizer_state_specs(config);
   state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
   state.has_8bit_states = tensors_with_8bit_states(model, config.optimizer);

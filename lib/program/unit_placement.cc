@@ -182,19 +182,19 @@ void UnitPlacement::place_optimizer(Program& program) {
       place_state(PersistentKind::kMaster, buffer_names::kMaster, specs_.front().formats.master,
                   [](const StateSpec& spec) { return spec.has_master; });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
-    const KeptState& kept = options_.optimizer_states[s];
+    const OptimizerStateSpec& spec = options_.optimizer_states[s];
     const auto number = static_cast<int32_t>(s);
     states_.push_back(
         place_state(optimizer_state_kind(number), optimizer_buffer_name(number),
-                    {.dtype = kept.dtype, .block = kept.block},
-                    [&](const StateSpec& spec) { return spec.formats.states[s].has_value(); }));
+                    {.dtype = spec.dtype, .block = spec.block},
+                    [&](const StateSpec& unit) { return unit.formats.states[s].has_value(); }));
   }
 }
 
 void UnitPlacement::place_straddling(Program& program, const ModelDescription& model) {
   straddling_.states = static_cast<size_t>(
       std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
-                    [](const KeptState& kept) { return kept.is_8bit && kept.block > 1; }));
+                    [](const OptimizerStateSpec& spec) { return spec.is_8bit && spec.block > 1; }));
   if (straddling_.states == 0) return;
   straddling_.tensors = straddling_tensors(model, partition_, options_, specs_);
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
@@ -209,9 +209,9 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
 
 BufferRange UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                                  const UnitRange& elements) {
-  const UnitBuffer& kept = unit_buffers[static_cast<size_t>(id)];
-  return {kept.buffer, kept.format.bytes(kept.offset + elements.begin - kept.first),
-          kept.format.bytes(elements.size())};
+  const UnitBuffer& found = unit_buffers[static_cast<size_t>(id)];
+  return {found.buffer, found.format.bytes(found.offset + elements.begin - found.first),
+          found.format.bytes(elements.size())};
 }
 
 const StraddlingTensor& StraddlingScales::find_tensor(TensorId tensor) const {

@@ -329,9 +329,9 @@ class UpdateBuilder {
     update.reads = {subrange_of(operands.gradient, elements, interval)};
     update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
-      const KeptState& kept = options_.optimizer_states[s];
-      if (kept.is_8bit != part.kind.has_8bit_states ||
-          (part.kind.straddling >= 0 && kept.block > 1))
+      const OptimizerStateSpec& spec = options_.optimizer_states[s];
+      if (spec.is_8bit != part.kind.has_8bit_states ||
+          (part.kind.straddling >= 0 && spec.block > 1))
         continue;
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
       update.writes.push_back(subrange_of(*operands.states[s], elements, interval));

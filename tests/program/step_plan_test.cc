@@ -186,7 +186,7 @@ TEST_CASE("the keys of the config become options of the step") {
   CHECK(state.zero_stage == 3);
   CHECK(state.communication == DType::kBF16);
   CHECK(state.master == DType::kF32);
-  for (const KeptState& kept : state.optimizer_states) CHECK(kept.dtype == DType::kBF16);
+  for (const OptimizerStateSpec& spec : state.optimizer_states) CHECK(spec.dtype == DType::kBF16);
   CHECK(state.parameter_tier == Tier::kHost);
   CHECK(state.optimizer_tier == Tier::kNvme);
   CHECK(state.optimizer_ratio == 0.5);
