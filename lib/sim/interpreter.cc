@@ -457,11 +457,11 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
         for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
       }
       if (instr.kind != InstrKind::kBegin) return;
-      if (cells(rank, instr.writes[0]).count <= kLossNumbers)
+      if (cells(rank, instr.writes[0]).count <= kLossSums)
         return fail(cat(instr_text(rank, instr), " has no loss"));
-      // The first slot after the loss numbers is a vote, which the caller sets. Here only the first
-      // stage votes (1), so the sum does not depend on the number of stages.
-      return write(cells(rank, instr.writes[0]), kLossNumbers,
+      // The first slot after the sums of the loss buffer is a flag, which the caller sets. Here
+      // only the first stage sets it (1), so the sum does not depend on the number of stages.
+      return write(cells(rank, instr.writes[0]), kLossSums,
                    rank.step.program.stage.index == 0 ? 1 : 0);
     case InstrKind::kForward:
     case InstrKind::kBackward:

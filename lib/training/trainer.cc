@@ -75,7 +75,7 @@ Trainer::Trainer(const TrainRequest& request)
     : session_(request),
       request_(request_of_start(request, session_.agent_launch())),
       config_(request_.config),
-      stop_(stop_signal, [this](int signal) { return session_.vote_to_stop(signal); }),
+      stop_(stop_signal, [this](int signal) { return session_.agree_on_stop(signal); }),
       stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
       clock_([start = Clock::now()] { return seconds_since(start); }),

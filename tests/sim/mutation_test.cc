@@ -832,13 +832,13 @@ bool leaves_out_padding(const Mutation& m) {
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
-/// Returns whether the sum of losses leaves out only votes of the training loop. A step program
-/// alone writes no votes, so these are zeros.
-bool leaves_out_votes(const Mutation& m) {
+/// Returns whether the sum of losses leaves out only flags of the training loop. A step program
+/// alone sets no flags, so these are zeros.
+bool leaves_out_flags(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
   const BufferRange& range = m.changed().writes.front();
   return m.program.at(range.buffer).persistent_kind == PersistentKind::kLoss &&
-         range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
+         range.bytes >= kLossSums * dtype_bytes(DType::kF64);
 }
 
 /// Returns whether an instruction runs on another lane. The checker has proved that it still runs
@@ -872,7 +872,7 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       {"the instruction runs twice on inputs that it does not change", repeats_the_same_result},
       {"fetches what only updates read, and no update runs", fetches_only_for_updates, true},
       {"only the zeros between gradients are left out", leaves_out_padding},
-      {"only votes are left out of the sum of losses", leaves_out_votes, true},
+      {"only flags are left out of the sum of losses", leaves_out_flags, true},
       {"an instruction runs on another lane, in the same order", runs_on_another_lane, true},
       {"the moved part begins past the unit's end, and nothing reads it", is_past_the_unit_end,
        true},
