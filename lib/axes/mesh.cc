@@ -7,7 +7,7 @@ namespace ftrun {
 
 RankMesh rank_mesh(const Config& config) {
   return RankMesh({
-#define FTRUN_MESH_AXIS(kind, name, cuts) .name = static_cast<int>(mesh_sizes::name(config)),
+#define FTRUN_MESH_AXIS(kind, name, divided) .name = static_cast<int>(mesh_sizes::name(config)),
 #include "axes/axes.inc"
   });
 }

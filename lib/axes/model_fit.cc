@@ -5,7 +5,7 @@ namespace ftrun {
 std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig& model,
                                         bool config_has_errors) {
   const ModelFitCheck* const checks[] = {
-#define FTRUN_CUT_AXIS(name) &model_fit_checks::name,
+#define FTRUN_MODEL_FIT_AXIS(name) &model_fit_checks::name,
 #include "axes/axes.inc"
   };
   for (const ModelFitCheck* check : checks) {

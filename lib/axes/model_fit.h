@@ -24,7 +24,7 @@ struct ModelFitCheck {
   bool runs_despite_errors;
 };
 namespace model_fit_checks {
-#define FTRUN_CUT_AXIS(name) extern const ModelFitCheck name;
+#define FTRUN_MODEL_FIT_AXIS(name) extern const ModelFitCheck name;
 #include "axes/axes.inc"
 }  // namespace model_fit_checks
 

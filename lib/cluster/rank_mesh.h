@@ -12,7 +12,7 @@ namespace ftrun {
 
 /// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
 struct MeshPoint {
-#define FTRUN_MESH_AXIS(kind, name, cuts) int name = 0;
+#define FTRUN_MESH_AXIS(kind, name, divided) int name = 0;
 #include "axes/axes.inc"
 
   int at(MeshAxis axis) const;
@@ -65,7 +65,7 @@ class RankMesh {
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that read different sequences: data_replicate x data.
-  int data_parallel() const { return places(axes_that_cut(AxisCuts::kSamples)); }
+  int data_parallel() const { return places(axes_that_divide(Divided::kSequences)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;

@@ -20,8 +20,8 @@ struct Bucket {
 
 /// BucketFiller joins collectives until a bucket holds `limit` elements (DeepSpeed's
 /// reduce_bucket_size and allgather_bucket_size); a single larger collective is not split. One
-/// bucket of each kind is open at a time, because reductions of whole small units and of cut large
-/// units alternate.
+/// bucket of each kind is open at a time, because reductions of small units that are not sharded
+/// and of sharded large units alternate.
 class BucketFiller {
  public:
   BucketFiller(const Program& program, int64_t limit) : program_(program), limit_(limit) {}

@@ -101,7 +101,7 @@ std::map<UnitId, BufferRange> place_secondary(Program& program, const UnitPlacem
   const GroupPlace secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
-    if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
+    if (placement.spec(span.use.unit).sharded.parameters) ++times[span.use.unit];
   std::map<UnitId, BufferRange> shards;
   for (const bool packed : {false, true}) {
     Buffer buffer{.name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
@@ -162,7 +162,7 @@ class GatherBuilder {
     };
     BufferRange source = placement_.parameters(id, shard);
     if (lies_on(source, Tier::kNvme)) source = move(source, stage("from_disk", Tier::kHost, false));
-    if (!state.cuts.parameters) {
+    if (!state.sharded.parameters) {
       move(source, whole);
     } else {
       if (lies_on(source, Tier::kHost))

@@ -87,7 +87,7 @@ BufferRange GradientReduction::range_for_gradient(const ParamLocation& location,
   const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
   const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
   if (is_new) {
-    const int64_t elements = placement_.sharding().whole(id);
+    const int64_t elements = placement_.sharding().padded_elements(id);
     const BufferRange whole =
         state.reduces_micro_batches
             ? add_temporary(program_, cat("gradient.", id, ".", micro_batch), Tier::kDevice,
@@ -140,7 +140,7 @@ std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) co
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }
-  gap(placement_.sharding().whole(use.unit));
+  gap(placement_.sharding().padded_elements(use.unit));
   return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
 }
 
@@ -156,7 +156,7 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   }
   const DType sent = state.formats.communication.dtype;
   const BufferRange wire = to_wire(program_, state, use, reduction);
-  if (!state.cuts.optimizer || !state.reduce_scatter) {
+  if (!state.sharded.optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
     add_to_gradient(program_, state, wire, to, id, first, reduction.after);
     return reduction;

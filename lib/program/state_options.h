@@ -116,14 +116,14 @@ inline GroupPlace state_place(const StateOptions& state) {
 /// Returns this rank's place among the ranks that a unit is sharded over. At present these are the
 /// state ranks for every unit. Units that differ between state ranks, such as experts, would have
 /// another place here and another group in their StateSpec.
-inline GroupPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
+inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
 /// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
 /// optimizer updates. `split` neighboring ranks divide the unit's tensors among themselves:
 /// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
-/// of the unit is cut into `parts`.
+/// of the unit is divided into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
@@ -133,10 +133,11 @@ struct UnitHolders {
   bool operator==(const UnitHolders&) const = default;
 };
 
-/// Returns the holders of a unit whose first pipeline stage is `stage`. With `cut` each state rank
-/// holds a part of the unit; otherwise the unit is held whole.
-inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage, bool cut) {
-  const int parts = cut ? unit_place(state, unit).count : 1;
+/// Returns the holders of a unit whose first pipeline stage is `stage`. If the unit `is_sharded`,
+/// each state rank holds a part of it; otherwise each holds all of it.
+inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage,
+                                bool is_sharded) {
+  const int parts = is_sharded ? shard_place(state, unit).count : 1;
   return {stage * state_place(state).count * state.tensor.count, state.tensor.count, parts};
 }
 
@@ -180,14 +181,14 @@ struct GroupCollection {
   /// Returns the group over which collectives of layers run along an axis; kNoGroup where ranks
   /// along it do not share layers.
   GroupId along(MeshAxis axis) const {
-    if (kRowAxes.contains(axis)) return context;
+    if (kTokenAxes.contains(axis)) return context;
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }
 };
 GroupCollection group_collection(const StateOptions& state);
 
-/// Returns the group of the ranks that a unit is sharded over (unit_place()).
-inline GroupId unit_group(const GroupCollection& groups, const Unit& /*unit*/) {
+/// Returns the group of the ranks that a unit is sharded over (shard_place()).
+inline GroupId shard_group(const GroupCollection& groups, const Unit& /*unit*/) {
   return groups.shard;
 }
 
@@ -197,9 +198,9 @@ std::vector<RankGroup> groups_of_all_ranks(const StateOptions& state);
 
 /// Computes which units are sharded over ranks: none at stage 0, all at stages 1 and 2, and all
 /// except small units at stage 3.
-inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
+inline Sharding shard_units(const Partition& partition, const StateOptions& state) {
   if (state.zero_stage == 0) return Sharding(partition);
-  return {partition, [&](const Unit& unit) { return unit_place(state, unit); },
+  return {partition, [&](const Unit& unit) { return shard_place(state, unit); },
           state.zero_stage < 3};
 }
 

@@ -29,8 +29,8 @@ class StatePieces {
   void add_unit(const Unit& unit) {
     const StateSpec& state = placement_.spec(unit.id);
     if (!state.held) return;
-    const UnitRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
-                    there = state.cuts.parameters ? own : UnitRange{0, unit.padded};
+    const UnitRange own = placement_.sharding().own_range(unit.id), saved = saved_part(unit.id),
+                    there = state.sharded.parameters ? own : UnitRange{0, unit.padded};
     const bool trains = placement_.trains(), master = trains && state.has_master;
     const auto add = [&](int32_t kind, const UnitRange& part, const BufferRange& range,
                          int64_t block) {
@@ -124,9 +124,10 @@ class StatePieces {
   UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
     const GroupPlace place = placement_.spec(id).place;
-    const Sharding& cut = placement_.sharding();
-    const UnitRange part =
-        cut.is_cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
+    const Sharding& sharding = placement_.sharding();
+    const UnitRange part = sharding.is_sharded(id)
+                               ? sharding.own_range(id)
+                               : shard_range(placement_.unit(id), place.index, place.count);
     return split(part, options_.replica, options_.replicas);
   }
 
@@ -163,7 +164,7 @@ std::vector<UnitHolders> holders_of_units(const StateOptions& options,
     const StateSpec& state = placement.spec(unit.id);
     const bool master = placement.trains() && state.has_master;
     holders.push_back(unit_holders(options, unit, state.first_stage,
-                                   master ? state.cuts.optimizer : state.cuts.parameters));
+                                   master ? state.sharded.optimizer : state.sharded.parameters));
   }
   return holders;
 }

@@ -150,7 +150,7 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const GroupCollection& groups,
                                    int32_t micro_batches) {
-  const Sharding cut = cut_states(partition, options);
+  const Sharding sharding = shard_units(partition, options);
   const std::vector<Tier> tiers = optimizer_tiers(partition, options);
   std::vector<StateSpec> specs;
   for (const Unit& unit : partition.units) {
@@ -161,12 +161,12 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.held = stages.contains(options.pipeline_stage);
     spec.first_stage = *stages.begin();
     spec.is_first_stage = options.pipeline_stage == spec.first_stage;
-    spec.shard = unit_group(groups, unit);
+    spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
-    spec.place = unit_place(options, unit);
+    spec.place = shard_place(options, unit);
     spec.gathered = options.zero_stage == 3 && !unit.small &&
                     (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.cuts.parameters = cut.is_cut(unit.id) && options.zero_stage == 3;
+    spec.sharded.parameters = sharding.is_sharded(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.formats.compute = {model.dtypes.compute};
     if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};
@@ -186,9 +186,9 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
       // stage would wait for the first stage's partial gradient in every micro-batch.
       spec.reduces_micro_batches =
           !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
-      spec.cuts.optimizer = cut.is_cut(unit.id);
-      spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
-      spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
+      spec.sharded.optimizer = sharding.is_sharded(unit.id);
+      spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_micro_batches;
+      spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;
       spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
       spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];

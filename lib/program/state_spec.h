@@ -24,9 +24,9 @@ struct PartialGradients {
   std::vector<UnitRange> parts;
 };
 
-/// StateCuts says which states of a unit are sharded over StateSpec::shard. Each rank holds the
-/// other states whole.
-struct StateCuts {
+/// ShardedStates says which states of a unit are sharded over StateSpec::shard. Each rank has all
+/// elements of the other states.
+struct ShardedStates {
   bool parameters = false;
   bool gradients = false;
   bool optimizer = false;
@@ -73,7 +73,7 @@ struct StateSpec {
   GroupId replica = kNoGroup;
   /// This rank's place in `shard`; place 0 of 1 if there is no such group.
   GroupPlace place;
-  StateCuts cuts;
+  ShardedStates sharded;
   /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
   /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is

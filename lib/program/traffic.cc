@@ -109,7 +109,7 @@ class Formula {
         partition_(partition),
         options_(options),
         state_(options.state),
-        cut_(cut_states(partition, state_)),
+        sharding_(shard_units(partition, state_)),
         gradient_bytes_(dtype_bytes(state_.communication)),
         compute_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
@@ -140,7 +140,7 @@ class Formula {
       const int64_t gathered =
           unpacked ? elements * compute_bytes_ : spec(unit.id).formats.compute.bytes(elements);
       const GatherCounts times =
-          frozen && !spec(unit.id).cuts.parameters ? GatherCounts() : gathers(unit.id, terms);
+          frozen && !spec(unit.id).sharded.parameters ? GatherCounts() : gathers(unit.id, terms);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_secondary += gathered * times.secondary * (state_.secondary_shards - 1);
     }
@@ -208,7 +208,7 @@ class Formula {
     if (state_.zero_stage == 0) return true;
     // Replicas all-reduce whole gradients if there is one shard: each replica has the whole state.
     if (shards() == 1) return terms.replicas;
-    return !cut_.is_cut(unit) && terms.small_units;
+    return !sharding_.is_sharded(unit) && terms.small_units;
   }
 
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
@@ -275,7 +275,7 @@ class Formula {
   const Partition& partition_;
   const StepOptions& options_;
   const StateOptions& state_;
-  Sharding cut_;
+  Sharding sharding_;
   int64_t gradient_bytes_;
   int64_t compute_bytes_;
   Traffic traffic_;

@@ -44,7 +44,7 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
       options_(options),
       groups_(group_collection(options)),
       specs_(state_specs(model, partition, options, groups_, micro_batches)),
-      cut_(cut_states(partition, options)) {
+      sharding_(shard_units(partition, options)) {
   program.groups = groups_.list;
   program.stage = {options.pipeline.stages(), options.pipeline_stage};
   place_parameters(program, model.dtypes.compute);
@@ -102,7 +102,8 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
     for (size_t u = 0; u < parts.size(); ++u) {
       if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].held) continue;
       const auto id = static_cast<UnitId>(u);
-      elements[u] = parts[u].cut ? cut_.held_elements(id) : cut_.whole(id);
+      elements[u] =
+          parts[u].is_sharded ? sharding_.held_elements(id) : sharding_.padded_elements(id);
     }
     const FlatLayout layout = flat_layout(elements, options.order);
     for (const std::vector<UnitId>& units : by_buffer(options, layout, elements)) {
@@ -111,16 +112,16 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
       const BufferId buffer = add_buffer(program, options, tier, end - begin, units.front());
       for (const UnitId id : units)
         unit_buffers[static_cast<size_t>(id)] = {
-            buffer, layout.at(id) - begin, parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0,
-            options.format};
+            buffer, layout.at(id) - begin,
+            parts[static_cast<size_t>(id)].is_sharded ? sharding_.begin(id) : 0, options.format};
     }
   }
   return unit_buffers;
 }
 
 void UnitPlacement::place_parameters(Program& program, DType compute) {
-  const bool cuts = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
-    return spec.cuts.optimizer || spec.cuts.parameters;
+  const bool any_is_sharded = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
+    return spec.sharded.optimizer || spec.sharded.parameters;
   });
   parameters_.resize(specs_.size());
   for (const auto& [which, name] : kParameterBuffers) {
@@ -135,11 +136,11 @@ void UnitPlacement::place_parameters(Program& program, DType compute) {
                      .name = name,
                      .category = Category::kParameters,
                      .format = first->formats.compute,
-                     .peer_visible = cuts},
+                     .peer_visible = any_is_sharded},
                     [&](const StateSpec& spec) {
                       return TierPart{.tier = spec.tiers.parameters,
                                       .wanted = is_in_buffer(spec),
-                                      .cut = spec.cuts.parameters};
+                                      .is_sharded = spec.sharded.parameters};
                     });
     for (size_t u = 0; u < unit_buffers.size(); ++u)
       if (unit_buffers[u].buffer >= 0) parameters_[u] = unit_buffers[u];
@@ -157,7 +158,7 @@ void UnitPlacement::place_gradients(Program& program) {
                            [](const StateSpec& spec) {
                              return TierPart{.tier = spec.tiers.gradients,
                                              .wanted = spec.trainable,
-                                             .cut = spec.cuts.gradients};
+                                             .is_sharded = spec.sharded.gradients};
                            });
 }
 
@@ -175,7 +176,7 @@ void UnitPlacement::place_optimizer(Program& program) {
                          const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
                          return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
                                          .wanted = spec.trainable && has_state(spec),
-                                         .cut = spec.cuts.optimizer};
+                                         .is_sharded = spec.sharded.optimizer};
                        });
   };
   masters_ =

@@ -58,11 +58,11 @@ class UnitPlacement {
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
   /// Returns how each unit is sharded over ranks.
-  const Sharding& sharding() const { return cut_; }
+  const Sharding& sharding() const { return sharding_; }
   /// Returns the elements of this rank's shard of the unit, or of the whole unit if it is not
   /// sharded, including padding past the unit's end.
   UnitRange shard(UnitId id) const {
-    return {cut_.begin(id), cut_.begin(id) + cut_.held_elements(id)};
+    return {sharding_.begin(id), sharding_.begin(id) + sharding_.held_elements(id)};
   }
 
   // The functions below return the range that holds the given elements of a unit. Even if a unit is
@@ -109,7 +109,7 @@ class UnitPlacement {
     Tier tier = Tier::kDevice;
     bool wanted = true;
     /// The rank holds only its shard, not a whole copy.
-    bool cut = false;
+    bool is_sharded = false;
   };
   static BufferRange range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                            const UnitRange& elements);
@@ -130,7 +130,7 @@ class UnitPlacement {
   const StateOptions& options_;
   const GroupCollection groups_;
   const std::vector<StateSpec> specs_;
-  const Sharding cut_;
+  const Sharding sharding_;
   std::vector<UnitBuffer> parameters_;
   std::vector<UnitBuffer> gradients_;
   std::vector<UnitBuffer> masters_;

@@ -235,7 +235,7 @@ class UpdateBuilder {
       if (!state.held || !state.trainable) continue;
       UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
       plan_updates(unit, queue.units);
-      if (state.cuts.optimizer && !state.cuts.parameters)
+      if (state.sharded.optimizer && !state.sharded.parameters)
         queue.gathers.push_back({queue.units.size(), gather_updated(unit.id)});
     }
     join_gathers(program_, {&in_place, &staged}, bucket_elements);
@@ -250,8 +250,8 @@ class UpdateBuilder {
   }
 
   std::vector<UnitRange> intervals_of(UnitId id) const {
-    return update_intervals(placement_.sharding().own(id), placement_.spec(id).tiers.optimizer,
-                            options_.update_elements);
+    return update_intervals(placement_.sharding().own_range(id),
+                            placement_.spec(id).tiers.optimizer, options_.update_elements);
   }
 
   /// Splits an interval of a unit into ranges that each have a single update kind.
@@ -271,10 +271,10 @@ class UpdateBuilder {
 
   Instr gather_updated(UnitId id) const {
     const StateSpec& state = placement_.spec(id);
-    Instr gather =
-        make_collective(InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
-                        placement_.parameters(id, placement_.shard(id)),
-                        placement_.parameters(id, {0, placement_.sharding().whole(id)}), id);
+    Instr gather = make_collective(
+        InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
+        placement_.parameters(id, placement_.shard(id)),
+        placement_.parameters(id, {0, placement_.sharding().padded_elements(id)}), id);
     gather.if_finite = true;
     return gather;
   }
@@ -372,7 +372,7 @@ class UpdateBuilder {
       emit(std::move(clear));
     }
     UpdateQueue in_place, staged;
-    std::set<GroupId> cut_over;
+    std::set<GroupId> shard_groups;
     for (const Unit& unit : placement_.partition().units) {
       const bool straddles =
           std::any_of(scales_.tensors.begin(), scales_.tensors.end(),
@@ -380,10 +380,11 @@ class UpdateBuilder {
       if (!straddles) continue;
       plan_scales(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
       const StateSpec& state = placement_.spec(unit.id);
-      if (state.cuts.optimizer) cut_over.insert(state.shard);
+      if (state.sharded.optimizer) shard_groups.insert(state.shard);
     }
     emit_updates(in_place, staged, program_);
-    for (const auto& [tier, buffer] : new_scales_) reduce_scales(program_.whole(buffer), cut_over);
+    for (const auto& [tier, buffer] : new_scales_)
+      reduce_scales(program_.whole(buffer), shard_groups);
   }
 
   void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
@@ -419,10 +420,10 @@ class UpdateBuilder {
   }
 
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
-  /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
-  /// there.
-  void reduce_scales(const BufferRange& scales, const std::set<GroupId>& cut_over) {
-    std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
+  /// `shard_groups`. Scales on the host are copied to the device and back, because ranks
+  /// communicate there.
+  void reduce_scales(const BufferRange& scales, const std::set<GroupId>& shard_groups) {
+    std::vector<GroupId> groups(shard_groups.begin(), shard_groups.end());
     const GroupId tensor = placement_.groups().tensor;
     if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
     if (groups.empty()) return;

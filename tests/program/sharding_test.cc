@@ -95,7 +95,7 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
 }
 
 /// Returns whether a unit is sharded: a small unit is only if it has a block for each shard.
-bool is_cut(const Unit& unit, const StepCase& step_case) {
+bool is_sharded(const Unit& unit, const StepCase& step_case) {
   const int shards = step_case.mesh.shards;
   const bool pays =
       step_case.options.state.zero_stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
@@ -112,10 +112,12 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : step_case.built.partition.units) {
-      const bool cut = state.zero_stage > 0 && step_case.mesh.shards > 1 && is_cut(unit, step_case);
+      const bool sharded =
+          state.zero_stage > 0 && step_case.mesh.shards > 1 && is_sharded(unit, step_case);
       for (int32_t s = 0; s < std::ssize(state.optimizer_states); ++s)
-        REQUIRE(held[{s, unit.id}] == unit.padded * step_case.mesh.tensor *
-                                          (cut ? step_case.mesh.replicas : step_case.mesh.data()));
+        REQUIRE(held[{s, unit.id}] ==
+                unit.padded * step_case.mesh.tensor *
+                    (sharded ? step_case.mesh.replicas : step_case.mesh.data()));
     }
   }
 }
@@ -146,7 +148,7 @@ TEST_CASE(
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
           const bool shared = state.zero_stage > 0 && step_case.mesh.shards > 1 &&
-                              is_cut(partition.unit(instr.unit), step_case);
+                              is_sharded(partition.unit(instr.unit), step_case);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(step_case.built.model.tensor(slice.tensor)) ==

@@ -23,9 +23,9 @@ namespace {
 
 using namespace testing;
 
-/// Returns a step case where a rank holds a part of each unit that is cut in two (with four ranks,
-/// two of them do). Tensor ranks hold as much each, of a model with fewer layers, because their
-/// lists are cut into many parts.
+/// Returns a step case where a rank holds a part of each unit that is sharded over two (with four
+/// ranks, two of them do). Tensor ranks hold as much each, of a model with fewer layers, because
+/// their lists are cut into many parts.
 StepCase base_step_case(Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(mesh.tensor > 1 ? 1 : 2, true);
   config.hidden = 32;
@@ -560,7 +560,7 @@ size_t place_in(const Program& other, const Program& program, size_t at) {
     if (is_collective(other.instrs.at(i)) && before-- == 0) return i;
 }
 
-/// Returns the rank whose program is changed: one that holds a part of every unit that is cut.
+/// Returns the rank whose program is changed: one that holds a part of every sharded unit.
 size_t changed_rank(const std::vector<StepProgram>& steps) {
   return std::min<size_t>(1, steps.size() - 1);
 }
@@ -718,10 +718,11 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const BufferRange&
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.step_case.options.state;
   state.data = m.program.place_in(group_along(m.program, "data"));
-  const Sharding cut = cut_states(m.step_case.built.partition, state);
+  const Sharding sharding = shard_units(m.step_case.built.partition, state);
   const int64_t elements = element_count(m.program, range);
-  const int64_t begin = elements == cut.whole(id) ? 0 : state.data.index * elements;
-  if (elements != cut.whole(id) && elements * state.data.count != cut.whole(id))
+  const int64_t begin = elements == sharding.padded_elements(id) ? 0 : state.data.index * elements;
+  if (elements != sharding.padded_elements(id) &&
+      elements * state.data.count != sharding.padded_elements(id))
     return std::nullopt;
   return UnitRange{begin, begin + elements};
 }
@@ -770,9 +771,10 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
   state.data = m.program.place_in(group_along(m.program, "data"));
-  const Sharding cut = cut_states(m.step_case.built.partition, state);
+  const Sharding sharding = shard_units(m.step_case.built.partition, state);
   std::vector<int64_t> whole;
-  for (const Unit& unit : m.step_case.built.partition.units) whole.push_back(cut.whole(unit.id));
+  for (const Unit& unit : m.step_case.built.partition.units)
+    whole.push_back(sharding.padded_elements(unit.id));
   const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).format.dtype);
   const auto behind = [&](const Unit& unit) {
