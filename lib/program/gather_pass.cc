@@ -18,20 +18,20 @@ struct GatherSpan {
   /// The position of the use in the list of uses, and the number of elements of the whole unit.
   size_t number = 0;
   int64_t elements = 0;
-  /// The first and the last plain instruction that touches the parameters.
+  /// The first and the last plain instruction that uses the parameters.
   size_t first = 0;
   size_t last = 0;
 };
 
 std::vector<GatherSpan> gather_spans_of(const Program& program,
                                         const std::vector<ParameterUse>& uses) {
-  const std::vector<Touches> touches = find_touches(program);
+  const std::vector<BufferUse> buffer_uses = find_buffer_uses(program);
   std::vector<GatherSpan> spans;
   for (const ParameterUse& use : uses) {
-    const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
-    require(of_buffer.first != Touches::kNone, "gathered parameters have a reader");
+    const BufferUse& buffer_use = buffer_uses[static_cast<size_t>(use.buffer)];
+    require(buffer_use.first != BufferUse::kNone, "gathered parameters have a reader");
     const int64_t elements = element_count(program, program.whole(use.buffer));
-    spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
+    spans.push_back({use, spans.size(), elements, buffer_use.first, buffer_use.last});
   }
   // An operation list that is cut at collectives may read its units in another order than the one
   // in which it requested them.
@@ -96,9 +96,10 @@ class Reuse {
 
 /// Reserves storage for the secondary shards of all units that would otherwise be gathered more
 /// than once in a step over all shards.
-std::map<UnitId, BufferRange> place_secondary(Program& program, const UnitPlacement& placement,
-                                              const std::vector<GatherSpan>& spans) {
-  const GroupPlace secondary = program.place_in(placement.groups().secondary);
+std::map<UnitId, BufferRange> reserve_secondary_shards(Program& program,
+                                                       const UnitPlacement& placement,
+                                                       const std::vector<GatherSpan>& spans) {
+  const GroupPlace secondary = program.place_in_group(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).sharded.parameters) ++times[span.use.unit];
@@ -177,7 +178,7 @@ class GatherBuilder {
   /// Copies this rank's secondary shard out of the gathered unit. The copy runs on the lane of the
   /// gather, so that compute does not wait for it.
   Instr keep_secondary_shard(const Instr& gather, const BufferRange& shard) const {
-    const GroupPlace secondary = program_.place_in(placement_.groups().secondary);
+    const GroupPlace secondary = program_.place_in_group(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
@@ -262,7 +263,7 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
   std::vector<GatherSpan> spans = gather_spans_of(program, uses);
   if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
   std::map<UnitId, BufferRange> secondary;
-  if (limits.secondary_shards) secondary = place_secondary(program, placement, spans);
+  if (limits.secondary_shards) secondary = reserve_secondary_shards(program, placement, spans);
   GatherBuilder gathers(program, placement, std::move(secondary));
   const std::vector<size_t> places = Prefetch(program, limits, spans).run();
   std::vector<Insertion> insertions;

@@ -84,12 +84,12 @@ BufferRange GradientReduction::range_for_gradient(const ParamLocation& location,
                                                   int32_t micro_batch) {
   const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
-  const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
+  const int32_t micro_batch_of_use = state.reduces_each_micro_batch ? micro_batch : -1;
   const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
   if (is_new) {
     const int64_t elements = placement_.sharding().padded_elements(id);
     const BufferRange whole =
-        state.reduces_micro_batches
+        state.reduces_each_micro_batch
             ? add_temporary(program_, cat("gradient.", id, ".", micro_batch), Tier::kDevice,
                             Category::kBuckets, state.formats.gradient, elements,
                             placement_.groups().all != kNoGroup)
@@ -149,7 +149,7 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.before = sum_partial_gradients(state, use)};
   const BufferRange own = placement_.gradient(id, placement_.shard(id));
-  const BufferRange to = state.reduces_micro_batches ? own : use.whole;
+  const BufferRange to = state.reduces_each_micro_batch ? own : use.whole;
   if (!has_gradient_peers(state)) {
     add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
     return reduction;
@@ -161,7 +161,7 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
     add_to_gradient(program_, state, wire, to, id, first, reduction.after);
     return reduction;
   }
-  const bool direct = state.reduces_micro_batches && first &&
+  const bool direct = state.reduces_each_micro_batch && first &&
                       program_.at(own.buffer).tier == Tier::kDevice &&
                       state.formats.communication == state.formats.gradient;
   const int64_t bytes = state.formats.communication.bytes(placement_.shard(id).size());

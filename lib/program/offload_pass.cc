@@ -83,7 +83,7 @@ class OutputOffload {
     const BufferId slot = arrives ? own : outputs_[k % kSlots];
     const BufferId again = stays ? slot : back_on_device(own, slot);
     size_t forward_end = 0;
-    size_t backward_begin = Touches::kNone;
+    size_t backward_begin = BufferUse::kNone;
     for (const size_t i : users) {
       const bool forward = i < backward_;
       rename_buffer(program_.instrs[i], own, forward ? slot : again);

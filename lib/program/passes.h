@@ -14,9 +14,9 @@ namespace ftrun {
 // The step builder writes a plain program, which holds the computation and says which instructions
 // use the parameters, gradients and activations that are stored elsewhere between uses. Passes of
 // the first kind make the instructions that move this data, which the computation requires
-// (gather_parameters, reduce_gradients) or which saves memory (offload_outputs);
-// merge_insertions() inserts them. Passes of the second kind transform the whole program:
-// add_waits, place_buffers, overlap_disk_requests. They never change what is computed.
+// (gather_parameters, reduce_gradients) or which saves memory (offload_outputs); merge_insertions()
+// inserts them. Passes of the second kind transform the whole program: add_waits,
+// assign_arena_offsets, overlap_disk_requests. They never change what is computed.
 
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.
@@ -68,7 +68,7 @@ Program add_waits(Program program, bool overlap);
 /// lifetimes share memory. Private buffers of the device go into gaps of the shared arena if that
 /// makes the arenas smaller. `existing` holds the sizes of the arenas that the rank already has for
 /// another program: an arena does not grow as long as the other one has room.
-Program place_buffers(Program program, const ArenaBytes& existing = {});
+Program assign_arena_offsets(Program program, const ArenaBytes& existing = {});
 
 /// Marks each disk request that may start while the previous request of the lane still runs
 /// (DiskRequest), because the two share no bytes, not even in an arena. Overlapping requests keep

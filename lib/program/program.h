@@ -75,9 +75,10 @@ struct Buffer {
   /// The buffer is allocated through the communicator, so that ranks of the same machine can read
   /// it.
   bool peer_visible = false;
-  /// The buffer is private, but lies in a gap of the arena that peers read; set by place_buffers.
+  /// The buffer is private, but lies in a gap of the arena that peers read; set by
+  /// assign_arena_offsets.
   bool in_gap = false;
-  /// Byte offset in its arena, set by place_buffers; -1 for persistent buffers.
+  /// Byte offset in its arena, set by assign_arena_offsets; -1 for persistent buffers.
   int64_t arena_offset = -1;
   /// The format of the buffer's elements; U8 if it holds values of several dtypes.
   StorageFormat format{.dtype = DType::kU8};
@@ -269,7 +270,7 @@ struct Program {
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
   GroupPlace stage;
-  /// Bytes of each arena; set by place_buffers.
+  /// Bytes of each arena; set by assign_arena_offsets.
   ArenaBytes arena_bytes{};
 
   BufferId add(Buffer buffer) {
@@ -282,7 +283,9 @@ struct Program {
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
-  GroupPlace place_in(GroupId id) const { return id == kNoGroup ? GroupPlace{} : group(id).place; }
+  GroupPlace place_in_group(GroupId id) const {
+    return id == kNoGroup ? GroupPlace{} : group(id).place;
+  }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
@@ -291,7 +294,7 @@ BufferId find_persistent(const Program& program, PersistentKind which, Tier tier
 BufferId find_result(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
-/// place_buffers has placed them, in one arena.
+/// assign_arena_offsets() has run, in one arena.
 bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);

@@ -16,7 +16,7 @@ namespace {
 /// WrittenGradient is a gradient with the first and the last operation list that writes it.
 struct WrittenGradient {
   GradientUse use;
-  Touches by;
+  BufferUse writers;
 };
 
 /// Finds the operation lists that write each gradient by the bytes that they write. One written
@@ -36,8 +36,8 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
     for (; found != end; ++found) {
       WrittenGradient& gradient = gradients[found->second];
       if (!overlaps(gradient.use.whole, range)) continue;
-      gradient.by.first = std::min(gradient.by.first, i);
-      gradient.by.last = i;
+      gradient.writers.first = std::min(gradient.writers.first, i);
+      gradient.writers.last = i;
     }
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
@@ -71,16 +71,17 @@ class Reductions {
       : gradients_(gradients), filler_(program, bucket_elements) {}
 
   void add(const WrittenGradient& gradient) {
-    require(gradient.by.first != Touches::kNone, "a gradient is written");
+    require(gradient.writers.first != BufferUse::kNone, "a gradient is written");
     const std::pair backward(gradient.use.micro_batch, gradient.use.chunk);
     if (backward != backward_) begin_backward(backward);
     // Gradients of one unit from several micro-batches are summed in the order of the
     // micro-batches.
-    require(gradient.by.last >= std::exchange(last_of_unit_[gradient.use.unit], gradient.by.last),
+    require(gradient.writers.last >=
+                std::exchange(last_of_unit_[gradient.use.unit], gradient.writers.last),
             "gradients are made in the order of micro-batches");
-    insert_after_ = std::max(insert_after_, gradient.by.last);
+    insert_after_ = std::max(insert_after_, gradient.writers.last);
     clears_.push_back(
-        {.at = gradient.by.first, .instrs = gradients_.clear_unwritten(gradient.use)});
+        {.at = gradient.writers.first, .instrs = gradients_.clear_unwritten(gradient.use)});
     Reduction reduction =
         gradients_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
@@ -132,7 +133,7 @@ std::vector<Insertion> reduce_gradients(const Program& program, GradientReductio
   // for this one.
   const size_t end = last_list(program);
   for (WrittenGradient& gradient : written)
-    if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.by.last = end;
+    if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.writers.last = end;
   sort_by_position(written);
   Reductions reductions(program, gradients, bucket_elements);
   for (const WrittenGradient& gradient : written) reductions.add(gradient);

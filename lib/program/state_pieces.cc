@@ -147,9 +147,9 @@ class StatePieces {
 
 }  // namespace
 
-std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
-                                           const StateOptions& options,
-                                           const UnitPlacement& placement) {
+std::vector<StatePiece> list_state_pieces(Program& program, const ModelDescription& model,
+                                          const StateOptions& options,
+                                          const UnitPlacement& placement) {
   StatePieces pieces(options, placement);
   for (const Unit& unit : placement.partition().units) pieces.add_unit(unit);
   pieces.add_straddling(model);

@@ -16,7 +16,8 @@ namespace {
 /// because the tier must not change the order of additions. With one micro-batch there is nothing
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
-bool reduces_micro_batches(const StateOptions& options, GroupPlace place, int32_t micro_batches) {
+bool reduces_each_micro_batch(const StateOptions& options, GroupPlace place,
+                              int32_t micro_batches) {
   return options.zero_stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
@@ -184,15 +185,15 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     if (spec.trainable) {
       // A unit that two stages share is reduced once at the end of the step. Otherwise the last
       // stage would wait for the first stage's partial gradient in every micro-batch.
-      spec.reduces_micro_batches =
-          !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
+      spec.reduces_each_micro_batch =
+          !spec.shared_by_stages && reduces_each_micro_batch(options, spec.place, micro_batches);
       spec.sharded.optimizer = sharding.is_sharded(unit.id);
-      spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_micro_batches;
+      spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_each_micro_batch;
       spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;
       spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
       spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
-      const bool away = spec.reduces_micro_batches && spec.tiers.optimizer != Tier::kDevice;
+      const bool away = spec.reduces_each_micro_batch && spec.tiers.optimizer != Tier::kDevice;
       spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;
       spec.has_master = spec.formats.compute != spec.formats.master ||
                         spec.tiers.parameters != spec.tiers.optimizer;

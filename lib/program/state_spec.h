@@ -79,7 +79,7 @@ struct StateSpec {
   /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is
   /// then added to the sum. False: the operation lists of all micro-batches add to one gradient,
   /// which is reduced at the end.
-  bool reduces_micro_batches = false;
+  bool reduces_each_micro_batch = false;
   /// The reduction of a sharded gradient gives each rank only its shard. False: it gives each rank
   /// the whole sum.
   bool reduce_scatter = true;

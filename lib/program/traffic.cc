@@ -43,7 +43,7 @@ Traffic program_traffic(const Program& program) {
   Traffic traffic;
   for (const Instr& instr : program.instrs) {
     if (!sends(instr)) continue;
-    const int ranks = program.place_in(instr.group()).count;
+    const int ranks = program.place_in_group(instr.group()).count;
     TrafficRow& row = rows[{instr.kind, instr.group()}];
     row.kind = instr.kind;
     row.group = instr.group();
@@ -224,7 +224,7 @@ class Formula {
   }
 
   int64_t reductions(UnitId unit, const TrafficTerms& terms) const {
-    return terms.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
+    return terms.micro_batches && spec(unit).reduces_each_micro_batch ? options_.micro_batches : 1;
   }
 
   template <typename Count>
@@ -258,7 +258,7 @@ class Formula {
     for (const Instr& instr : program_.instrs) {
       if (!sends(instr) || !counts(instr)) continue;
       for (size_t i = 0; i < calls_of(instr); ++i)
-        bytes += sent(instr, i, program_.place_in(instr.group()).count);
+        bytes += sent(instr, i, program_.place_in_group(instr.group()).count);
     }
     return bytes;
   }

@@ -47,11 +47,11 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
       sharding_(shard_units(partition, options)) {
   program.groups = groups_.list;
   program.stage = {options.pipeline.stages(), options.pipeline_stage};
-  place_parameters(program, model.dtypes.compute);
+  add_parameter_buffers(program, model.dtypes.compute);
   if (micro_batches == 0) return;
-  place_gradients(program);
-  place_optimizer(program);
-  place_straddling(program, model);
+  add_gradient_buffers(program);
+  add_optimizer_buffers(program);
+  add_straddling_buffers(program, model);
 }
 
 /// Adds a buffer. The name of a buffer that is not persistent ends in the number of its first unit.
@@ -91,7 +91,7 @@ std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
   return buffers;
 }
 
-std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
+std::vector<UnitPlacement::UnitBuffer> UnitPlacement::add_unit_buffers(
     Program& program, const UnitBufferOptions& options,
     const std::function<TierPart(const StateSpec&)>& part_of) const {
   std::vector<TierPart> parts;
@@ -119,7 +119,7 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
   return unit_buffers;
 }
 
-void UnitPlacement::place_parameters(Program& program, DType compute) {
+void UnitPlacement::add_parameter_buffers(Program& program, DType compute) {
   const bool any_is_sharded = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
     return spec.sharded.optimizer || spec.sharded.parameters;
   });
@@ -131,68 +131,70 @@ void UnitPlacement::place_parameters(Program& program, DType compute) {
     const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_buffer);
     if (first == specs_.end()) continue;
     const std::vector<UnitBuffer> unit_buffers =
-        place_units(program,
-                    {.persistent_kind = which,
-                     .name = name,
-                     .category = Category::kParameters,
-                     .format = first->formats.compute,
-                     .peer_visible = any_is_sharded},
-                    [&](const StateSpec& spec) {
-                      return TierPart{.tier = spec.tiers.parameters,
-                                      .wanted = is_in_buffer(spec),
-                                      .is_sharded = spec.sharded.parameters};
-                    });
+        add_unit_buffers(program,
+                         {.persistent_kind = which,
+                          .name = name,
+                          .category = Category::kParameters,
+                          .format = first->formats.compute,
+                          .peer_visible = any_is_sharded},
+                         [&](const StateSpec& spec) {
+                           return TierPart{.tier = spec.tiers.parameters,
+                                           .wanted = is_in_buffer(spec),
+                                           .is_sharded = spec.sharded.parameters};
+                         });
     for (size_t u = 0; u < unit_buffers.size(); ++u)
       if (unit_buffers[u].buffer >= 0) parameters_[u] = unit_buffers[u];
   }
 }
 
-void UnitPlacement::place_gradients(Program& program) {
-  gradients_ = place_units(program,
-                           {.persistent_kind = std::nullopt,
-                            .name = buffer_names::kGradients,
-                            .category = Category::kGradients,
-                            .format = specs_.front().formats.gradient,
-                            .order = FlatOrder::kBackward,
-                            .peer_visible = groups_.all != kNoGroup},
-                           [](const StateSpec& spec) {
-                             return TierPart{.tier = spec.tiers.gradients,
-                                             .wanted = spec.trainable,
-                                             .is_sharded = spec.sharded.gradients};
-                           });
+void UnitPlacement::add_gradient_buffers(Program& program) {
+  gradients_ = add_unit_buffers(program,
+                                {.persistent_kind = std::nullopt,
+                                 .name = buffer_names::kGradients,
+                                 .category = Category::kGradients,
+                                 .format = specs_.front().formats.gradient,
+                                 .order = FlatOrder::kBackward,
+                                 .peer_visible = groups_.all != kNoGroup},
+                                [](const StateSpec& spec) {
+                                  return TierPart{.tier = spec.tiers.gradients,
+                                                  .wanted = spec.trainable,
+                                                  .is_sharded = spec.sharded.gradients};
+                                });
 }
 
-void UnitPlacement::place_optimizer(Program& program) {
-  const auto place_state = [&](PersistentKind which, std::string name, const StorageFormat& format,
-                               const std::function<bool(const StateSpec&)>& has_state) {
-    return place_units(program,
-                       {.persistent_kind = which,
-                        .name = std::move(name),
-                        .category = Category::kOptimizer,
-                        .format = format},
-                       [&](const StateSpec& spec) {
-                         // Scales are small and do not fill whole disk sectors, so they stay on
-                         // the host.
-                         const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
-                         return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
-                                         .wanted = spec.trainable && has_state(spec),
-                                         .is_sharded = spec.sharded.optimizer};
-                       });
+void UnitPlacement::add_optimizer_buffers(Program& program) {
+  const auto add_state_buffers = [&](PersistentKind which, std::string name,
+                                     const StorageFormat& format,
+                                     const std::function<bool(const StateSpec&)>& has_state) {
+    return add_unit_buffers(program,
+                            {.persistent_kind = which,
+                             .name = std::move(name),
+                             .category = Category::kOptimizer,
+                             .format = format},
+                            [&](const StateSpec& spec) {
+                              // Scales are small and do not fill whole disk sectors, so they stay
+                              // on the host.
+                              const bool few =
+                                  format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
+                              return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
+                                              .wanted = spec.trainable && has_state(spec),
+                                              .is_sharded = spec.sharded.optimizer};
+                            });
   };
-  masters_ =
-      place_state(PersistentKind::kMaster, buffer_names::kMaster, specs_.front().formats.master,
-                  [](const StateSpec& spec) { return spec.has_master; });
+  masters_ = add_state_buffers(PersistentKind::kMaster, buffer_names::kMaster,
+                               specs_.front().formats.master,
+                               [](const StateSpec& spec) { return spec.has_master; });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
     const OptimizerStateSpec& spec = options_.optimizer_states[s];
     const auto number = static_cast<int32_t>(s);
-    states_.push_back(
-        place_state(optimizer_state_kind(number), optimizer_buffer_name(number),
-                    {.dtype = spec.dtype, .block = spec.block},
-                    [&](const StateSpec& unit) { return unit.formats.states[s].has_value(); }));
+    states_.push_back(add_state_buffers(
+        optimizer_state_kind(number), optimizer_buffer_name(number),
+        {.dtype = spec.dtype, .block = spec.block},
+        [&](const StateSpec& unit) { return unit.formats.states[s].has_value(); }));
   }
 }
 
-void UnitPlacement::place_straddling(Program& program, const ModelDescription& model) {
+void UnitPlacement::add_straddling_buffers(Program& program, const ModelDescription& model) {
   straddling_.states = static_cast<size_t>(
       std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
                     [](const OptimizerStateSpec& spec) { return spec.is_8bit && spec.block > 1; }));

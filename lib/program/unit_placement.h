@@ -113,7 +113,7 @@ class UnitPlacement {
   };
   static BufferRange range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                            const UnitRange& elements);
-  std::vector<UnitBuffer> place_units(
+  std::vector<UnitBuffer> add_unit_buffers(
       Program& program, const UnitBufferOptions& options,
       const std::function<TierPart(const StateSpec&)>& part_of) const;
   std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,
@@ -121,10 +121,10 @@ class UnitPlacement {
                                              const std::vector<int64_t>& elements) const;
   static BufferId add_buffer(Program& program, const UnitBufferOptions& options, Tier tier,
                              int64_t elements, UnitId first);
-  void place_parameters(Program& program, DType compute);
-  void place_gradients(Program& program);
-  void place_optimizer(Program& program);
-  void place_straddling(Program& program, const ModelDescription& model);
+  void add_parameter_buffers(Program& program, DType compute);
+  void add_gradient_buffers(Program& program);
+  void add_optimizer_buffers(Program& program);
+  void add_straddling_buffers(Program& program, const ModelDescription& model);
 
   const Partition& partition_;
   const StateOptions& options_;

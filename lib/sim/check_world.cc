@@ -139,7 +139,7 @@ void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Fa
 /// consist of whole blocks, and they do not overlap. In a kCountedAllToAll the sizes may differ.
 void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const int ranks = program.place_in(instr.group()).count;
+  const int ranks = program.place_in_group(instr.group()).count;
   const bool is_counted = instr.kind == InstrKind::kCountedAllToAll;
   const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks
                         : is_counted                       ? instr.communication().row_elements
@@ -180,7 +180,7 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
 /// exchange, or are U8.
 void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const GroupPlace group = program.place_in(instr.group());
+  const GroupPlace group = program.place_in_group(instr.group());
   const bool is_all_reduce = instr.kind == InstrKind::kAllReduce;
   const bool is_all_gather = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -321,7 +321,7 @@ bool is_sound_scale_computation(const Program& program, const Instr& instr) {
 GroupPlace place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
-      return program.place_in(instr.group());
+      return program.place_in_group(instr.group());
   return {};
 }
 

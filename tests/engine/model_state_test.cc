@@ -484,8 +484,7 @@ struct SplitRank {
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
     const UnitPlacement placement(plan.train.program, plan.train.model, plan.partition, options, 1);
-    plan.train.pieces =
-        place_state_pieces(plan.train.program, plan.train.model, options, placement);
+    plan.train.pieces = list_state_pieces(plan.train.program, plan.train.model, options, placement);
     memory.allocate(plan.train.program);
     state.emplace(plan, memory);
   }

@@ -176,7 +176,7 @@ inline Program with_instruction_moved(Program program, size_t from, size_t to,
   else
     std::rotate(at(to), at(from), at(from) + 1);
   for (Instr& instr : program.instrs) instr.waits.clear();
-  return place_buffers(add_waits(std::move(program), overlap));
+  return assign_arena_offsets(add_waits(std::move(program), overlap));
 }
 
 /// Touch describes an instruction that touches one of the buffers temp0, temp1, ... of 64 bytes

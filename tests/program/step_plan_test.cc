@@ -76,10 +76,11 @@ TEST_CASE("context ranks read the same samples, but hold different parts of the 
     readers[sample_place(state).index].push_back(rank);
     owners[{state.replica, state_place(state).index}].push_back(rank);
     const Program& program = plan.train.program;
-    CHECK(program.place_in(group_along(program, "data+context")).count == 6);
-    CHECK(program.place_in(group_along(program, "data+context")).index == state_place(state).index);
-    CHECK(program.place_in(group_along(program, "context")).index == rank % 3);
-    CHECK(program.place_in(group_along(program, "data_replicate")).index == rank / 6);
+    CHECK(program.place_in_group(group_along(program, "data+context")).count == 6);
+    CHECK(program.place_in_group(group_along(program, "data+context")).index ==
+          state_place(state).index);
+    CHECK(program.place_in_group(group_along(program, "context")).index == rank % 3);
+    CHECK(program.place_in_group(group_along(program, "data_replicate")).index == rank / 6);
   }
   CHECK(readers == std::map<int, std::vector<int>>{
                        {0, {0, 1, 2}}, {1, {3, 4, 5}}, {2, {6, 7, 8}}, {3, {9, 10, 11}}});

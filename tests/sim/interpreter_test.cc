@@ -236,7 +236,7 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
       wait += wait >= static_cast<InstrId>(at) ? static_cast<InstrId>(made.size()) : 0;
   program.instrs.insert(program.instrs.begin() + static_cast<std::ptrdiff_t>(at), made.begin(),
                         made.end());
-  program = place_buffers(add_waits(std::move(program), true));
+  program = assign_arena_offsets(add_waits(std::move(program), true));
   return step;
 }
 

@@ -552,7 +552,7 @@ std::set<size_t> choose_positions(const Program& program) {
 }
 
 /// Returns the position in `other` of the collective that is at `at` in `program`.
-size_t place_in(const Program& other, const Program& program, size_t at) {
+size_t corresponding_instr(const Program& other, const Program& program, size_t at) {
   const auto is_collective = [](const Instr& instr) { return instr.is_collective(); };
   const auto begin = program.instrs.begin();
   auto before = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(at), is_collective);
@@ -574,7 +574,7 @@ std::optional<std::vector<StepProgram>> changed(
   const size_t rank = changed_rank(good);
   for (size_t r = 0; r < steps.size(); ++r) {
     if (!all && r != rank) continue;
-    const size_t there = all ? place_in(good[r].program, good[rank].program, at) : at;
+    const size_t there = all ? corresponding_instr(good[r].program, good[rank].program, at) : at;
     if (!change(steps[r].program, there)) return std::nullopt;
   }
   return steps;
@@ -717,7 +717,7 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const BufferRange&
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.step_case.options.state;
-  state.data = m.program.place_in(group_along(m.program, "data"));
+  state.data = m.program.place_in_group(group_along(m.program, "data"));
   const Sharding sharding = shard_units(m.step_case.built.partition, state);
   const int64_t elements = element_count(m.program, range);
   const int64_t begin = elements == sharding.padded_elements(id) ? 0 : state.data.index * elements;
@@ -755,7 +755,7 @@ bool is_padding_of_gathered(const Mutation& m, const BufferRange& part) {
   const std::string& name = m.program.at(part.buffer).name;
   const int64_t elements = element_count(m.program, part);
   const auto index = [&](const std::string& axes) {
-    return m.program.place_in(group_along(m.program, axes)).index;
+    return m.program.place_in_group(group_along(m.program, axes)).index;
   };
   int64_t begin = -1;
   if (name == buffer_names::kParameters) begin = index("data") * elements;
@@ -770,7 +770,7 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   StateOptions state = m.step_case.options.state;
   if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
-  state.data = m.program.place_in(group_along(m.program, "data"));
+  state.data = m.program.place_in_group(group_along(m.program, "data"));
   const Sharding sharding = shard_units(m.step_case.built.partition, state);
   std::vector<int64_t> whole;
   for (const Unit& unit : m.step_case.built.partition.units)
@@ -1019,8 +1019,8 @@ TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for 
         for (const bool back : {false, true}) {
           if (++turn % 11 != 0) continue;
           const auto steps = changed(good, back ? second : first, all, [&](Program& p, size_t at) {
-            const size_t from = place_in(p, program, back ? second : first);
-            const size_t to = place_in(p, program, back ? first : second);
+            const size_t from = corresponding_instr(p, program, back ? second : first);
+            const size_t to = corresponding_instr(p, program, back ? first : second);
             require(from == at || !all, "collectives stand in one order on all ranks");
             p = with_instruction_moved(std::move(p), from, to, c.step_case.options.overlap);
             return true;

@@ -391,7 +391,7 @@ Program with_blocking_transfers(const Program& program) {
   }
   out.instrs = std::move(order);
   for (Instr& instr : out.instrs) instr.waits.clear();
-  out = place_buffers(add_waits(std::move(out), true));
+  out = assign_arena_offsets(add_waits(std::move(out), true));
   InstrId last = -1;
   for (size_t i = 0; i < out.instrs.size(); ++i) {
     Instr& instr = out.instrs[i];
