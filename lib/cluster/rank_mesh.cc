@@ -168,7 +168,7 @@ RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
           .spans = {{{axis}, 2, high - low}}};
 }
 
-RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
+RankGroup RankMesh::first_and_last_of(int rank, MeshAxis axis) const {
   const int first = rank_moved_to(rank, axis, 0), last = size(axis) - 1;
   return {.label = cat(axis_name(axis), "/ends"),
           .ranks = {first, rank_moved_to(rank, axis, last)},

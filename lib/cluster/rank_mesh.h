@@ -91,7 +91,7 @@ class RankMesh {
   RankGroup link(int from, int to, MeshAxis axis) const;
   /// Returns the group of the two ranks at the first and the last place of an axis that have the
   /// coordinates of `rank` along all other axes: "pipeline/ends".
-  RankGroup ends_of(int rank, MeshAxis axis) const;
+  RankGroup first_and_last_of(int rank, MeshAxis axis) const;
   /// Returns the rank at `place` along an axis that has the coordinates of `rank` along all other
   /// axes.
   int rank_moved_to(int rank, MeshAxis axis, int place) const;

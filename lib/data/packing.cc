@@ -103,7 +103,7 @@ void SequenceTable::build_blocks(int64_t first, int64_t end) {
     dropped_ += gather_block(cursor, scratch);
     if (scratch.pieces.empty()) break;
     place_pieces(scratch);
-    most_pieces_ = std::max(most_pieces_, scratch.pieces.size());
+    max_pieces_ = std::max(max_pieces_, scratch.pieces.size());
     blocks_.push_back({begin, sequences_});
     sequences_ += static_cast<int64_t>(scratch.filled.size());
     for (const int64_t filled : scratch.filled) filled_ += filled;
@@ -112,10 +112,10 @@ void SequenceTable::build_blocks(int64_t first, int64_t end) {
 }
 
 void SequenceTable::reserve(std::vector<DocumentPiece>& out, PackScratch& scratch) const {
-  out.reserve(std::min(most_pieces_, static_cast<size_t>(length_)));
-  scratch.pieces.reserve(most_pieces_);
-  scratch.sequence_of_piece.reserve(most_pieces_);
-  scratch.filled.reserve(most_pieces_);
+  out.reserve(std::min(max_pieces_, static_cast<size_t>(length_)));
+  scratch.pieces.reserve(max_pieces_);
+  scratch.sequence_of_piece.reserve(max_pieces_);
+  scratch.filled.reserve(max_pieces_);
 }
 
 void SequenceTable::list_pieces(int64_t sequence, std::vector<DocumentPiece>& out,

@@ -80,7 +80,7 @@ class SequenceTable {
   int64_t sequences_ = 0;
   int64_t dropped_ = 0;
   int64_t filled_ = 0;
-  size_t most_pieces_ = 1;  // of a block
+  size_t max_pieces_ = 1;  // of a block
   std::vector<Block> blocks_;
 };
 

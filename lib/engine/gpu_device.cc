@@ -32,7 +32,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
       groups_(std::move(groups)),
       transfer_rings_(static_cast<size_t>(lane_count(program))),
       counts_(transfer_rings_.size()),
-      most_counts_(transfer_rings_.size(), 0) {
+      max_counts_(transfer_rings_.size(), 0) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
@@ -124,7 +124,7 @@ void GpuDevice::plan(const Instr& instr) {
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
   if (instr.kind == InstrKind::kCountedAllToAll) {
-    int64_t& most = most_counts_[static_cast<size_t>(instr.lane)];
+    int64_t& most = max_counts_[static_cast<size_t>(instr.lane)];
     most = std::max(most, element_count(program_, instr.reads[1]));
   }
   if (instr.kind == InstrKind::kGradientNorm)
@@ -160,9 +160,9 @@ void GpuDevice::make_staging() {
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   for (size_t lane = 0; lane < counts_.size(); ++lane)
-    if (most_counts_[lane] > 0)
+    if (max_counts_[lane] > 0)
       counts_[lane] =
-          GpuBlock::pinned(gpu_, most_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
+          GpuBlock::pinned(gpu_, max_counts_[lane] * static_cast<int64_t>(sizeof(int32_t)));
   if (can_capture_) {
     captured_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
@@ -466,7 +466,7 @@ double GpuDevice::number_at(Lane lane, const void* address) {
 
 std::vector<int64_t> GpuDevice::counts(Lane lane, const TypedSpan& numbers) {
   const auto number = static_cast<size_t>(lane);
-  require(numbers.count <= most_counts_[number], "there is room for what is counted");
+  require(numbers.count <= max_counts_[number], "there is room for what is counted");
   kernels().bind_thread();
   const DeviceStream stream = gpu_.stream(lane);
   auto* const begin = counts_[number].as<int32_t>();

@@ -145,7 +145,7 @@ class GpuDevice final : public LaneDevice {
   /// The pinned memory of each lane into which counts() copies its result, and the maximum number
   /// of counts of the lane's instructions.
   std::vector<GpuBlock> counts_;
-  std::vector<int64_t> most_counts_;
+  std::vector<int64_t> max_counts_;
 };
 
 }  // namespace ftrun

@@ -52,8 +52,8 @@ std::vector<int64_t> live_elements(const Program& program, const std::vector<Gat
 /// gathered between the two spans (reuse_distance) and the live elements stay below their limit.
 class Reuse {
  public:
-  Reuse(Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
-      : program_(program), limits_(limits), all_(spans), live_(live_elements(program, spans)) {}
+  Reuse(Program& program, const GatherOptions& options, const std::vector<GatherSpan>& spans)
+      : program_(program), options_(options), all_(spans), live_(live_elements(program, spans)) {}
 
   std::vector<GatherSpan> run() {
     for (const GatherSpan& span : all_) {
@@ -75,7 +75,8 @@ class Reuse {
       if (other.first > earlier.last && other.first < span.first) distance += other.elements;
     int64_t peak = 0;
     for (size_t i = earlier.last + 1; i < span.first; ++i) peak = std::max(peak, live_[i]);
-    return distance <= limits_.reuse_distance && peak <= limits_.max_live_elements - span.elements;
+    return distance <= options_.reuse_distance &&
+           peak <= options_.max_live_elements - span.elements;
   }
 
   void join(GatherSpan& earlier, const GatherSpan& span) {
@@ -86,7 +87,7 @@ class Reuse {
   }
 
   Program& program_;
-  const GatherLimits& limits_;
+  const GatherOptions& options_;
   const std::vector<GatherSpan>& all_;
   std::vector<int64_t> live_;
   std::vector<GatherSpan> joined_;
@@ -205,8 +206,9 @@ class GatherBuilder {
 /// Prefetch decides before which plain instruction each span's parameters are gathered.
 class Prefetch {
  public:
-  Prefetch(const Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
-      : program_(program), limits_(limits), spans_(spans), ends_(program.instrs.size()) {
+  Prefetch(const Program& program, const GatherOptions& options,
+           const std::vector<GatherSpan>& spans)
+      : program_(program), options_(options), spans_(spans), ends_(program.instrs.size()) {
     for (const GatherSpan& span : spans) ends_[span.last] += span.elements;
   }
 
@@ -214,39 +216,39 @@ class Prefetch {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
         // The span's first reader is instruction i, so its gather can be placed no later than here.
-        if (places_.size() == read_) place_next_gather(i);
+        if (positions_.size() == read_) place_next_gather(i);
         ahead_ -= spans_[read_].elements;
       }
       if (program_.instrs[i].runs_ops())
         while (may_start()) place_next_gather(i);
       live_ -= ends_[i];
     }
-    return std::move(places_);
+    return std::move(positions_);
   }
 
  private:
   void place_next_gather(size_t at) {
-    const int64_t elements = spans_[places_.size()].elements;
+    const int64_t elements = spans_[positions_.size()].elements;
     ahead_ += elements;
     live_ += elements;
-    places_.push_back(at);
+    positions_.push_back(at);
   }
 
   /// Returns whether the next gather may be placed now. A unit larger than the limit still overlaps
   /// the work before it.
   bool may_start() const {
-    if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;
-    const int64_t elements = spans_[places_.size()].elements;
-    return (ahead_ == 0 || ahead_ + elements <= limits_.prefetch_elements) &&
-           live_ + elements <= limits_.max_live_elements;
+    if (positions_.size() == spans_.size() || options_.prefetch_elements <= 0) return false;
+    const int64_t elements = spans_[positions_.size()].elements;
+    return (ahead_ == 0 || ahead_ + elements <= options_.prefetch_elements) &&
+           live_ + elements <= options_.max_live_elements;
   }
 
   const Program& program_;
-  const GatherLimits& limits_;
+  const GatherOptions& options_;
   const std::vector<GatherSpan>& spans_;
   /// The number of gathered elements whose last reader is instruction i, for each i.
   std::vector<int64_t> ends_;
-  std::vector<size_t> places_;
+  std::vector<size_t> positions_;
   /// The number of spans whose first reader the walk has reached.
   size_t read_ = 0;
   /// Elements of placed gathers whose first reader the walk has not reached yet (`ahead_`), and of
@@ -259,17 +261,18 @@ class Prefetch {
 
 std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
                                          const std::vector<ParameterUse>& uses,
-                                         const GatherLimits& limits) {
+                                         const GatherOptions& options) {
   std::vector<GatherSpan> spans = gather_spans_of(program, uses);
-  if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
+  if (options.reuse_distance > 0) spans = Reuse(program, options, spans).run();
   std::map<UnitId, BufferRange> secondary;
-  if (limits.secondary_shards) secondary = reserve_secondary_shards(program, placement, spans);
+  if (options.keeps_secondary_shards)
+    secondary = reserve_secondary_shards(program, placement, spans);
   GatherBuilder gathers(program, placement, std::move(secondary));
-  const std::vector<size_t> places = Prefetch(program, limits, spans).run();
+  const std::vector<size_t> positions = Prefetch(program, options, spans).run();
   std::vector<Insertion> insertions;
   for (size_t i = 0; i < spans.size(); ++i)
     insertions.push_back(
-        {.at = places[i], .waits_for_compute = true, .instrs = gathers.build_gather(spans[i])});
+        {.at = positions[i], .waits_for_compute = true, .instrs = gathers.build_gather(spans[i])});
   return insertions;
 }
 

@@ -26,9 +26,9 @@ struct GradientUse {
 /// Reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
   /// Instructions that run after the last operation list that writes the gradient and before the
-  /// collective: they sum partial gradients of tensor-parallel ranks and of pipeline ends, and
-  /// convert the gradient to the dtype in which it is sent. Without a collective they also move the
-  /// gradient to the buffer that the update reads.
+  /// collective: they sum partial gradients of tensor-parallel ranks and of the first and the last
+  /// stage, and convert the gradient to the dtype in which it is sent. Without a collective they
+  /// also move the gradient to the buffer that the update reads.
   std::vector<Instr> before;
   /// The collective over the shard or the replica group, which may be joined with those of other
   /// units in a bucket. It has no value if the unit has neither group.

@@ -228,8 +228,8 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
 /// Returns the maximum number of bytes that an instruction in `others` (all on one other lane) has
 /// mapped while collective `at` may run. Two instructions may run at the same time if neither has
 /// to wait for the other.
-int64_t most_concurrent(const Program& program, size_t at, const std::vector<size_t>& others,
-                        const LaneClocks& known, const std::vector<int64_t>& mapped) {
+int64_t max_concurrent_bytes(const Program& program, size_t at, const std::vector<size_t>& others,
+                             const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
   const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
@@ -255,7 +255,7 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
     int64_t sum = mapped[at];
     for (size_t lane = 0; lane < lanes.size(); ++lane)
       if (lane != static_cast<size_t>(program.instrs[at].lane))
-        sum += most_concurrent(program, at, lanes[lane], known, mapped);
+        sum += max_concurrent_bytes(program, at, lanes[lane], known, mapped);
     largest = std::max(largest, sum);
   }
   return largest;

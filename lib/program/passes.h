@@ -18,9 +18,8 @@ namespace ftrun {
 // inserts them. Passes of the second kind transform the whole program: add_waits,
 // assign_arena_offsets, overlap_disk_requests. They never change what is computed.
 
-/// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
-/// elements.
-struct GatherLimits {
+/// GatherOptions specifies how far ahead parameters are gathered, and how long they are kept.
+struct GatherOptions {
   /// The maximum number of elements that may be gathered between two uses of parameters if these
   /// stay from one use to the next (stage3_max_reuse_distance); 0 keeps nothing.
   int64_t reuse_distance = 0;
@@ -35,13 +34,13 @@ struct GatherLimits {
   /// GroupCollection::secondary, in a persistent buffer; later gathers of the step read it there,
   /// over that group only. The first gather still runs over all shards, because the update has
   /// changed them.
-  bool secondary_shards = false;
+  bool keeps_secondary_shards = false;
 };
 
 /// Gathers parameters before the first reader of each use (Rajbhandari et al. 2020, section 5).
 std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
                                          const std::vector<ParameterUse>& uses,
-                                         const GatherLimits& limits);
+                                         const GatherOptions& options);
 
 /// Reduces each unit's gradient after the last operation list that writes it; separately for each
 /// micro-batch if each micro-batch has its own gradient. Reductions are joined in buckets of

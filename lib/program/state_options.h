@@ -54,11 +54,12 @@ struct StateOptions {
   /// (key/value heads); 1 = none.
   GroupPlace tensor;
   int tensor_copies = 1;
-  /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
-  /// first and the last stage each have a copy of the same matrix (tied embeddings).
+  /// The layers of each stage of the pipeline, and the number of this stage. With
+  /// `ties_first_and_last_stage` the first and the last stage each have a copy of the same matrix
+  /// (tied embeddings).
   PipelineLayout pipeline;
   int pipeline_stage = 0;
-  bool ties_ends = false;
+  bool ties_first_and_last_stage = false;
   /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
@@ -84,7 +85,7 @@ struct StateOptions {
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
   /// there are more units than that.
-  int64_t most_gradient_norm_slots = int64_t{1} << 17;
+  int64_t max_gradient_norm_slots = int64_t{1} << 17;
   /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
   /// training continues.
   bool snapshots = false;
@@ -174,7 +175,7 @@ struct GroupCollection {
   /// The group of ranks that together hold one copy of the whole model's state.
   GroupId model = kNoGroup;
   /// The group of the first and the last stage, where both hold copies of one matrix.
-  GroupId ends = kNoGroup;
+  GroupId first_and_last_stage = kNoGroup;
   /// The links from this stage to others and from others to it, by (sending, receiving) stage.
   std::map<std::pair<int, int>, GroupId> links;
 

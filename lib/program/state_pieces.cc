@@ -28,7 +28,7 @@ class StatePieces {
 
   void add_unit(const Unit& unit) {
     const StateSpec& state = placement_.spec(unit.id);
-    if (!state.held) return;
+    if (!state.used_by_stage) return;
     const UnitRange own = placement_.sharding().own_range(unit.id), saved = saved_part(unit.id),
                     there = state.sharded.parameters ? own : UnitRange{0, unit.padded};
     const bool trains = placement_.trains(), master = trains && state.has_master;
@@ -79,7 +79,7 @@ class StatePieces {
     std::set<BufferId> on_disk;
     int64_t in_memory = 0;
     for (StatePiece& piece : pieces_) {
-      if (piece.state == StatePiece::kWorking || most_saved(piece.unit) == 0) continue;
+      if (piece.state == StatePiece::kWorking || max_saved_elements(piece.unit) == 0) continue;
       const Buffer& buffer = program.at(piece.range.buffer);
       if (piece.straddling >= 0) {
         piece.snapshot = {-1, in_memory, piece.saved.size() > 0 ? piece.range.bytes : 0};
@@ -88,7 +88,8 @@ class StatePieces {
         on_disk.insert(piece.range.buffer);
       } else {
         piece.snapshot = {-1, in_memory, buffer.format.bytes(piece.saved.size())};
-        in_memory += buffer.format.bytes(most_saved(piece.unit));  // whole blocks of the unit
+        // These are whole blocks of the unit.
+        in_memory += buffer.format.bytes(max_saved_elements(piece.unit));
       }
     }
     const auto add = [&](Tier tier, int64_t bytes) {
@@ -134,7 +135,7 @@ class StatePieces {
   /// Returns the maximum number of elements of a unit that any one of its saving ranks saves. All
   /// these ranks reserve a snapshot of this size; with different sizes, ranks of one class
   /// (sim/rank_classes.h) would have different programs.
-  int64_t most_saved(UnitId id) const {
+  int64_t max_saved_elements(UnitId id) const {
     if (!is_saved(id)) return 0;
     const UnitRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);
     return split(first, 0, options_.replicas).size();

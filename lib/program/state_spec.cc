@@ -54,7 +54,8 @@ std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const Model
   auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
-      parts[groups.ends].push_back({slice.position_in_unit, slice.position_in_unit + slice.extent});
+      parts[groups.first_and_last_stage].push_back(
+          {slice.position_in_unit, slice.position_in_unit + slice.extent});
   std::vector<PartialGradients> partial;
   for (auto& [group, of_group] : parts) partial.push_back({group, std::move(of_group)});
   return partial;
@@ -103,7 +104,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
-    if (!spec.held || !spec.trainable || !unit.has_8bit_states) continue;
+    if (!spec.used_by_stage || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
@@ -157,9 +158,10 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
   for (const Unit& unit : partition.units) {
     StateSpec spec;
     const std::set<int> stages = stages_of(unit, options.pipeline);
-    require(stages.size() <= (options.ties_ends ? 2 : 1), "only tied matrices lie on two stages");
+    require(stages.size() <= (options.ties_first_and_last_stage ? 2 : 1),
+            "only tied matrices lie on two stages");
     spec.shared_by_stages = stages.size() > 1;
-    spec.held = stages.contains(options.pipeline_stage);
+    spec.used_by_stage = stages.contains(options.pipeline_stage);
     spec.first_stage = *stages.begin();
     spec.is_first_stage = options.pipeline_stage == spec.first_stage;
     spec.shard = shard_group(groups, unit);

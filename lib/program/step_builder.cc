@@ -308,7 +308,7 @@ class StepBuilder {
   GradientWrite record_writes(size_t layer, int32_t micro_batch, const OpListInfo& info);
   const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
   std::vector<std::vector<BufferId>> offloaded_outputs() const;
-  GatherLimits gather_limits() const;
+  GatherOptions gather_options() const;
 
   const ModelDescription& model_;
   const Partition& partition_;
@@ -643,13 +643,13 @@ std::vector<std::vector<BufferId>> StepBuilder::offloaded_outputs() const {
   return outputs;
 }
 
-GatherLimits StepBuilder::gather_limits() const {
+GatherOptions StepBuilder::gather_options() const {
   return {.reuse_distance = options_.reuse_distance,
           .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
           .max_live_elements = options_.max_live_elements,
           // Only the training step keeps secondary shards: when another program runs, the shards
           // that the last step wrote may be older than the parameters.
-          .secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
+          .keeps_secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
 }
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
@@ -664,7 +664,7 @@ StepProgram StepBuilder::finish() {
   };
   if (trains_ && options_.offload_activations)
     add(offload_outputs(program_, offloaded_outputs(), pipeline().stages() == 1));
-  add(gather_parameters(program_, placement_, parameters_.uses(), gather_limits()));
+  add(gather_parameters(program_, placement_, parameters_.uses(), gather_options()));
   add(reduce_gradients(program_, gradients_, options_.bucket_elements));
   Program program = merge_insertions(std::move(program_), std::move(moves));
   program = assign_arena_offsets(add_waits(std::move(program), options_.overlap), options_.arenas);

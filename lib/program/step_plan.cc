@@ -58,7 +58,8 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
   state.tensor_copies = kv_copies(model_config, tensor_split(config, rank));
   state.zero_stage = static_cast<int>(config.zero.stage);
   state.pipeline = pipeline_layout(config, model);
-  state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
+  state.ties_first_and_last_stage =
+      model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
   state.master = dtype_of(master_dtype(config));

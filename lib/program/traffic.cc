@@ -128,7 +128,7 @@ class Formula {
     int64_t over_shards = 0;     // bytes, multiplied by the number of shards
     int64_t over_secondary = 0;  // multiplied by the number of secondary shards
     for (const Unit& unit : partition_.units) {
-      if (!spec(unit.id).held) continue;
+      if (!spec(unit.id).used_by_stage) continue;
       const bool whole = stays_whole(unit.id, terms);
       const int64_t elements = elements_of(unit, terms, whole);
       const bool frozen = terms.frozen && !spec(unit.id).trainable;
@@ -160,7 +160,8 @@ class Formula {
     if (terms.stages)
       bytes += sent_by([&](const Instr& instr) {
         return instr.is_transfer() ||
-               (groups_.ends != kNoGroup && instr.unit >= 0 && instr.group() == groups_.ends);
+               (groups_.first_and_last_stage != kNoGroup && instr.unit >= 0 &&
+                instr.group() == groups_.first_and_last_stage);
       });
     return bytes;
   }
@@ -170,7 +171,8 @@ class Formula {
   /// Counts the parameters of this pipeline stage.
   int64_t parameters() const {
     int64_t elements = 0;
-    for (const Unit& unit : partition_.units) elements += spec(unit.id).held ? unit.numel : 0;
+    for (const Unit& unit : partition_.units)
+      elements += spec(unit.id).used_by_stage ? unit.numel : 0;
     return elements;
   }
 

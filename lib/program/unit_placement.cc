@@ -100,7 +100,7 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::add_unit_buffers(
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
-      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].held) continue;
+      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].used_by_stage) continue;
       const auto id = static_cast<UnitId>(u);
       elements[u] =
           parts[u].is_sharded ? sharding_.held_elements(id) : sharding_.padded_elements(id);

@@ -27,11 +27,11 @@ int64_t gradient_norm_range_count(const UnitPlacement& placement) {
 }
 
 /// Returns the number of ranks that have their own slot for every norm range; 1 (all ranks share
-/// slots) if that would be more slots than StateOptions::most_gradient_norm_slots.
+/// slots) if that would be more slots than StateOptions::max_gradient_norm_slots.
 int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
   const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
-  return gradient_norm_range_count(placement) * ranks <= options.most_gradient_norm_slots ? ranks
-                                                                                          : 1;
+  return gradient_norm_range_count(placement) * ranks <= options.max_gradient_norm_slots ? ranks
+                                                                                         : 1;
 }
 
 /// UnitUpdate holds the updates of one interval of a unit, with the copies between tiers that they
@@ -232,7 +232,7 @@ class UpdateBuilder {
     UpdateQueue in_place, staged;
     for (const Unit& unit : placement_.partition().units) {
       const StateSpec& state = placement_.spec(unit.id);
-      if (!state.held || !state.trainable) continue;
+      if (!state.used_by_stage || !state.trainable) continue;
       UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
       plan_updates(unit, queue.units);
       if (state.sharded.optimizer && !state.sharded.parameters)

@@ -264,7 +264,7 @@ TEST_CASE(
   };
   for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
   CHECK(slots_of(16'384) == units);
-  options.state.most_gradient_norm_slots = units * 2;
+  options.state.max_gradient_norm_slots = units * 2;
   CHECK(slots_of(2) == units * 2);
   CHECK(slots_of(3) == units);
 }

@@ -234,7 +234,8 @@ inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineS
   step_case.options.schedule = kind;
   step_case.mesh.stages = stages;
   state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
-  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(model_chunks - 1) != 0;
+  state.ties_first_and_last_stage =
+      step_case.built.model.tied && state.pipeline.stage_of(model_chunks - 1) != 0;
 }
 
 /// Draws a step case of at most eight ranks, with at least two stages.

@@ -109,7 +109,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
                                         : with_frozen(random_step_case(random), random,
                                                       pick<uint64_t>(random, {10, 50, 90, 100}));
     const StepCase oracle = plain(step_case);
-    step_case.options.state.most_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    step_case.options.state.max_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << step_case.text());
     const std::vector<StepProgram> steps = step_case.steps();
     INFO(program_text(steps.back().program));

@@ -275,7 +275,7 @@ TEST_CASE(
   for (const MutatedCase& c : three_axes()) {
     Mutants mutants(c, 1500);
     const std::vector<StepProgram>& good = mutants.good();
-    const size_t rank = c.step_case.options.state.ties_ends ? 6 : 1;
+    const size_t rank = c.step_case.options.state.ties_first_and_last_stage ? 6 : 1;
     const Program& program = good[rank].program;
     size_t turn = 0;
     for (size_t at = 0; at < program.instrs.size(); ++at) {

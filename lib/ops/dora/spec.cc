@@ -40,7 +40,7 @@ int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
 int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const Value& down = graph.at(op.in[1]);
   const bool is_packed = static_cast<bool>(graph.at(op.in[0]).packed);
-  const int64_t columns = most_columns(lora_parts(graph, op));
+  const int64_t columns = max_columns(lora_parts(graph, op));
   return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_packed).bytes;
 }
 
