@@ -65,11 +65,14 @@ std::string_view tier_name(Tier tier) {
 }
 
 std::string_view category_name(Category category) {
-  // The names are keys of `ftrun plan --json`.
   static constexpr auto kNames =
       enum_names<Category>({"parameters", "gradients", "optimizer", "activations", "buckets",
-                            "staging", "buffers", "snapshot"});
+                            "staging", "sums", "snapshot"});
   return kNames[static_cast<size_t>(category)];
+}
+
+std::string_view category_key(Category category) {
+  return category == Category::kSums ? "buffers" : category_name(category);
 }
 
 Arena arena_of(const Buffer& buffer) {

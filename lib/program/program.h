@@ -322,6 +322,9 @@ int64_t element_count(const Program& program, const BufferRange& range);
 std::string_view lane_name(Lane lane);
 std::string_view tier_name(Tier tier);
 std::string_view category_name(Category category);
+/// Returns the category's key in JSON (`ftrun plan --json`, run.json, metrics.jsonl): its name,
+/// except that the key of kSums is "buffers".
+std::string_view category_key(Category category);
 
 /// Names an instruction in messages and traces: "backward layer 3 mb 0".
 std::string instr_label(const Instr& instr);

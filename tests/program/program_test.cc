@@ -60,7 +60,9 @@ TEST_CASE("the name of an instruction has its kind, layer and micro-batch") {
   CHECK(lane_name(Lane::kCompute) == "compute");
   CHECK(lane_name(lane_of(0)) == "communication");
   CHECK(category_name(Category::kParameters) == "parameters");
-  CHECK(category_name(Category::kSums) == "buffers");
+  CHECK(category_name(Category::kSums) == "sums");
+  CHECK(category_key(Category::kSums) == "buffers");
+  CHECK(category_key(Category::kParameters) == "parameters");
 }
 
 TEST_CASE("the text of an exchange names its axis, and that of a shift also the distance") {
