@@ -472,7 +472,7 @@ void add_notices(const Config& config, const std::optional<ModelConfig>& model,
     report_positions(config, *model, report);
     report_longrope(config, *model, report);
   }
-  if (const auto notice = row_padding_notice(config)) report.add({*notice});
+  if (const auto notice = sequence_padding_notice(config)) report.add({*notice});
   if (model) report_bubble(config, report);
   report_serving(config, report);
 }

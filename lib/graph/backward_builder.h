@@ -28,7 +28,7 @@ class BackwardBuilder {
   /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
   /// Returns whether a value is the result of an operation without gradients, for example the
-  /// lengths of rows.
+  /// lengths of W's rows.
   bool is_constant(ValueId id) const;
   /// Returns whether a value gets a gradient; values of the batch do not.
   bool wants_gradient(ValueId id) const;

@@ -321,7 +321,7 @@ class SplitLinearLayers {
 /// BlockKind holds the differences between blocks of one model, besides their recompute level and
 /// their adapters.
 struct BlockKind {
-  /// Tokens of the sliding window; 0: none, or as long as the row.
+  /// Tokens of the sliding window; 0: none, or as long as the sequence.
   int64_t window = 0;
   /// An index of ModelConfig::rotations(); -1: it does not rotate.
   int rotation = 0;
@@ -458,7 +458,7 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   BlockBuilder block(g, c, batch, kind, split);
   const DropoutAttrs masks{.probability = train ? dropout : 0,
                            .sequence_length = batch.sequence_length,
-                           .row_padding = batch.row_padding};
+                           .sequence_padding = batch.sequence_padding};
   BlockParamsBuilder params(g, whole, split);
   for (const BlockParameters& each : kBlockParameters) std::visit(params, each.kind);
   params.add_adapters(adapter, masks);

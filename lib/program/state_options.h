@@ -42,8 +42,9 @@ struct StateOptions {
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
-  /// This rank's place among the ranks that share each row of tokens (context parallelism). They
-  /// read the same sequences, and share one copy of the state with all ranks along data.
+  /// This rank's place among the ranks that divide the tokens of each sequence (context
+  /// parallelism). They read the same sequences, and share one copy of the state with all ranks
+  /// along data.
   GroupPlace context;
   /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
@@ -170,7 +171,7 @@ struct GroupCollection {
   /// same parts of some tensors.
   GroupId tensor = kNoGroup;
   GroupId tensor_copies = kNoGroup;
-  /// The group of ranks that share each row of tokens.
+  /// The group of ranks that divide the tokens of each sequence.
   GroupId context = kNoGroup;
   /// The group of ranks that together hold one copy of the whole model's state.
   GroupId model = kNoGroup;

@@ -32,17 +32,17 @@ bool saves_in_background(const Config& config) {
 
 namespace {
 
-/// The maximum number of tokens in the row with which a sample of generated text is computed.
+/// The maximum number of tokens in the sequence with which a sample of generated text is computed.
 constexpr int64_t kTextTokens = 128;
 
-/// Returns the number of tokens of the row in which texts are computed. It is no more than the
-/// longest text has, because each generated token costs a pass over the whole row.
+/// Returns the number of tokens of the sequence in which texts are computed. It is no more than the
+/// longest text has, because each generated token costs a pass over the whole sequence.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
   const int64_t max_tokens =
-      std::min(kTextTokens, trained.batch.sequence_length - trained.batch.row_padding);
+      std::min(kTextTokens, trained.batch.sequence_length - trained.batch.sequence_padding);
   const int64_t longest =
       std::min(wanted.prompt_tokens, max_tokens) + std::min(wanted.tokens, max_tokens);
-  // The length is a multiple of the number of tensor-parallel ranks, which split the row as in
+  // The length is a multiple of the number of tensor-parallel ranks, which split the sequence as in
   // training.
   return std::min(round_up(longest, trained.split.degree), max_tokens);
 }
@@ -196,8 +196,9 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   // parallelism is off if the tokens cannot be divided among the tensor ranks.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
-  const BatchShape row{.sequence_length = tokens, .longest_row = plan.train.model.batch.longest()};
-  ModelDescription model = build_model(config, row, Mode::kLogits, plan.train.model.dtypes, {},
+  const BatchShape shape{.sequence_length = tokens,
+                         .longest_sequence = plan.train.model.batch.longest()};
+  ModelDescription model = build_model(config, shape, Mode::kLogits, plan.train.model.dtypes, {},
                                        split, plan.train.model.adapter);
   StepOptions options = plan.options;
   options.arenas = plan.train.program.arena_bytes;

@@ -57,7 +57,8 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 /// Returns the bytes of all tensors in a checkpoint, over all ranks. Frozen tensors are not saved.
 int64_t checkpoint_bytes(const StepPlan& plan);
 
-/// Plans the program that scores each next token of a text, in rows of at most `tokens` tokens.
+/// Plans the program that scores each next token of a text, in sequences of at most `tokens`
+/// tokens.
 ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

@@ -387,12 +387,12 @@ TEST_CASE("rows get the least padding with which the tokens of a micro-batch can
         CAPTURE(rows, tokens, degree);
         int64_t padded = tokens;
         while (rows * padded % degree != 0) ++padded;
-        CHECK(pad_rows({rows, tokens}, {degree, 0, true}) ==
+        CHECK(pad_sequence_length({rows, tokens}, {degree, 0, true}) ==
               BatchShape{rows, padded, padded - tokens});
-        CHECK(pad_rows({rows, tokens}, {degree, 0, false}) == BatchShape{rows, tokens});
+        CHECK(pad_sequence_length({rows, tokens}, {degree, 0, false}) == BatchShape{rows, tokens});
         // A padded row is not padded again.
-        const BatchShape once = pad_rows({rows, tokens}, {degree, 0, true});
-        CHECK(pad_rows(once, {degree, 0, true}) == once);
+        const BatchShape once = pad_sequence_length({rows, tokens}, {degree, 0, true});
+        CHECK(pad_sequence_length(once, {degree, 0, true}) == once);
       }
   const ModelConfig c = small("llama2.v4");
   const ModelDescription model = build_model(c, {1, 63}, Mode::kTrain, {}, {}, {2, 1, true});
