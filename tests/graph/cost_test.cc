@@ -4,6 +4,7 @@
 #include "graph/cost.h"
 #include "graph/op_workspace.h"
 #include "graph/storage.h"
+#include "ops/activation/activation_traits.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
 #include "ops/attention/workspace.h"
@@ -84,15 +85,14 @@ TEST_CASE("the embedding moves a row for each token, whatever the size of its ta
 }
 
 TEST_CASE("smooth activations count an exponential per element, others none") {
-  for (const auto kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                          Activation::kRelu, Activation::kRelu2}) {
+  for (const Activation kind : kActivations) {
     GraphBuilder b("layer", 8, 4, {});
     const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
     const ValueId w = b.param("w", {32, 16}), down = b.param("down", {16, 16});
     const ValueId s = ops::gated_activation(b, ops::linear(b, x, w), kind);
     b.output(ops::activation(b, ops::linear(b, s, down), kind), Port::kHidden);
     const LayerGraph g = b.finish(true);
-    const double each = kind == Activation::kRelu || kind == Activation::kRelu2 ? 0 : 1;
+    const double each = traits_of(kind).is_smooth ? 1 : 0;
     for (const auto* list : {&g.forward, &g.backward})
       for (const Op& op : *list) {
         INFO(op_text(g, op));

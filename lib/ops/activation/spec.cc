@@ -4,16 +4,11 @@
 #include "graph/builder.h"
 #include "graph/cost.h"
 #include "graph/op_parts.h"
+#include "ops/activation/activation_traits.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
-
-OpAttrs attrs_of(Activation kind) {
-  OpAttrs given;
-  if (kind != Activation::kSilu) given = ActivationAttrs{kind};
-  return given;
-}
 
 /// Emits the operation `kind`, which computes the gradient of the input from the gradient of the
 /// result and the input.
@@ -28,10 +23,8 @@ void gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
 /// Counts the work of an activation. A smooth one has one transcendental function for each element
 /// of its argument (of a gated activation: the gate), which `elements` counts.
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
-  const Activation kind = activation_of(op);
-  const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;
   return MemoryPass{.flops = result_elements(graph, op),
-                    .transcendentals = is_smooth ? elements : 0,
+                    .transcendentals = traits_of(activation_of(op)).is_smooth ? elements : 0,
                     .bytes = operand_bytes(graph, op)};
 }
 
@@ -55,13 +48,13 @@ void gated_activation_gradients(BackwardBuilder& d, const Op& op) {
 
 ValueId ops::activation(GraphBuilder& g, ValueId x, Activation kind) {
   const ValueId y = g.temp("activation.out", Dims(g.at(x).dims));
-  g.emit(OpKind::kActivation, {x}, {y}, attrs_of(kind));
+  g.emit(OpKind::kActivation, {x}, {y}, ActivationAttrs{kind});
   return y;
 }
 
 ValueId ops::gated_activation(GraphBuilder& g, ValueId gate_up, Activation kind) {
   const ValueId s = g.temp("gated.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
-  g.emit(OpKind::kGatedActivation, {gate_up}, {s}, attrs_of(kind));
+  g.emit(OpKind::kGatedActivation, {gate_up}, {s}, ActivationAttrs{kind});
   return s;
 }
 
