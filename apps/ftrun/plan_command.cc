@@ -107,8 +107,8 @@ void print_traffic(const StepPlan& plan, const Program& program) {
   if (traffic.rows.empty()) return;
   const bool trains = &program == &plan.train.program;
   std::cout << '\n'
-            << (trains ? traffic_text(traffic, explain_traffic(program, plan.train.model,
-                                                               plan.partition, plan.options))
+            << (trains ? traffic_text(traffic, traffic_theory(program, plan.train.model,
+                                                              plan.partition, plan.options))
                        : traffic_text(traffic));
 }
 

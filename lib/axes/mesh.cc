@@ -12,7 +12,7 @@ RankMesh rank_mesh(const Config& config) {
   });
 }
 
-StateOptions place_options(const Config& config, int rank) {
+StateOptions state_options_of_rank(const Config& config, int rank) {
   const RankMesh mesh = rank_mesh(config);
   const MeshPoint place = mesh.coordinate(rank);
   StateOptions state;

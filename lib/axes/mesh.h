@@ -13,7 +13,7 @@ namespace ftrun {
 RankMesh rank_mesh(const Config& config);
 
 /// Makes StateOptions with the places of `rank`; all other options have their defaults.
-StateOptions place_options(const Config& config, int rank);
+StateOptions state_options_of_rank(const Config& config, int rank);
 
 /// Return the mesh that the options describe, and the global number of the rank to which they
 /// belong.

@@ -273,7 +273,7 @@ class GraphComparison {
   /// chunk. Its form depends on the device, so it is not compared.
   bool is_private(ValueId id) const {
     const auto makes = [id](const Op& op) {
-      const int result = op_spec(op.kind).private_result;
+      const int result = op_spec(op.kind).device_specific_result;
       return result >= 0 && op.out[static_cast<size_t>(result)] == id;
     };
     return std::any_of(graph_.forward.begin(), graph_.forward.end(), makes);

@@ -217,7 +217,7 @@ ValueId BackwardBuilder::gradient(ValueId id) {
   std::vector<ValueId>& terms = terms_[id];
   while (terms.size() > 1) {
     const ValueId sum = temp_like(terms[0], value(terms[0]).name + ".sum");
-    emit(List::kInputGrad, sum_of(terms[0], terms[1], sum));
+    emit(List::kInputGrad, add_op(terms[0], terms[1], sum));
     terms.erase(terms.begin());
     terms[0] = sum;
   }
@@ -259,7 +259,7 @@ bool BackwardBuilder::is_first_reader(const Op& op, ValueId id) const {
 ValueId BackwardBuilder::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
   if (passes_on_terms(id)) return term;
   const ValueId whole = temp_like(term, value(term).name + ".summed");
-  emit(List::kInputGrad, sum_over_ranks(term, whole, ranks));
+  emit(List::kInputGrad, all_reduce_op(term, whole, ranks));
   return whole;
 }
 

@@ -29,11 +29,11 @@ struct OpSpec {
   /// any shape, and tS has t blocks of that shape, one of each rank. [Optional] operands are last;
   /// if one may be left out before another, the two differ in their number of dimensions.
   std::string_view shapes;
-  /// The letters along which tensor-parallel ranks may divide the operation. Each rank has a part
-  /// of every operand that has the letter, and all of the other operands (result_is_partial() and
+  /// The letters along which tensor-parallel ranks may split the operation. Each rank has a part of
+  /// every operand that has the letter, and all of the other operands (result_is_partial() and
   /// gradient_is_partial()). Letters of sums and products count, and K counts as H. Empty: the
-  /// operation is not divided, or its attributes say how (the vocabulary kinds).
-  std::string_view shared_by = {};
+  /// operation is not split, or its attributes say how (the vocabulary kinds).
+  std::string_view split_along = {};
   /// The result that the backward list recomputes instead of keeping it from forward; -1: none.
   int cheap_result = -1;
   /// The input, where it is given, whose storage output 0 may reuse if nothing reads that input
@@ -62,7 +62,7 @@ struct OpSpec {
   int parameter_gradient = -1;
   /// The result whose form depends on the device, so that results of devices cannot be compared;
   /// -1: none.
-  int private_result = -1;
+  int device_specific_result = -1;
   /// Returns the bytes that a GPU library may allocate in addition to the planned scratch; null:
   /// none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
@@ -83,10 +83,10 @@ const OpSpec& op_spec(OpKind kind);
 // The functions below make the operations that BackwardBuilder itself emits for every kind.
 
 /// Makes the operation sum = a + b of values of one shape (ops/add/spec.cc).
-Op sum_of(ValueId a, ValueId b, ValueId sum);
-/// Makes the operation that sums `term` over the tensor-parallel ranks into `whole`
+Op add_op(ValueId a, ValueId b, ValueId sum);
+/// Makes the operation that sums `term` over the tensor-parallel ranks into `sum`
 /// (ops/collective/spec.cc).
-Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
+Op all_reduce_op(ValueId term, ValueId sum, int64_t ranks);
 
 /// Returns whether a GPU computes list[i] and the next operation in one pass (OpSpec::gpu_pair);
 /// the scratch of the first then lives until the second is done.

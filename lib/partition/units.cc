@@ -15,7 +15,8 @@ namespace {
 /// UnitBuilder assigns parameters to units, in forward order.
 class UnitBuilder {
  public:
-  UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
+  UnitBuilder(const ModelDescription& model, UnitGranularity granularity,
+              SmallTensorThresholds small,
               const std::function<bool(const TensorInfo&)>& has_8bit_states)
       : model_(model),
         granularity_(granularity),
@@ -91,8 +92,9 @@ class UnitBuilder {
     return start;
   }
 
-  /// Returns whether a parameter is small. Counts its elements towards SmallTensors::total_elements
-  /// if so, except those of fp32 parameters, which are always small.
+  /// Returns whether a parameter is small. Counts its elements towards
+  /// SmallTensorThresholds::total_elements if so, except those of fp32 parameters, which are always
+  /// small.
   bool is_small(const GraphParam& param) {
     if (param.fp32) return true;
     int64_t elements = 0;
@@ -178,7 +180,7 @@ class UnitBuilder {
 
   const ModelDescription& model_;
   UnitGranularity granularity_;
-  SmallTensors small_;
+  SmallTensorThresholds small_;
   const std::function<bool(const TensorInfo&)>& has_8bit_states_;
   int64_t small_elements_ = 0;
   Partition out_;
@@ -205,7 +207,7 @@ std::vector<UnitId> Partition::units_of(int layer) const {
 }
 
 Partition build_units(const ModelDescription& model, UnitGranularity granularity,
-                      SmallTensors small,
+                      SmallTensorThresholds small,
                       const std::function<bool(const TensorInfo&)>& has_8bit_states) {
   return UnitBuilder(model, granularity, small, has_8bit_states).build();
 }

@@ -82,7 +82,7 @@ class Reuse {
   void join(GatherSpan& earlier, const GatherSpan& span) {
     for (size_t i = earlier.last + 1; i < span.first; ++i) live_[i] += span.elements;
     for (size_t i = span.first; i <= span.last; ++i)
-      rename_buffer(program_.instrs[i], span.use.buffer, earlier.use.buffer);
+      replace_buffer(program_.instrs[i], span.use.buffer, earlier.use.buffer);
     earlier.last = span.last;
   }
 

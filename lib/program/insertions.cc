@@ -76,7 +76,7 @@ std::vector<BufferUse> find_buffer_uses(const Program& program) {
   return uses;
 }
 
-void rename_buffer(Instr& instr, BufferId from, BufferId to) {
+void replace_buffer(Instr& instr, BufferId from, BufferId to) {
   const auto rename = [&](BufferRange& range) {
     if (range.buffer == from) range.buffer = to;
   };

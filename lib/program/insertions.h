@@ -33,6 +33,6 @@ struct BufferUse {
 std::vector<BufferUse> find_buffer_uses(const Program& program);
 
 /// Replaces buffer `from` by `to` in the ranges of an instruction.
-void rename_buffer(Instr& instr, BufferId from, BufferId to);
+void replace_buffer(Instr& instr, BufferId from, BufferId to);
 
 }  // namespace ftrun

@@ -247,7 +247,7 @@ int64_t max_concurrent_bytes(const Program& program, size_t at, const std::vecto
 /// Returns the maximum number of bytes that all instructions together have mapped at one time.
 /// `mapped` holds the bytes of each instruction.
 int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& mapped) {
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
   int64_t largest = 0;
   for (size_t at = 0; at < mapped.size(); ++at) {

@@ -86,7 +86,7 @@ class OutputOffload {
     size_t backward_begin = BufferUse::kNone;
     for (const size_t i : users) {
       const bool forward = i < backward_;
-      rename_buffer(program_.instrs[i], own, forward ? slot : again);
+      replace_buffer(program_.instrs[i], own, forward ? slot : again);
       if (forward) forward_end = i;
       if (!forward) backward_begin = std::min(backward_begin, i);
     }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "program/gradient_reduction.h"
+#include "program/gradient_reducer.h"
 #include "program/insertions.h"
 #include "program/parameter_uses.h"
 #include "program/program.h"
@@ -45,7 +45,7 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
 /// Reduces each unit's gradient after the last operation list that writes it; separately for each
 /// micro-batch if each micro-batch has its own gradient. Reductions are joined in buckets of
 /// `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
-std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& gradients,
                                         int64_t bucket_elements);
 
 /// Moves outputs of layers to the host until backward reads them (cpu_checkpointing); `outputs` is

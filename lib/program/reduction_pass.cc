@@ -67,7 +67,7 @@ void sort_by_position(std::vector<WrittenGradient>& gradients) {
 /// Reductions collects the instructions that reduce gradients, and where each goes in the program.
 class Reductions {
  public:
-  Reductions(const Program& program, GradientReduction& gradients, int64_t bucket_elements)
+  Reductions(const Program& program, GradientReducer& gradients, int64_t bucket_elements)
       : gradients_(gradients), filler_(program, bucket_elements) {}
 
   void add(const WrittenGradient& gradient) {
@@ -111,7 +111,7 @@ class Reductions {
     filler_.close();
   }
 
-  GradientReduction& gradients_;
+  GradientReducer& gradients_;
   BucketFiller filler_;
   /// The micro-batch and the chunk of the current backward pass.
   std::pair<int32_t, int32_t> backward_{-1, -1};
@@ -125,7 +125,7 @@ class Reductions {
 
 }  // namespace
 
-std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& gradients,
                                         int64_t bucket_elements) {
   std::vector<WrittenGradient> written = find_written_gradients(program, gradients.uses());
   // Units that two stages hold are reduced at the end. Reducing them earlier would be a deadlock:

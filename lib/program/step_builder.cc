@@ -16,7 +16,7 @@
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
 #include "program/buffer_names.h"
-#include "program/gradient_reduction.h"
+#include "program/gradient_reducer.h"
 #include "program/layer_instr.h"
 #include "program/parameter_uses.h"
 #include "program/passes.h"
@@ -319,7 +319,7 @@ class StepBuilder {
   Program program_;
   const UnitPlacement placement_;
   ParameterUses parameters_;
-  GradientReduction gradients_;
+  GradientReducer gradients_;
   std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   /// The units that each layer's lists read, found when first asked for.

@@ -54,7 +54,7 @@ Tier tier_of(OffloadDevice device) {
 
 StateOptions state_options(const Config& config, const ModelConfig& model_config,
                            const ModelDescription& model, int rank) {
-  StateOptions state = place_options(config, rank);
+  StateOptions state = state_options_of_rank(config, rank);
   state.tensor_copies = kv_copies(model_config, tensor_split(config, rank));
   state.zero_stage = static_cast<int>(config.zero.stage);
   state.pipeline = pipeline_layout(config, model);

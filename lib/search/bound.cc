@@ -170,7 +170,7 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
     const auto by = pipeline_partition(config.pipeline.partition);
     require(by.has_value(), "pipeline.partition was checked");
     costs.layer_weights = layer_weights(costs.model, *by);
-    costs.whole_layer_weights = whole_weights(costs.layer_weights);
+    costs.whole_layer_weights = rounded_weights(costs.layer_weights);
   } catch (const Error& error) {
     costs.failure = error;
   }

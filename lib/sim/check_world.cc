@@ -597,7 +597,7 @@ bool check_program(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);
   check_written_before_read(program, faults);
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   check_order(program, known, faults);
   check_arena(program, known, faults);
   check_result(program, faults);

@@ -149,14 +149,14 @@ size_t schedule_lane(const Program& program, size_t lane) {
 LaneSchedule collective_schedule(const Program& program) {
   AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   // The instructions of each lane of the schedule, in ascending order.
   std::vector<std::vector<InstrId>> ids(schedule.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!instr.communicates()) continue;
     const size_t own = schedule_lane(program, static_cast<size_t>(instr.lane));
-    LaneClock done = nothing_done(program);
+    LaneClock done = initial_lane_clock(program);
     for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < done.size(); ++lane) {
       InstrId& latest = done[schedule_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);

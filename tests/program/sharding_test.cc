@@ -480,7 +480,7 @@ TEST_CASE(
   StepOptions options{.prefetch_elements = 1};
   options.state.zero_stage = 3;
   const Program program = build(small_config(4, false)).step(options);
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   size_t beside = 0;
   for (const size_t i : all_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;
@@ -700,7 +700,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     CHECK(gathered_of(program).size() == 2 * 3);
     options.state.data = {2, 0};
     for (const TrafficDeviation& deviation :
-         explain_traffic(program, built.model, built.partition, options).deviations)
+         traffic_theory(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
   // Parameters are gathered again for lists that are not consecutive; here this is the tied matrix,

@@ -48,7 +48,7 @@ class StageCut {
   StageCut(const std::vector<double>& weights, int chunks)
       : blocks_(static_cast<int>(weights.size()) - 2), chunks_(chunks) {
     require(chunks > 0 && chunks <= blocks_, "each chunk of a pipeline has at least one block");
-    for (const int64_t weight : whole_weights(weights)) sums_.push_back(sums_.back() + weight);
+    for (const int64_t weight : rounded_weights(weights)) sums_.push_back(sums_.back() + weight);
   }
 
   std::vector<int64_t> counts() {
@@ -141,7 +141,7 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
   for (size_t l = 0; l < model.layers.size(); ++l) {
     const PhaseSeconds costs = phase_costs(model.graph_of(model.layers[l]));
     PhaseSeconds& chunk =
-        chunks[static_cast<size_t>(layout.model_chunk_with(static_cast<int32_t>(l)))];
+        chunks[static_cast<size_t>(layout.model_chunk_of_layer(static_cast<int32_t>(l)))];
     chunk.forward += costs.forward;
     chunk.backward += costs.backward;
     chunk.input_grad += costs.input_grad;
@@ -166,7 +166,7 @@ std::vector<double> layer_weights(const ModelDescription& model, PipelinePartiti
   return weights;
 }
 
-std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
+std::vector<int64_t> rounded_weights(const std::vector<double>& weights) {
   const double heaviest = *std::max_element(weights.begin(), weights.end());
   const double units = std::min(kUnits, kMaxUnits / static_cast<double>(weights.size()));
   std::vector<int64_t> whole;

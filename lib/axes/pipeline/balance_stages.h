@@ -22,7 +22,7 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
 std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by);
 
 /// Rounds weights to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
-std::vector<int64_t> whole_weights(const std::vector<double>& weights);
+std::vector<int64_t> rounded_weights(const std::vector<double>& weights);
 
 /// Computes the number of blocks, one or more, of each of `chunks` chunks. The chosen cut has the
 /// lightest heaviest chunk; among such cuts it is the most even one (smallest sum of squares), and

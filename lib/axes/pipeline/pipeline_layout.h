@@ -47,8 +47,10 @@ class PipelineLayout {
   /// Returns the layers of a model chunk, where the model has `layers` layers.
   LayerRange layers(int model_chunk, int32_t layers) const;
   /// Returns the model chunk that runs a layer.
-  int model_chunk_with(int32_t layer) const;
-  bool holds(int stage, int32_t layer) const { return stage_of(model_chunk_with(layer)) == stage; }
+  int model_chunk_of_layer(int32_t layer) const;
+  bool holds(int stage, int32_t layer) const {
+    return stage_of(model_chunk_of_layer(layer)) == stage;
+  }
 
  private:
   int stages_ = 1;

@@ -63,7 +63,7 @@ namespace specs {
 constinit const OpSpec activation{
     .name = "activation",
     .shapes = "N,F -> N,F",
-    .shared_by = "F",
+    .split_along = "F",
     .cheap_result = 0,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
@@ -73,7 +73,7 @@ constinit const OpSpec activation{
 constinit const OpSpec activation_dgrad{
     .name = "activation_dgrad",
     .shapes = "N,F N,F -> N,F",
-    .shared_by = "F",
+    .split_along = "F",
     .in_place = 1,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
@@ -82,7 +82,7 @@ constinit const OpSpec activation_dgrad{
 constinit const OpSpec gated_activation{
     .name = "gated_activation",
     .shapes = "N,2F -> N,F",
-    .shared_by = "F",
+    .split_along = "F",
     .cheap_result = 0,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
@@ -92,7 +92,7 @@ constinit const OpSpec gated_activation{
 constinit const OpSpec gated_activation_dgrad{
     .name = "gated_activation_dgrad",
     .shapes = "N,F N,2F -> N,2F",
-    .shared_by = "F",
+    .split_along = "F",
     .in_place = 1,
     .work = gated_activation_dgrad_work,
     .gpu_workspace = workspace_of::none,

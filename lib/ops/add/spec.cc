@@ -17,7 +17,7 @@ void add_gradients(BackwardBuilder& d, const Op& op) {
 
 }  // namespace
 
-Op sum_of(ValueId a, ValueId b, ValueId sum) {
+Op add_op(ValueId a, ValueId b, ValueId sum) {
   return {OpKind::kAdd, {a, b}, {sum}, {}, -1};
 }
 
@@ -33,7 +33,7 @@ namespace specs {
 constinit const OpSpec add{
     .name = "add",
     .shapes = "S S -> S",
-    .shared_by = "S",
+    .split_along = "S",
     .in_place = 0,
     .gpu_workspace = workspace_of::none,
     .gradients = add_gradients,

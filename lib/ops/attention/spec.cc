@@ -124,7 +124,7 @@ namespace specs {
 constinit const OpSpec attention{
     .name = "attention",
     .shapes = "N,(H+2K)d N -> N,Hd H,N",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = attention_letters,
     .work_class = WorkClass::kAttention,
     .work = attention_work,
@@ -136,7 +136,7 @@ constinit const OpSpec attention{
 constinit const OpSpec attention_dgrad{
     .name = "attention_dgrad",
     .shapes = "N,Hd N,(H+2K)d N,Hd H,N N -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = attention_letters,
     .gpu_library_bytes = attention_dgrad_library_bytes,
     .work_class = WorkClass::kAttention,

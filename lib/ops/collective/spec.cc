@@ -68,8 +68,8 @@ ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Di
 
 }  // namespace
 
-Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks) {
-  return {OpKind::kAllReduce, {term}, {whole}, along_tensor(ranks), -1};
+Op all_reduce_op(ValueId term, ValueId sum, int64_t ranks) {
+  return {OpKind::kAllReduce, {term}, {sum}, along_tensor(ranks), -1};
 }
 
 ValueId ops::all_reduce(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {

@@ -343,7 +343,7 @@ constinit const OpSpec vocabulary_logits{
     .name = "vocabulary_logits",
     .shapes = "N,D V,D N [V] -> C,V C,2 C",
     .letters = vocabulary_letters,
-    .private_result = 0,
+    .device_specific_result = 0,
     .work_class = WorkClass::kMatmul,
     .work = vocabulary_logits_work,
     .workspace = vocabulary_logits_workspace,

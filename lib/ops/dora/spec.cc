@@ -123,7 +123,7 @@ namespace specs {
 constinit const OpSpec dora_squared_lengths{
     .name = "dora_squared_lengths",
     .shapes = "O,I r1+r2+r3,I O1,r1 [O2,r2] [O3,r3] -> O1+O2+O3",
-    .shared_by = "OI",
+    .split_along = "OI",
     .work = dora_squared_lengths_work,
     .workspace = dora_squared_lengths_workspace,
     .gpu_workspace = dora_squared_lengths_gpu_workspace,
@@ -133,7 +133,7 @@ constinit const OpSpec dora_squared_lengths{
 constinit const OpSpec dora_scale{
     .name = "dora_scale",
     .shapes = "N,O O1+O2+O3 O1+O2+O3 [O] -> N,O",
-    .shared_by = "O",
+    .split_along = "O",
     .cheap_result = 0,
     .in_place = 0,
     .letters = dora_letters,
@@ -144,7 +144,7 @@ constinit const OpSpec dora_scale{
 constinit const OpSpec dora_scale_dgrad{
     .name = "dora_scale_dgrad",
     .shapes = "N,O O1+O2+O3 O1+O2+O3 -> N,O",
-    .shared_by = "O",
+    .split_along = "O",
     .in_place = 0,
     .letters = dora_letters,
     .gpu_workspace = workspace_of::none,
@@ -153,7 +153,7 @@ constinit const OpSpec dora_scale_dgrad{
 constinit const OpSpec dora_scale_wgrad{
     .name = "dora_scale_wgrad",
     .shapes = "N,O N,O O1+O2+O3 -> O1+O2+O3",
-    .shared_by = "O",
+    .split_along = "O",
     .letters = dora_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

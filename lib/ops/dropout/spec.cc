@@ -34,7 +34,7 @@ namespace specs {
 constinit const OpSpec dropout{
     .name = "dropout",
     .shapes = "N,I -> N,I",
-    .shared_by = "I",
+    .split_along = "I",
     .cheap_result = 0,
     .in_place = 0,
     .passes_on_terms = true,

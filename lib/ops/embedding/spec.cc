@@ -74,7 +74,7 @@ namespace specs {
 constinit const OpSpec embed{
     .name = "embed",
     .shapes = "N V,D -> N,D",
-    .shared_by = "V",
+    .split_along = "V",
     .work = embed_work,
     .gpu_workspace = workspace_of::none,
     .gradients = embed_gradients,
@@ -83,7 +83,7 @@ constinit const OpSpec embed{
 constinit const OpSpec embed_wgrad{
     .name = "embed_wgrad",
     .shapes = "N N,D -> V,D",
-    .shared_by = "V",
+    .split_along = "V",
     .work = embed_wgrad_work,
     .workspace = embed_wgrad_workspace,
     .gpu_workspace = embed_wgrad_gpu_workspace,

@@ -43,7 +43,7 @@ namespace specs {
 constinit const OpSpec head_norm{
     .name = "head_norm",
     .shapes = "N,(H+2K)d Hd Kd -> N,(H+2K)d N,H+K N,H+K",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = head_norm_gradients,
@@ -52,7 +52,7 @@ constinit const OpSpec head_norm{
 constinit const OpSpec head_norm_dgrad{
     .name = "head_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K Hd Kd -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
 };
@@ -60,7 +60,7 @@ constinit const OpSpec head_norm_dgrad{
 constinit const OpSpec head_norm_wgrad{
     .name = "head_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K -> Hd Kd",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

@@ -104,7 +104,7 @@ namespace specs {
 constinit const OpSpec linear{
     .name = "linear",
     .shapes = "N,I O,I [O] -> N,O",
-    .shared_by = "OI",
+    .split_along = "OI",
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_workspace,
@@ -115,7 +115,7 @@ constinit const OpSpec linear{
 constinit const OpSpec linear_dgrad{
     .name = "linear_dgrad",
     .shapes = "N,O O,I [N,I] -> N,I",
-    .shared_by = "OI",
+    .split_along = "OI",
     .in_place = 2,
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
@@ -126,7 +126,7 @@ constinit const OpSpec linear_dgrad{
 constinit const OpSpec linear_wgrad{
     .name = "linear_wgrad",
     .shapes = "N,O N,I -> O,I",
-    .shared_by = "OI",
+    .split_along = "OI",
     .work_class = WorkClass::kMatmul,
     .work = linear_wgrad_work,
     .workspace = linear_wgrad_workspace,
@@ -136,7 +136,7 @@ constinit const OpSpec linear_wgrad{
 constinit const OpSpec bias_wgrad{
     .name = "bias_wgrad",
     .shapes = "N,O -> O",
-    .shared_by = "O",
+    .split_along = "O",
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

@@ -95,7 +95,7 @@ namespace specs {
 constinit const OpSpec lora_up{
     .name = "lora_up",
     .shapes = "N,O N,r1+r2+r3 O1,r1 [O2,r2] [O3,r3] -> N,O",
-    .shared_by = "O",
+    .split_along = "O",
     .in_place = 0,
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
@@ -107,7 +107,7 @@ constinit const OpSpec lora_up{
 constinit const OpSpec lora_up_dgrad{
     .name = "lora_up_dgrad",
     .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,r1+r2+r3",
-    .shared_by = "O",
+    .split_along = "O",
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,
@@ -117,7 +117,7 @@ constinit const OpSpec lora_up_dgrad{
 constinit const OpSpec lora_up_wgrad{
     .name = "lora_up_wgrad",
     .shapes = "N,O N,r1+r2+r3 -> O1,r1 [O2,r2] [O3,r3]",
-    .shared_by = "O",
+    .split_along = "O",
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,

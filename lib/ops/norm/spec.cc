@@ -124,7 +124,7 @@ namespace specs {
 constinit const OpSpec rms_norm{
     .name = "rms_norm",
     .shapes = "N,D D -> N,D N",
-    .shared_by = "N",
+    .split_along = "N",
     .cheap_result = 0,
     .gpu_workspace = workspace_of::none,
     .gradients = rms_norm_gradients,
@@ -133,7 +133,7 @@ constinit const OpSpec rms_norm{
 constinit const OpSpec add_rms_norm{
     .name = "add_rms_norm",
     .shapes = "N,D N,D D -> N,D N,D N",
-    .shared_by = "N",
+    .split_along = "N",
     .cheap_result = 1,
     .from_first_result = norm_of_sum,
     .gpu_workspace = workspace_of::none,
@@ -143,14 +143,14 @@ constinit const OpSpec add_rms_norm{
 constinit const OpSpec rms_norm_dgrad{
     .name = "rms_norm_dgrad",
     .shapes = "N,D N,D N D [N,D] -> N,D",
-    .shared_by = "N",
+    .split_along = "N",
     .gpu_workspace = workspace_of::none,
 };
 
 constinit const OpSpec rms_norm_wgrad{
     .name = "rms_norm_wgrad",
     .shapes = "N,D N,D N -> D",
-    .shared_by = "N",
+    .split_along = "N",
     .gpu_pair = OpKind::kRmsNormDgrad,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
@@ -159,7 +159,7 @@ constinit const OpSpec rms_norm_wgrad{
 constinit const OpSpec layer_norm{
     .name = "layer_norm",
     .shapes = "N,D [D] [D] -> N,D N N",
-    .shared_by = "N",
+    .split_along = "N",
     .cheap_result = 0,
     .gpu_workspace = workspace_of::none,
     .gradients = layer_norm_gradients,
@@ -168,14 +168,14 @@ constinit const OpSpec layer_norm{
 constinit const OpSpec layer_norm_dgrad{
     .name = "layer_norm_dgrad",
     .shapes = "N,D N,D N N [D] [N,D] -> N,D",
-    .shared_by = "N",
+    .split_along = "N",
     .gpu_workspace = workspace_of::none,
 };
 
 constinit const OpSpec layer_norm_wgrad{
     .name = "layer_norm_wgrad",
     .shapes = "N,D N,D N N -> D [D]",
-    .shared_by = "N",
+    .split_along = "N",
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = layer_norm_gpu_partial_sums,
 };

@@ -67,7 +67,7 @@ constinit const OpSpec rope_table{
 constinit const OpSpec rope{
     .name = "rope",
     .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .in_place = 0,
     .letters = rope_letters,
     .gpu_workspace = workspace_of::none,
@@ -77,7 +77,7 @@ constinit const OpSpec rope{
 constinit const OpSpec rope_dgrad{
     .name = "rope_dgrad",
     .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .in_place = 0,
     .letters = rope_letters,
     .gpu_workspace = workspace_of::none,

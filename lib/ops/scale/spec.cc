@@ -32,7 +32,7 @@ namespace specs {
 constinit const OpSpec scale{
     .name = "scale",
     .shapes = "S -> S",
-    .shared_by = "S",
+    .split_along = "S",
     .cheap_result = 0,
     .in_place = 0,
     .gpu_workspace = workspace_of::none,

@@ -61,7 +61,7 @@ namespace specs {
 constinit const OpSpec qk_dots{
     .name = "qk_dots",
     .shapes = "N,(H+2K)d N,(H+2K)d [Hd] [Kd] -> N,2",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
@@ -70,7 +70,7 @@ constinit const OpSpec qk_dots{
 constinit const OpSpec whole_qk_norm{
     .name = "whole_qk_norm",
     .shapes = "N,(H+2K)d N,2 Hd Kd -> N,(H+2K)d N,2",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = whole_qk_norm_gradients,
@@ -79,7 +79,7 @@ constinit const OpSpec whole_qk_norm{
 constinit const OpSpec whole_qk_norm_dgrad{
     .name = "whole_qk_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,2 N,2 Hd Kd -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
 };
@@ -87,7 +87,7 @@ constinit const OpSpec whole_qk_norm_dgrad{
 constinit const OpSpec whole_qk_norm_wgrad{
     .name = "whole_qk_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,2 -> Hd Kd",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

@@ -1,4 +1,4 @@
-#include "program/gradient_reduction.h"
+#include "program/gradient_reducer.h"
 
 #include <algorithm>
 
@@ -57,8 +57,8 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRa
 }
 
 /// Copies a reduced gradient to the gradient that the update reads if it is the first of the step,
-/// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of
-/// the reduction instead of the compute lane, so that computation does not wait.
+/// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of the
+/// reduction instead of the compute lane, so that computation does not wait.
 void add_to_gradient(const Program& program, const StateSpec& state, const BufferRange& part,
                      const BufferRange& to, UnitId id, bool first, std::vector<Instr>& into) {
   if (part == to) return;
@@ -72,16 +72,16 @@ void add_to_gradient(const Program& program, const StateSpec& state, const Buffe
 }  // namespace
 
 /// Returns the chunk of the first layer that reads a unit: backward reaches it last.
-int32_t GradientReduction::chunk_of(UnitId id) const {
+int32_t GradientReducer::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : placement_.unit(id).layers)
     if (pipeline.holds(options_.pipeline_stage, layer))
-      return pipeline.chunk_of(pipeline.model_chunk_with(layer));
+      return pipeline.chunk_of(pipeline.model_chunk_of_layer(layer));
   bug("a gradient is made by a layer of the stage");
 }
 
-BufferRange GradientReduction::range_for_gradient(const ParamLocation& location, int64_t bytes,
-                                                  int32_t micro_batch) {
+BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, int64_t bytes,
+                                                int32_t micro_batch) {
   const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
   const int32_t micro_batch_of_use = state.reduces_each_micro_batch ? micro_batch : -1;
@@ -100,7 +100,7 @@ BufferRange GradientReduction::range_for_gradient(const ParamLocation& location,
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
-bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
+bool GradientReducer::begins_as_zero(UnitId id, TensorId tensor) const {
   const int first = placement_.unit(id).layers.front(),
             last = static_cast<int>(model_.layers.size()) - 1;
   if (first == last || !options_.pipeline.holds(options_.pipeline_stage, last)) return false;
@@ -124,7 +124,7 @@ bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
 
 /// Clears the padding between tensors, because padding is reduced, summed and updated like the
 /// tensors, and clears the tensors whose gradient must begin as zero.
-std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) const {
+std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) const {
   const StorageFormat& format = placement_.spec(use.unit).formats.gradient;
   Instr clear;
   clear.kind = InstrKind::kClear;
@@ -144,7 +144,7 @@ std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) co
   return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
 }
 
-Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
+Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.before = sum_partial_gradients(state, use)};

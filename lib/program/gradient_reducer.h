@@ -38,13 +38,13 @@ struct Reduction {
   std::vector<Instr> after;
 };
 
-/// GradientReduction assigns the range into which each operation list writes a gradient, records
+/// GradientReducer assigns the range into which each operation list writes a gradient, records
 /// these uses, and makes the instructions that reduce the written gradients to the gradient that
 /// the update reads.
-class GradientReduction {
+class GradientReducer {
  public:
-  GradientReduction(Program& program, const ModelDescription& model, const StateOptions& options,
-                    const UnitPlacement& placement)
+  GradientReducer(Program& program, const ModelDescription& model, const StateOptions& options,
+                  const UnitPlacement& placement)
       : program_(program), model_(model), options_(options), placement_(placement) {}
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,
