@@ -136,7 +136,7 @@ void ReplicaCheck::list_parts(const StepPlan& plan) {
     if (memory_.on_disk(program_, piece.range)) continue;
     const Unit& unit = plan.partition.unit(piece.unit);
     const Buffer& buffer = program_.at(piece.range.buffer);
-    const bool cut = piece.begin != 0 || piece.end != unit.padded;
+    const bool cut = piece.begin != 0 || piece.end != unit.padded_numel;
     const std::string kind = piece.state >= 0 ? states[static_cast<size_t>(piece.state)].name
                              : piece.state == StatePiece::kParam ? "parameters"
                                                                  : "working copy of the parameters";

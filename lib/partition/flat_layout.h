@@ -40,8 +40,8 @@ struct UnitRange {
 };
 
 /// Returns the number of elements of each of `count` equal shards of a unit: a multiple of
-/// kUnitBlock, such that count * shard_size(...) >= unit.padded. A collective over equal shards
-/// moves this many elements for each rank; the last shards may reach past the unit.
+/// kUnitBlock, such that count * shard_size(...) >= unit.padded_numel. A collective over equal
+/// shards moves this many elements for each rank; the last shards may reach past the unit.
 int64_t shard_size(const Unit& unit, int count);
 
 /// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) shard sizes,

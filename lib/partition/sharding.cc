@@ -6,9 +6,9 @@ Sharding::Sharding(const Partition& partition,
                    const std::function<GroupPlace(const Unit&)>& place_of, bool shard_small_units) {
   for (const Unit& unit : partition.units) {
     const GroupPlace place = place_of(unit);
-    UnitShard shard{false, unit.padded, unit.padded, 0, {0, unit.padded}};
+    UnitShard shard{false, unit.padded_numel, unit.padded_numel, 0, {0, unit.padded_numel}};
     const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
-    const bool pays = !unit.small || (shard_small_units && before_last < unit.padded);
+    const bool pays = !unit.small || (shard_small_units && before_last < unit.padded_numel);
     if (place.count > 1 && pays) {
       shard.is_sharded = true;
       shard.held = shard_size(unit, place.count);

@@ -50,7 +50,7 @@ struct Unit {
   /// Elements of parameters, without padding.
   int64_t numel = 0;
   /// Elements of the flat range: a multiple of kUnitBlock.
-  int64_t padded = 0;
+  int64_t padded_numel = 0;
   /// The unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
   bool small = false;
   /// The unit holds tensors that are updated; frozen tensors have their own units.

@@ -36,8 +36,8 @@ struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int zero_stage = 0;
   /// This rank's place along the axis data. The ranks along this axis read different sequences and
-  /// share one copy of the state. sample_place() and state_place() return the place among all
-  /// ranks that divide the samples, or the state.
+  /// share one copy of the state. data_parallel_place() and state_place() return the place among
+  /// all ranks that divide the samples, or the state.
   GroupPlace data;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
@@ -102,9 +102,9 @@ struct StateOptions {
   }
 };
 
-/// Returns this rank's place among the sample ranks (data_replicate x data), which read different
-/// sequences: batches, the loader and evaluations are divided among them.
-inline GroupPlace sample_place(const StateOptions& state) {
+/// Returns this rank's place among the data-parallel ranks (data_replicate x data), which read
+/// different sequences: batches, the loader and evaluations are divided among them.
+inline GroupPlace data_parallel_place(const StateOptions& state) {
   return {state.replicas * state.data.count, state.replica * state.data.count + state.data.index};
 }
 

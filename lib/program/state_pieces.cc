@@ -30,7 +30,7 @@ class StatePieces {
     const StateSpec& state = placement_.spec(unit.id);
     if (!state.used_by_stage) return;
     const UnitRange own = placement_.sharding().own_range(unit.id), saved = saved_part(unit.id),
-                    there = state.sharded.parameters ? own : UnitRange{0, unit.padded};
+                    there = state.sharded.parameters ? own : UnitRange{0, unit.padded_numel};
     const bool trains = placement_.trains(), master = trains && state.has_master;
     const auto add = [&](int32_t kind, const UnitRange& part, const BufferRange& range,
                          int64_t block) {

@@ -33,14 +33,14 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   const auto stages = static_cast<size_t>(options.pipeline.stages());
   std::vector<int64_t> total(stages, 0), moved(stages, 0);
   for (const Unit& unit : partition.units)
-    if (may_move(unit)) total[stage_of(unit)] += unit.padded;
+    if (may_move(unit)) total[stage_of(unit)] += unit.padded_numel;
   std::vector<Tier> tiers;
   for (const Unit& unit : partition.units) {
     int64_t& of_stage = moved[stage_of(unit)];
     const bool wanted = static_cast<double>(of_stage) <
                         options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
     const bool moves = options.zero_stage > 0 && may_move(unit) && wanted;
-    if (moves) of_stage += unit.padded;
+    if (moves) of_stage += unit.padded_numel;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
   return tiers;

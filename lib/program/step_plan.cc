@@ -77,7 +77,8 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
 int64_t padded_elements(const Partition& partition, const StateOptions& state) {
   int64_t elements = 0;
   for (const Unit& unit : partition.units)
-    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage)) elements += unit.padded;
+    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage))
+      elements += unit.padded_numel;
   return elements;
 }
 
@@ -136,7 +137,7 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
   const int64_t samples = config.train.evaluation.samples;
   if (samples <= 0) return static_cast<int32_t>(max_batches);
   const int64_t batches =
-      divide_up(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
+      divide_up(samples, config.train_micro_batch_size_per_gpu * data_parallel_place(state).count);
   return static_cast<int32_t>(divide_up(batches, divide_up(batches, max_batches)));
 }
 

@@ -215,7 +215,7 @@ class Formula {
 
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
     if (!terms.padding) return unit.numel;
-    if (whole || shards() == 1 || state_.zero_stage == 0) return unit.padded;
+    if (whole || shards() == 1 || state_.zero_stage == 0) return unit.padded_numel;
     return shard_size(unit, shards()) * shards();
   }
 

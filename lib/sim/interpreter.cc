@@ -85,7 +85,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     ranks_.push_back(std::move(rank));
   }
   for (const Unit& unit : partition.units) {
-    std::vector<int> copies(static_cast<size_t>(unit.padded), 0);
+    std::vector<int> copies(static_cast<size_t>(unit.padded_numel), 0);
     for (const Slice& slice : unit.slices)
       std::fill_n(copies.begin() + slice.position_in_unit, slice.extent,
                   model.tensor(slice.tensor).copies);
@@ -158,8 +158,8 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   std::vector<std::vector<char>> held;
   for (int t = 0; t < tensor_ranks_; ++t)
     for (const Unit& unit : partition_.units) {
-      values.emplace_back(static_cast<size_t>(unit.padded), 0);
-      held.emplace_back(static_cast<size_t>(unit.padded), 0);
+      values.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
+      held.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
     }
   const size_t units = partition_.units.size();
   // Either all ranks that hold a unit have this state of it, or none has.

@@ -75,7 +75,7 @@ class TraitFinder {
   /// Describes the shape of a unit. Most layers are alike, so units of the same shape are examined
   /// only once.
   Traits shape_of(const Unit& unit) const {
-    Traits shape{unit.padded, sharding_.is_sharded(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
+    Traits shape{unit.padded_numel, sharding_.is_sharded(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
       shape.insert(shape.end(),
                    {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),

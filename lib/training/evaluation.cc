@@ -34,7 +34,7 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                                              const ValidationSet& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const GroupPlace place = sample_place(setup.plan().options.state);
+  const GroupPlace place = data_parallel_place(setup.plan().options.state);
   ValidationReader reader(*set.sequences, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
                           setup.evaluation_plan().model.vocab_rows,

@@ -66,7 +66,7 @@ StepRun take_step(RankFixture& fixture, TrainingProgress& progress) {
   testing::set_batches(fixture, progress.step + 1);
   StepBatch batch;
   batch.counted_tokens_global = static_cast<int64_t>(fixture.batches.size()) *
-                                sample_place(fixture.plan.options.state).count *
+                                data_parallel_place(fixture.plan.options.state).count *
                                 fixture.plan.train.model.batch.tokens();
   StepRun run = prepare_step(fixture.config, fixture.config.scheduler, progress, batch);
   run.micro_batches = fixture.batches;

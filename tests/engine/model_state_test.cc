@@ -191,7 +191,7 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
   config.parallel.data = 1;
   const StepPlan plan = plan_steps(config, testing::model_of_many_blocks(), 0);
   int64_t padded = 0;
-  for (const Unit& unit : plan.partition.units) padded += unit.padded;
+  for (const Unit& unit : plan.partition.units) padded += unit.padded_numel;
   // A snapshot holds master weights and two moments: 12 bytes per element.
   REQUIRE(planned(config, Tier::kHost) == 12 * padded);
   REQUIRE(planned(config, Tier::kNvme) == 0);

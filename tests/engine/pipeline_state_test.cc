@@ -315,7 +315,7 @@ TEST_CASE(
                                     std::numeric_limits<float>::quiet_NaN());
           testing::set_batches(fixture, 2);
           keep_token_only_in(fixture, kToken,
-                             sample_place(fixture.plan.options.state).index == kPoisonedData
+                             data_parallel_place(fixture.plan.options.state).index == kPoisonedData
                                  ? kPoisonedMicroBatch
                                  : -1);
           StepRun run = fixture.prepared(2);

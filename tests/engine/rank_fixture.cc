@@ -251,7 +251,7 @@ StepRun RankFixture::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   const BatchShape& shape = plan.train.model.batch;
   for (size_t slot = 0; slot < batches.size(); ++slot) {
-    const auto place = static_cast<uint64_t>(sample_place(plan.options.state).index);
+    const auto place = static_cast<uint64_t>(data_parallel_place(plan.options.state).index);
     batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place,
                                  plan.train.model.vocab_rows);
     batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();

@@ -67,10 +67,10 @@ TEST_CASE("with one rank, or without sharding, no unit is sharded") {
   for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
       CHECK_FALSE(sharding.is_sharded(unit.id));
-      CHECK(sharding.held_elements(unit.id) == unit.padded);
-      CHECK(sharding.padded_elements(unit.id) == unit.padded);
+      CHECK(sharding.held_elements(unit.id) == unit.padded_numel);
+      CHECK(sharding.padded_elements(unit.id) == unit.padded_numel);
       CHECK(sharding.begin(unit.id) == 0);
-      CHECK(sharding.own_range(unit.id) == UnitRange{0, unit.padded});
+      CHECK(sharding.own_range(unit.id) == UnitRange{0, unit.padded_numel});
     }
   }
 }
@@ -79,7 +79,7 @@ TEST_CASE("two ranks hold three and two of a unit's five blocks, and whole copie
   const Partition partition = build_units(tiny_llama(false));
   const Sharding first(partition, {2, 0}, true);
   const Sharding second(partition, {2, 1}, true);
-  REQUIRE(partition.unit(1).padded == 5 * kUnitBlock);
+  REQUIRE(partition.unit(1).padded_numel == 5 * kUnitBlock);
   CHECK(first.held_elements(1) == 3 * kUnitBlock);
   CHECK(first.whole(1) == 6 * kUnitBlock);
   CHECK(first.own(1) == UnitRange{0, 3 * kUnitBlock});
@@ -109,8 +109,8 @@ TEST_CASE(
             sharding.is_sharded(unit.id) ==
             (!unit.small || (shard_small_units && shard_range(unit, count - 1, count).size() > 0)));
         if (!sharding.is_sharded(unit.id)) {
-          REQUIRE(sharding.own_range(unit.id) == UnitRange{0, unit.padded});
-          end = unit.padded;
+          REQUIRE(sharding.own_range(unit.id) == UnitRange{0, unit.padded_numel});
+          end = unit.padded_numel;
           continue;
         }
         REQUIRE(sharding.own_range(unit.id).begin == end);
@@ -118,9 +118,9 @@ TEST_CASE(
         REQUIRE(sharding.own_range(unit.id).size() <= sharding.held_elements(unit.id));
         REQUIRE(sharding.begin(unit.id) == index * sharding.held_elements(unit.id));
         REQUIRE(sharding.held_elements(unit.id) * count == sharding.padded_elements(unit.id));
-        REQUIRE(sharding.padded_elements(unit.id) >= unit.padded);
+        REQUIRE(sharding.padded_elements(unit.id) >= unit.padded_numel);
       }
-      REQUIRE(end == unit.padded);
+      REQUIRE(end == unit.padded_numel);
     }
   }
 }

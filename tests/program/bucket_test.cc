@@ -48,7 +48,7 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
       // unit does not fit.
       std::vector<int64_t> wanted;
       for (const UnitId id : layout.order) {
-        const int64_t elements = built.partition.unit(id).padded;
+        const int64_t elements = built.partition.unit(id).padded_numel;
         if (wanted.empty() || wanted.back() >= size || elements > size - wanted.back())
           wanted.push_back(0);
         wanted.back() += elements;

@@ -88,7 +88,7 @@ TEST_CASE(
   const PartitionedModel built = build(small_config(2, false));
   const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes +
                        4 * 16 * 4  // plus the input of the layer
-                       + built.partition.units[1].padded * 4;
+                       + built.partition.units[1].padded_numel * 4;
   CHECK(arena(5, 2) - arena(4, 2) == kept);
   CHECK(arena(6, 2) - arena(5, 2) == kept);
 }
@@ -355,7 +355,7 @@ TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
 TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {
   const Split whole = split_over(1);
   int64_t norms = 0;  // which every rank has completely
-  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded : 0;
+  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded_numel : 0;
   for (const int ranks : {2, 4}) {
     const Split split = split_over(ranks);
     INFO("tensor " << ranks);

@@ -23,7 +23,7 @@ using namespace testing;
 class Coverage {
  public:
   explicit Coverage(const Partition& partition) {
-    for (const Unit& unit : partition.units) changes_.push_back({{0, 0}, {unit.padded, 0}});
+    for (const Unit& unit : partition.units) changes_.push_back({{0, 0}, {unit.padded_numel, 0}});
   }
   void add(UnitId unit, int64_t begin, int64_t end) {
     auto& changes = changes_[static_cast<size_t>(unit)];
@@ -116,7 +116,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
           state.zero_stage > 0 && step_case.mesh.shards > 1 && is_sharded(unit, step_case);
       for (int32_t s = 0; s < std::ssize(state.optimizer_states); ++s)
         REQUIRE(held[{s, unit.id}] ==
-                unit.padded * step_case.mesh.tensor *
+                unit.padded_numel * step_case.mesh.tensor *
                     (sharded ? step_case.mesh.replicas : step_case.mesh.data()));
     }
   }
@@ -168,7 +168,7 @@ int64_t counted_by_norm(const StepCase& step_case) {
   for (const Unit& unit : step_case.built.partition.units)
     for (size_t i = 0; i < unit.slices.size(); ++i) {
       const bool last = i + 1 == unit.slices.size();
-      const int64_t end = last ? unit.padded : unit.slices[i + 1].position_in_unit;
+      const int64_t end = last ? unit.padded_numel : unit.slices[i + 1].position_in_unit;
       const int64_t begin = i == 0 ? 0 : unit.slices[i].position_in_unit;
       const int copies = step_case.built.model.tensor(unit.slices[i].tensor).copies;
       elements += (end - begin) * step_case.mesh.tensor / copies;
@@ -282,7 +282,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       if (is_frozen(piece.unit)) REQUIRE(piece.state == StatePiece::kParam);
     int64_t trained = 0;
     for (const Unit& unit : step_case.built.partition.units)
-      trained += unit.trainable ? unit.padded + kUnitBlock * step_case.mesh.shards : 0;
+      trained += unit.trainable ? unit.padded_numel + kUnitBlock * step_case.mesh.shards : 0;
     int64_t kept = 0;
     std::set<int32_t> gathered;
     for (const Buffer& buffer : step.program.buffers)

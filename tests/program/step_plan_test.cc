@@ -69,11 +69,11 @@ TEST_CASE("context ranks read the same samples, but hold different parts of the 
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const StepPlan plan = plan_steps(config, small_config(1, true), rank);
     const StateOptions& state = plan.options.state;
-    CHECK(sample_place(state).count == 4);
+    CHECK(data_parallel_place(state).count == 4);
     CHECK(state_place(state).count == 6);
     CHECK(gradient_ranks(state) == 12);
     CHECK(is_first_of_stage(state) == (rank == 0));
-    readers[sample_place(state).index].push_back(rank);
+    readers[data_parallel_place(state).index].push_back(rank);
     owners[{state.replica, state_place(state).index}].push_back(rank);
     const Program& program = plan.train.program;
     CHECK(program.place_in_group(group_along(program, "data+context")).count == 6);

@@ -743,7 +743,8 @@ bool is_past_the_unit_end(const Mutation& m) {
   const bool twice = m.change == "twice";
   if (!moves || m.instr.unit < 0 || (m.mutant == nullptr && !twice)) return false;
   const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
-  return elements && elements->begin >= m.step_case.built.partition.unit(m.instr.unit).padded &&
+  return elements &&
+         elements->begin >= m.step_case.built.partition.unit(m.instr.unit).padded_numel &&
          (twice ||
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
@@ -762,7 +763,7 @@ bool is_padding_of_gathered(const Mutation& m, const BufferRange& part) {
   if (name == buffer_names::kSecondary)
     begin = index(cat("data/", m.step_case.mesh.secondary_shards)) * elements;
   if (name.starts_with("gathered.")) begin = part.offset * elements / part.bytes;
-  return begin >= m.step_case.built.partition.unit(m.instr.unit).padded;
+  return begin >= m.step_case.built.partition.unit(m.instr.unit).padded_numel;
 }
 
 /// Returns whether a range of the parameters lies past its unit's end.
@@ -780,7 +781,7 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
     const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total;
-    return layout.at(unit.id) + unit.padded <= begin && begin < end;
+    return layout.at(unit.id) + unit.padded_numel <= begin && begin < end;
   };
   const std::vector<Unit>& units = m.step_case.built.partition.units;
   return std::any_of(units.begin(), units.end(), behind);
@@ -830,7 +831,7 @@ bool leaves_out_padding(const Mutation& m) {
   if (!elements) return false;
   const int64_t begin = half ? (elements->begin + elements->end) / 2 : elements->begin;
   const Unit& unit = m.step_case.built.partition.unit(id);
-  const int64_t end = std::min(elements->end, unit.padded);
+  const int64_t end = std::min(elements->end, unit.padded_numel);
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
@@ -859,7 +860,7 @@ bool adds_only_padding(const Mutation& m) {
   const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
   if (!adds || !elements) return false;
   const Unit& unit = m.step_case.built.partition.unit(m.instr.unit);
-  const int64_t end = std::min(elements->end, unit.padded);
+  const int64_t end = std::min(elements->end, unit.padded_numel);
   return elements->begin >= end || slices_in(unit, elements->begin, end).empty();
 }
 
