@@ -10,7 +10,7 @@ namespace {
 /// Counts the elements of a collective on the side where they are whole.
 int64_t elements_of(const Program& program, const Instr& instr) {
   int64_t count = 0;
-  for (const BufferRange& range : instr.whole_ranges()) count += element_count(program, range);
+  for (const BufferRange& range : instr.full_ranges()) count += element_count(program, range);
   return count;
 }
 

@@ -30,7 +30,7 @@ std::vector<GatherSpan> gather_spans_of(const Program& program,
   for (const ParameterUse& use : uses) {
     const BufferUse& buffer_use = buffer_uses[static_cast<size_t>(use.buffer)];
     require(buffer_use.first != BufferUse::kNone, "gathered parameters have a reader");
-    const int64_t elements = element_count(program, program.whole(use.buffer));
+    const int64_t elements = element_count(program, program.full_range(use.buffer));
     spans.push_back({use, spans.size(), elements, buffer_use.first, buffer_use.last});
   }
   // An operation list that is cut at collectives may read its units in another order than the one
@@ -149,7 +149,7 @@ class GatherBuilder {
     const UnitId id = span.use.unit;
     const StateSpec& state = placement_.spec(id);
     const UnitRange shard = placement_.shard(id);
-    const BufferRange whole = program_.whole(span.use.buffer);
+    const BufferRange whole = program_.full_range(span.use.buffer);
     std::vector<Instr> chain;
     const auto move = [&](const BufferRange& from, const BufferRange& to) {
       chain.push_back(make_copy(program_, from, to, id));
@@ -192,7 +192,7 @@ class GatherBuilder {
     const Communication communication{placement_.groups().secondary,
                                       placement_.spec(span.use.unit).formats.compute.dtype};
     Instr gather = make_collective(InstrKind::kAllGather, communication, shard,
-                                   program_.whole(span.use.buffer), span.use.unit);
+                                   program_.full_range(span.use.buffer), span.use.unit);
     gather.micro_batch = span.use.micro_batch;
     return gather;
   }

@@ -18,7 +18,7 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
     std::vector<BufferRange> ranges;
     for (const UnitRange& part : partial.parts)
       add_range(ranges,
-                {use.whole.buffer, use.whole.offset + state.formats.gradient.bytes(part.begin),
+                {use.range.buffer, use.range.offset + state.formats.gradient.bytes(part.begin),
                  state.formats.gradient.bytes(part.size())});
     Instr sum =
         make_collective(InstrKind::kAllReduce, {partial.group, state.formats.gradient.dtype},
@@ -33,11 +33,11 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
 /// or a temporary buffer to which `reduction.before` converts it.
 BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse& use,
                     Reduction& reduction) {
-  if (state.formats.communication == state.formats.gradient) return use.whole;
+  if (state.formats.communication == state.formats.gradient) return use.range;
   const BufferRange wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
-      Category::kBuckets, state.formats.communication, element_count(program, use.whole), true);
-  reduction.before.push_back(make_copy(program, use.whole, wire, use.unit));
+      Category::kBuckets, state.formats.communication, element_count(program, use.range), true);
+  reduction.before.push_back(make_copy(program, use.range, wire, use.unit));
   return wire;
 }
 
@@ -96,7 +96,7 @@ BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, i
             : placement_.gradient(id, {0, elements});
     uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
-  const BufferRange& whole = uses_[use->second].whole;
+  const BufferRange& whole = uses_[use->second].range;
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
@@ -133,7 +133,7 @@ std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) cons
   const auto gap = [&](int64_t end) {
     if (at < end)
       clear.writes.push_back(
-          {use.whole.buffer, use.whole.offset + format.bytes(at), format.bytes(end - at)});
+          {use.range.buffer, use.range.offset + format.bytes(at), format.bytes(end - at)});
   };
   for (const Slice& slice : placement_.unit(use.unit).slices) {
     if (begins_as_zero(use.unit, slice.tensor)) continue;
@@ -149,9 +149,9 @@ Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.before = sum_partial_gradients(state, use)};
   const BufferRange own = placement_.gradient(id, placement_.shard(id));
-  const BufferRange to = state.reduces_each_micro_batch ? own : use.whole;
+  const BufferRange to = state.reduces_each_micro_batch ? own : use.range;
   if (!has_gradient_peers(state)) {
-    add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
+    add_to_gradient(program_, state, use.range, to, id, first, reduction.before);
     return reduction;
   }
   const DType sent = state.formats.communication.dtype;

@@ -20,7 +20,7 @@ struct GradientUse {
   int32_t micro_batch = -1;
   /// The chunk of this pipeline stage whose backward pass completes the gradient.
   int32_t chunk = 0;
-  BufferRange whole;
+  BufferRange range;
 };
 
 /// Reduction holds the instructions that reduce one unit's gradient.

@@ -118,7 +118,7 @@ class OutputOffload {
   }
 
   Instr copy(BufferId from, BufferId to) const {
-    return make_copy(program_, program_.whole(from), program_.whole(to));
+    return make_copy(program_, program_.full_range(from), program_.full_range(to));
   }
 
   /// Finds the first of the consecutive instructions that belong to the same layer as instruction

@@ -236,9 +236,9 @@ struct Instr {
   bool communicates() const { return std::holds_alternative<Communication>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
-  /// Returns the ranges of a collective or transfer that have the size of the whole buffer: what a
-  /// reduce-scatter or a send reads, and what others write.
-  const std::vector<BufferRange>& whole_ranges() const {
+  /// Returns the ranges of a collective or transfer that have the full size, that of all ranks'
+  /// blocks together: what a reduce-scatter or a send reads, and what others write.
+  const std::vector<BufferRange>& full_ranges() const {
     return kind == InstrKind::kReduceScatter || kind == InstrKind::kSend ? reads : writes;
   }
   const Communication& communication() const { return std::get<Communication>(detail); }
@@ -278,7 +278,8 @@ struct Program {
     return static_cast<BufferId>(buffers.size()) - 1;
   }
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
-  BufferRange whole(BufferId id) const { return {id, 0, at(id).bytes}; }
+  /// Returns all bytes of a buffer.
+  BufferRange full_range(BufferId id) const { return {id, 0, at(id).bytes}; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }

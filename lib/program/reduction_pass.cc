@@ -26,7 +26,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
   std::vector<WrittenGradient> gradients;
   std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
   for (const GradientUse& use : uses) {
-    by_begin[{use.whole.buffer, use.whole.offset}] = gradients.size();
+    by_begin[{use.range.buffer, use.range.offset}] = gradients.size();
     gradients.push_back({use, {}});
   }
   const auto record_writer = [&](size_t i, const BufferRange& range) {
@@ -35,7 +35,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
     const auto end = by_begin.lower_bound({range.buffer, range.offset + range.bytes});
     for (; found != end; ++found) {
       WrittenGradient& gradient = gradients[found->second];
-      if (!overlaps(gradient.use.whole, range)) continue;
+      if (!overlaps(gradient.use.range, range)) continue;
       gradient.writers.first = std::min(gradient.writers.first, i);
       gradient.writers.last = i;
     }

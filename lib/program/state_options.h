@@ -37,7 +37,7 @@ struct StateOptions {
   int zero_stage = 0;
   /// This rank's place along the axis data. The ranks along this axis read different sequences and
   /// share one copy of the state. data_parallel_place() and state_place() return the place among
-  /// all ranks that divide the samples, or the state.
+  /// all ranks that divide the sequences, or the state.
   GroupPlace data;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;

@@ -269,7 +269,7 @@ class StepBuilder {
     return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = exchanges_});
   }
   const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
-  BufferRange whole(BufferId id) const { return program_.whole(id); }
+  BufferRange full_range(BufferId id) const { return program_.full_range(id); }
   Instr& emit(InstrKind kind) {
     program_.instrs.emplace_back().kind = kind;
     return program_.instrs.back();
@@ -336,14 +336,14 @@ class StepBuilder {
 
 void StepBuilder::begin(std::vector<BufferId> cleared) {
   Instr& instr = emit(InstrKind::kBegin);
-  for (const BufferId buffer : cleared) instr.writes.push_back(whole(buffer));
+  for (const BufferId buffer : cleared) instr.writes.push_back(full_range(buffer));
 }
 
 void StepBuilder::reduce_loss(BufferId loss) {
   const GroupId all = placement_.groups().all;
   if (all == kNoGroup) return;
-  program_.instrs.push_back(
-      make_collective(InstrKind::kAllReduce, {all, DType::kF64}, whole(loss), whole(loss)));
+  program_.instrs.push_back(make_collective(InstrKind::kAllReduce, {all, DType::kF64},
+                                            full_range(loss), full_range(loss)));
 }
 
 void StepBuilder::begin_micro_batch(int32_t micro_batch) {
@@ -364,7 +364,7 @@ void StepBuilder::load_batch(Flow& flow) {
   for (const BatchPort& of_batch : kBatchPorts) {
     const Port port = of_batch.port;
     flow.ports[port] = temporary(cat(port_name(port), ".", flow.micro_batch), bytes);
-    instr.writes.push_back(whole(flow.ports[port]));
+    instr.writes.push_back(full_range(flow.ports[port]));
   }
   program_.instrs.push_back(std::move(instr));
 }
@@ -376,11 +376,11 @@ void StepBuilder::make_rope_table(Flow& flow) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
   ValueRanges ranges(graph);
   for (const ValueId id : graph.with_role(ValueRole::kInput))
-    ranges.set(id, whole(flow.ports.at(graph.at(id).port)));
+    ranges.set(id, full_range(flow.ports.at(graph.at(id).port)));
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     flow.ports[graph.at(id).port] =
         temporary(cat(port_name(graph.at(id).port), ".", flow.micro_batch), graph.at(id).bytes());
-    ranges.set(id, whole(flow.ports.at(graph.at(id).port)));
+    ranges.set(id, full_range(flow.ports.at(graph.at(id).port)));
   }
   Instr instr;
   instr.kind = InstrKind::kForward;
@@ -395,7 +395,8 @@ void StepBuilder::set_input_ranges(size_t layer, const Flow& flow, ValueRanges& 
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kInput)) {
     const Port port = graph.at(id).port;
-    ranges.set(id, whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port)));
+    ranges.set(id,
+               full_range(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port)));
   }
 }
 
@@ -419,13 +420,13 @@ void StepBuilder::set_output_ranges(size_t layer, Flow& flow, BufferId result,
 void StepBuilder::set_hidden_gradient_ranges(size_t layer, Flow& flow, ValueRanges& ranges) {
   const LayerGraph& graph = graph_of(layer);
   if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
-    ranges.set(id, whole(flow.d_hidden[layer + 1]));
+    ranges.set(id, full_range(flow.d_hidden[layer + 1]));
   const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden);
   if (id < 0) return;
   BufferId& buffer = flow.d_hidden[layer];
   if (buffer < 0)
     buffer = exchanged(numbered_name("d_hidden.", layer, flow.micro_batch), graph.at(id).bytes());
-  ranges.set(id, whole(buffer));
+  ranges.set(id, full_range(buffer));
 }
 
 void StepBuilder::set_parameter_ranges(size_t layer, int32_t micro_batch, const OpListInfo& info,
@@ -629,7 +630,7 @@ void StepBuilder::expand_schedule(BufferId result, ResultKind kind) {
 
 void StepBuilder::decide(BufferId norm, BufferId loss) {
   Instr& instr = emit(InstrKind::kDecide);
-  instr.reads = {whole(norm), whole(loss)};
+  instr.reads = {full_range(norm), full_range(loss)};
 }
 
 /// Lists the layer outputs that are inputs of blocks or of the head, by micro-batch.

@@ -39,7 +39,7 @@ class TransferPass {
 
   void send(const BufferedTransfer& buffered) {
     Instr instr = transfer(InstrKind::kSend, buffered);
-    instr.reads = {program_.whole(buffered.buffer)};
+    instr.reads = {program_.full_range(buffered.buffer)};
     insertions_.push_back({.at = uses_[static_cast<size_t>(buffered.buffer)].last,
                            .after = true,
                            .instrs = {std::move(instr)}});
@@ -54,7 +54,7 @@ class TransferPass {
       const size_t action = (*buffered)->action;
       latest = std::min(latest, begins[action == 0 ? 0 : action - 1]);
       Instr instr = transfer(InstrKind::kReceive, **buffered);
-      instr.writes = {program_.whole((*buffered)->buffer)};
+      instr.writes = {program_.full_range((*buffered)->buffer)};
       made.push_back({.at = latest, .waits_for_compute = true, .instrs = {std::move(instr)}});
     }
     insertions_.insert(insertions_.end(), std::make_move_iterator(made.rbegin()),

@@ -29,12 +29,12 @@ PersistentKind parameter_buffer(const StorageFormat& format, DType compute) {
 
 BufferRange add_temporary(Program& program, std::string name, Tier tier, Category category,
                           const StorageFormat& format, int64_t elements, bool peer_visible) {
-  return program.whole(program.add({.name = std::move(name),
-                                    .tier = tier,
-                                    .category = category,
-                                    .bytes = format.bytes(elements),
-                                    .peer_visible = peer_visible,
-                                    .format = format}));
+  return program.full_range(program.add({.name = std::move(name),
+                                         .tier = tier,
+                                         .category = category,
+                                         .bytes = format.bytes(elements),
+                                         .peer_visible = peer_visible,
+                                         .format = format}));
 }
 
 UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,

@@ -384,7 +384,7 @@ class UpdateBuilder {
     }
     emit_updates(in_place, staged, program_);
     for (const auto& [tier, buffer] : new_scales_)
-      reduce_scales(program_.whole(buffer), shard_groups);
+      reduce_scales(program_.full_range(buffer), shard_groups);
   }
 
   void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
@@ -447,7 +447,8 @@ class UpdateBuilder {
   /// Copies the new scales to the old ones, for the next step.
   void copy_new_scales() {
     for (const auto& [tier, buffer] : new_scales_)
-      emit(make_copy(program_, program_.whole(buffer), program_.whole(scales_.buffers.at(tier))))
+      emit(make_copy(program_, program_.full_range(buffer),
+                     program_.full_range(scales_.buffers.at(tier))))
           .if_finite = true;
   }
 
@@ -498,7 +499,7 @@ void add_gradient_norm(Program& program, const StateOptions& options,
   program.instrs.push_back(std::move(sum));
   const GroupId model = placement.groups().model;
   if (model == kNoGroup) return;
-  const BufferRange all = program.whole(norm);
+  const BufferRange all = program.full_range(norm);
   program.instrs.push_back(make_collective(InstrKind::kAllReduce, {model, DType::kF64}, all, all));
 }
 

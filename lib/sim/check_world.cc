@@ -206,7 +206,7 @@ void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
 /// receive on another link, and the range has a size and dtype that the link can carry.
 bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
-  const std::vector<BufferRange>& ranges = instr.whole_ranges();
+  const std::vector<BufferRange>& ranges = instr.full_ranges();
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).format.dtype;
@@ -566,7 +566,7 @@ void check_result(const Program& program, Faults& faults) {
     for (const BufferRange& range : program.instrs[i].writes) {
       if (range.buffer == result)
         made = true;
-      else if (made && share_bytes(program, range, program.whole(result)))
+      else if (made && share_bytes(program, range, program.full_range(result)))
         faults.push_back(
             cat(instr_text(program, i), " writes over the result ", program.at(result).name));
     }

@@ -236,7 +236,7 @@ std::vector<uint64_t> Interpreter::loss(int r) const {
   const Program& program = rank.step.program;
   const BufferId loss = find_persistent(program, PersistentKind::kLoss);
   require(loss >= 0, "a step has a loss");
-  const Cells from = cells(rank, program.whole(loss));
+  const Cells from = cells(rank, program.full_range(loss));
   std::vector<uint64_t> values;
   for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   return values;

@@ -44,7 +44,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
 void write_announcement(const Program& program, const Instr& instr, std::string& text) {
   text.clear();
   if (instr.is_transfer()) {
-    const BufferRange& range = instr.whole_ranges()[0];
+    const BufferRange& range = instr.full_ranges()[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
     append_text(text, "transfer ", dtype_name(instr.communication().dtype), " ", range.bytes,
                 " of ", program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
@@ -64,7 +64,7 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
     return;
   }
   const bool parts = adds_parts(program, instr);
-  for (const BufferRange& range : instr.whole_ranges())
+  for (const BufferRange& range : instr.full_ranges())
     append_text(text, " ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
 }
 

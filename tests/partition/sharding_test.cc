@@ -81,14 +81,14 @@ TEST_CASE("two ranks hold three and two of a unit's five blocks, and whole copie
   const Sharding second(partition, {2, 1}, true);
   REQUIRE(partition.unit(1).padded_numel == 5 * kUnitBlock);
   CHECK(first.held_elements(1) == 3 * kUnitBlock);
-  CHECK(first.whole(1) == 6 * kUnitBlock);
-  CHECK(first.own(1) == UnitRange{0, 3 * kUnitBlock});
+  CHECK(first.padded_elements(1) == 6 * kUnitBlock);
+  CHECK(first.own_range(1) == UnitRange{0, 3 * kUnitBlock});
   CHECK(second.begin(1) == 3 * kUnitBlock);
-  CHECK(second.own(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
+  CHECK(second.own_range(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
   // The embedding and the head have two blocks each.
   CHECK(second.held_elements(0) == kUnitBlock);
   CHECK(second.held_elements(3) == kUnitBlock);
-  CHECK(second.whole(3) == 2 * kUnitBlock);
+  CHECK(second.padded_elements(3) == 2 * kUnitBlock);
 }
 
 TEST_CASE(

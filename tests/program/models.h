@@ -223,17 +223,17 @@ inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
                       .bytes = 4 * place.count,
                       .persistent_kind = PersistentKind::kLoss,
                       .format = {.dtype = DType::kI32}}};
-  program.initialized_ranges = {program.whole(0), program.whole(2)};
+  program.initialized_ranges = {program.full_range(0), program.full_range(2)};
   RankGroup all{.label = "context", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
-  const BufferRange in = program.whole(0), out = program.whole(1);
+  const BufferRange in = program.full_range(0), out = program.full_range(1);
   program.instrs = {make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
                     make_collective(InstrKind::kShift, {.group = 0, .shift = by}, in, out),
                     make_collective(InstrKind::kCountedAllToAll,
                                     {.group = 0, .row_elements = row_elements}, in, out)};
-  program.instrs[2].reads.push_back(program.whole(2));
-  program.instrs[2].writes.push_back(program.whole(3));
+  program.instrs[2].reads.push_back(program.full_range(2));
+  program.instrs[2].writes.push_back(program.full_range(3));
   return program;
 }
 

@@ -228,8 +228,8 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
   const BufferId come = program.add({.name = "come",
                                      .bytes = 4 * program.groups[0].place.count,
                                      .format = {.dtype = DType::kI32}});
-  const std::vector<Instr> made =
-      make(program, program.whole(hidden), program.whole(other), program.whole(come));
+  const std::vector<Instr> made = make(program, program.full_range(hidden),
+                                       program.full_range(other), program.full_range(come));
   const size_t at = nth(program, InstrKind::kForward, 0) + 1;
   for (Instr& instr : program.instrs)
     for (InstrId& wait : instr.waits)
@@ -335,7 +335,7 @@ TEST_CASE(
                     const BufferRange& come) {
       Instr move = make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row_elements = 64},
                                    hidden, other);
-      move.reads.push_back(program.whole(buffer_named(program, counts)));
+      move.reads.push_back(program.full_range(buffer_named(program, counts)));
       move.writes.push_back(come);
       return std::vector<Instr>{move, make_copy(program, other, hidden)};
     };

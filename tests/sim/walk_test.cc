@@ -137,7 +137,7 @@ TEST_CASE("a program may have any number of groups, each with a lane") {
     for (const Program& program : programs) all.push_back(&program);
     return check_programs(all);
   };
-  for (Program& program : programs) program.initialized_ranges = {program.whole(0)};
+  for (Program& program : programs) program.initialized_ranges = {program.full_range(0)};
   CHECK(faults() == std::vector<std::string>{});
   CHECK(lane_count(programs[0]) == 4 + kPeers);
   programs[kPeers].instrs.clear();
