@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "axes/tensor/split.h"
-#include "axes/tensor/split_exchange.h"
+#include "axes/tensor/split_collectives.h"
 #include "base/error.h"
 #include "base/half_floats.h"
 #include "base/round_up.h"
@@ -250,11 +250,11 @@ class BlockParamsBuilder {
 };
 
 /// SplitLinearLayers emits the linear layers of a block as one tensor-parallel rank computes them,
-/// and the exchanges between ranks around them.
+/// and the collectives of ranks around them.
 class SplitLinearLayers {
  public:
   SplitLinearLayers(GraphBuilder& g, const TensorSplit& split)
-      : g_(g), split_(split), exchange_(g, split) {}
+      : g_(g), split_(split), collectives_(g, split) {}
 
   /// Emits y = x w^T + b for all tokens. Each rank computes some columns of y.
   ValueId column_parallel(ValueId all, const MatrixParams& params) {
@@ -276,7 +276,7 @@ class SplitLinearLayers {
   }
 
   /// Emits the sum over the ranks of the results of row_parallel_term().
-  ValueId sum_of_terms(ValueId term) { return exchange_.complete(OpKind::kLinear, 'I', term); }
+  ValueId sum_of_terms(ValueId term) { return collectives_.complete(OpKind::kLinear, 'I', term); }
 
  private:
   ValueId adapted(ValueId x, ValueId y, const MatrixParams::LoraParams& lora,
@@ -287,11 +287,11 @@ class SplitLinearLayers {
   }
   /// Emits (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, m
   /// the magnitudes, and l the lengths of the rows of w + scale b a. The second summand exists only
-  /// with dropout. `shared_by` is the letter that ranks divide: I if each has some columns of w, O
-  /// if each has some rows.
+  /// with dropout. `split_letter` is the letter that ranks divide: I if each has some columns of w,
+  /// O if each has some rows.
   ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias,
                           const MatrixParams::LoraParams& lora, const LinearAttrs& attrs,
-                          char shared_by) {
+                          char split_letter) {
     const LinearAttrs linear_attrs{.gradient_ranks = attrs.gradient_ranks};
     ValueId kept = x, rest = -1;
     if (lora.dropout.probability > 0) {
@@ -306,7 +306,8 @@ class SplitLinearLayers {
     const ValueId of_base = ops::linear(g_, kept, weight, -1, linear_attrs);
     const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, linear_attrs);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
-    squares = exchange_.complete_on_each_rank(OpKind::kDoraSquaredLengths, shared_by, squares);
+    squares =
+        collectives_.complete_on_each_rank(OpKind::kDoraSquaredLengths, split_letter, squares);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
@@ -315,7 +316,7 @@ class SplitLinearLayers {
 
   GraphBuilder& g_;
   TensorSplit split_;
-  TensorExchange exchange_;
+  TensorCollectives collectives_;
 };
 
 /// BlockKind holds the differences between blocks of one model, besides their recompute level and
@@ -368,7 +369,7 @@ class BlockBuilder {
   /// Begins a block; `c` is the config of the rank's part of the model.
   BlockBuilder(GraphBuilder& g, const ModelConfig& c, const BatchShape& batch,
                const BlockKind& kind, const TensorSplit& split)
-      : g_(g), c_(c), kind_(kind), ranks_(split.degree), exchange_(g, split), linear_(g, split) {
+      : g_(g), c_(c), kind_(kind), ranks_(split.degree), collectives_(g, split), linear_(g, split) {
     const int64_t n = batch.tokens();
     x_ = g.input(Port::kHidden, g.dtypes().compute, {hidden_tokens(batch, split), c.hidden}, "x");
     if (kind.rotation >= 0) rope_ = g.input(Port::kRope, DType::kF32, {n, rope_width(c)}, "rope");
@@ -377,7 +378,7 @@ class BlockBuilder {
 
   /// Returns the block's result.
   ValueId emit(const BlockParams& p) {
-    const ValueId norm = exchange_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kInput)));
+    const ValueId norm = collectives_.gather_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kInput)));
     const ValueId attention = attention_term(p, norm);
     return c_.parallel_residual ? emit_parallel(p, norm, attention) : emit_sequential(p, attention);
   }
@@ -390,7 +391,7 @@ class BlockBuilder {
     attention = add_norm(g_, c_, attention, p.at(BlockNorm::kAttentionOutput));
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
     const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.at(BlockNorm::kMlp));
-    ValueId mlp = linear_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
+    ValueId mlp = linear_.sum_of_terms(mlp_term(p, collectives_.gather_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.at(BlockNorm::kMlpOutput));
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
@@ -401,7 +402,8 @@ class BlockBuilder {
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
-        c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kMlp))) : norm;
+        c_.mlp_norm ? collectives_.gather_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kMlp)))
+                    : norm;
     const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
@@ -429,7 +431,7 @@ class BlockBuilder {
     if (c_.qk_norm == QkNorm::kEachHead) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
     const ValueId squares =
-        exchange_.complete_on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
+        collectives_.complete_on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
     return ops::whole_qk_norm(g_, qkv, squares, p.q_norm, p.k_norm, attrs);
   }
 
@@ -444,7 +446,7 @@ class BlockBuilder {
   const ModelConfig& c_;
   BlockKind kind_;
   int ranks_;
-  TensorExchange exchange_;
+  TensorCollectives collectives_;
   SplitLinearLayers linear_;
   ValueId x_ = -1, rope_ = -1, starts_ = -1;
 };
@@ -613,7 +615,7 @@ class DecoderBuilder {
       x = ops::add(g, x, ops::embed(g, positions, vectors, position_rows_of(rows)));
       params.push_back({vectors, {position_table}});
     }
-    x = TensorExchange(g, split_).complete(OpKind::kEmbed, 'V', x);
+    x = TensorCollectives(g, split_).complete(OpKind::kEmbed, 'V', x);
     g.output(ops::scale(g, x, embedding_scale()), Port::kHidden);
     if (c_.rotary_size() > 0) output_rope_table(g, positions);
     out_.layers.push_back(
@@ -691,15 +693,15 @@ class DecoderBuilder {
     // Scales the operand of the matrix multiplication instead of the logits, which is the same
     // because the multiplication is linear: the logits are never in memory as a whole.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
-    TensorExchange exchange(g, split_);
-    const ValueId y = exchange.all_tokens(scaled);
+    TensorCollectives collectives(g, split_);
+    const ValueId y = collectives.gather_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
     if (dtypes_.kernels == Kernels::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
       const ValueId logits = ops::softcap(g, ops::linear(g, y, weight, bias), c_.logit_softcap);
-      g.output(exchange.joined_blocks(logits), Port::kLogits);
+      g.output(collectives.gather_blocks(logits), Port::kLogits);
     } else if (whole) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs, bias);
     } else {

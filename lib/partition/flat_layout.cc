@@ -35,8 +35,8 @@ FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
   std::iota(layout.order.begin(), layout.order.end(), 0);
   if (order == FlatOrder::kBackward) std::reverse(layout.order.begin(), layout.order.end());
   for (UnitId id : layout.order) {
-    layout.offset[static_cast<size_t>(id)] = layout.total;
-    layout.total += elements[static_cast<size_t>(id)];
+    layout.offset[static_cast<size_t>(id)] = layout.total_elements;
+    layout.total_elements += elements[static_cast<size_t>(id)];
   }
   return layout;
 }

@@ -15,15 +15,16 @@ namespace ftrun {
 /// layers, which it reaches last.)
 enum class FlatOrder : uint8_t { kForward, kBackward };
 
-/// FlatLayout places all units of a partition in one flat buffer.
+/// FlatLayout is the order and the offsets of all units of a partition in one flat buffer.
 struct FlatLayout {
   /// Element offset by unit id; multiples of kUnitBlock.
   std::vector<int64_t> offset;
   /// Unit ids by offset.
   std::vector<UnitId> order;
-  /// Elements of the buffer.
-  int64_t total = 0;
+  /// The number of elements of the buffer.
+  int64_t total_elements = 0;
 
+  /// Returns the element offset of a unit.
   int64_t at(UnitId id) const { return offset[static_cast<size_t>(id)]; }
 };
 

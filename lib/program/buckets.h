@@ -15,7 +15,7 @@ struct Bucket {
   std::vector<Instr> after;
   int64_t elements = 0;
   /// The position `at` of the last collective in the bucket: from there on all inputs are ready.
-  size_t last = 0;
+  size_t last_position = 0;
 };
 
 /// BucketFiller joins collectives until a bucket holds `limit` elements (DeepSpeed's
@@ -30,7 +30,7 @@ class BucketFiller {
   void add(size_t at, Instr collective, std::vector<Instr> after = {});
   /// Closes the open buckets: collectives added later do not join them.
   void close();
-  /// Closes the open buckets and returns all buckets, sorted by `last`.
+  /// Closes the open buckets and returns all buckets, sorted by `last_position`.
   std::vector<Bucket> finish();
 
  private:

@@ -93,7 +93,7 @@ class Reductions {
   /// Returns all insertions; a bucket is inserted at its last reduction.
   std::vector<Insertion> finish() {
     for (Bucket& bucket : filler_.finish()) {
-      std::vector<Instr>& instrs = insertions_[bucket.last].instrs;
+      std::vector<Instr>& instrs = insertions_[bucket.last_position].instrs;
       instrs.push_back(std::move(bucket.collective));
       for (Instr& instr : bucket.after) instrs.push_back(std::move(instr));
     }

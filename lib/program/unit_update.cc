@@ -62,14 +62,14 @@ struct UpdateQueue {
 void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> all,
                   int64_t bucket_elements) {
   BucketFiller filler(program, bucket_elements);
-  std::vector<std::pair<UpdateQueue*, size_t>> places;
+  std::vector<std::pair<UpdateQueue*, size_t>> positions;
   for (UpdateQueue* queue : all)
     for (UpdateQueue::Gather& gather : std::exchange(queue->gathers, {})) {
-      filler.add(places.size(), std::move(gather.instr));
-      places.emplace_back(queue, gather.behind);
+      filler.add(positions.size(), std::move(gather.instr));
+      positions.emplace_back(queue, gather.behind);
     }
   for (Bucket& bucket : filler.finish()) {
-    const auto& [queue, behind] = places[bucket.last];
+    const auto& [queue, behind] = positions[bucket.last_position];
     queue->gathers.push_back({behind, std::move(bucket.collective)});
   }
 }

@@ -243,11 +243,11 @@ void Trainer::warn_of_placement() {
   TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
   if (crossing.groups == 0) return;
   std::array<double, 1> bytes{};
-  if (passes_to_other_node(mesh, session_.rank(), nodes))
-    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_plan().program));
+  if (sends_to_other_node(mesh, session_.rank(), nodes))
+    bytes[0] = static_cast<double>(tensor_group_bytes(setup_->train_plan().program));
   session_.sum(bytes, "bytes between nodes");
   crossing.bytes = std::llround(bytes[0]);
-  journal_.warn(crossing_text(crossing, nodes));
+  journal_.warn(crossing_warning(crossing, nodes));
 }
 
 Trainer::LoopObjects::LoopObjects(Trainer& run, PlanFacts facts)

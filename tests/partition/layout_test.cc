@@ -24,11 +24,11 @@ TEST_CASE("parameters' units are laid out in forward order and gradients' in bac
   const FlatLayout forward = flat_layout(partition, FlatOrder::kForward);
   CHECK(forward.offset == std::vector<int64_t>{0, 8192, 28672, 49152});
   CHECK(forward.order == std::vector<UnitId>{0, 1, 2, 3});
-  CHECK(forward.total == 53248);
+  CHECK(forward.total_elements == 53248);
   const FlatLayout backward = flat_layout(partition, FlatOrder::kBackward);
   CHECK(backward.offset == std::vector<int64_t>{45056, 24576, 4096, 0});
   CHECK(backward.order == std::vector<UnitId>{3, 2, 1, 0});
-  CHECK(backward.total == 53248);
+  CHECK(backward.total_elements == 53248);
 }
 
 TEST_CASE("shards are equal and aligned to blocks, and the last ones of a small unit are empty") {

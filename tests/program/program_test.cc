@@ -202,7 +202,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     const Program program =
         built.step({.micro_batches = 1 + round % 3, .state = states(round % 3)});
     const TierPlan account = memory_plan({&program}).at(Tier::kDevice);
-    const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total * 4;
+    const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total_elements * 4;
     const int64_t numbers =
         kLossSlots * 8 + 2 * 8 * static_cast<int64_t>(built.partition.units.size());
     REQUIRE(account.bytes_of(Category::kParameters) == flat);
