@@ -204,7 +204,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
         REQUIRE(begin == end);
         end += bytes;
       }
-      REQUIRE(end == flat_layout(c.built.partition, FlatOrder::kBackward).total * 4);
+      REQUIRE(end == flat_layout(c.built.partition, FlatOrder::kBackward).total_elements * 4);
     }
   }
 }

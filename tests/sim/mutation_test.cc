@@ -780,7 +780,7 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).format.dtype);
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
-    const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total;
+    const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total_elements;
     return layout.at(unit.id) + unit.padded_numel <= begin && begin < end;
   };
   const std::vector<Unit>& units = m.step_case.built.partition.units;
