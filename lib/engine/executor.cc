@@ -490,9 +490,9 @@ FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& opera
   if (update.blocks) flat.blocks = *update.blocks;
   flat.count = element_count(program_, operands.weights);
   flat.first_index = update.first_element;
-  if (operands.copy && dtype(*operands.copy) != DType::kF32) {
-    flat.copy = address<std::byte>(*operands.copy);
-    flat.copy_dtype = dtype(*operands.copy);
+  if (operands.working_copy && dtype(*operands.working_copy) != DType::kF32) {
+    flat.copy = address<std::byte>(*operands.working_copy);
+    flat.copy_dtype = dtype(*operands.working_copy);
   }
   return flat;
 }
@@ -517,8 +517,8 @@ void Executor::update(const Instr& instr) {
   if (!instr.update().decay) optimizer.weight_decay = 0;
   device_->update(instr.lane, flat, program_.at(operands.weights.buffer).tier, optimizer);
   // The optimizer kernel writes no fp32 copies, so an fp32 copy of the weights is made here.
-  if (operands.copy && flat.copy == nullptr)
-    device_->copy(instr.lane, span_of(operands.weights), span_of(*operands.copy));
+  if (operands.working_copy && flat.copy == nullptr)
+    device_->copy(instr.lane, span_of(operands.weights), span_of(*operands.working_copy));
 }
 
 }  // namespace ftrun

@@ -166,7 +166,7 @@ Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
                       state.formats.communication == state.formats.gradient;
   const int64_t bytes = state.formats.communication.bytes(placement_.shard(id).size());
   const BufferRange shard =
-      direct ? own : BufferRange{wire.buffer, wire.offset + state.place.index * bytes, bytes};
+      direct ? own : BufferRange{wire.buffer, wire.offset + state.shard_place.index * bytes, bytes};
   reduction.collective =
       make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, shard, id);
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-InstrKind kind_of(Phase phase) {
+InstrKind instr_kind_of(Phase phase) {
   switch (phase) {
     case Phase::kForward:
       return InstrKind::kForward;
@@ -36,14 +36,14 @@ const std::vector<Op>& op_list_of(const LayerGraph& graph, InstrKind kind) {
   }
 }
 
-bool has_ops(const LayerGraph& graph, const Instr& instr) {
+bool has_valid_ops(const LayerGraph& graph, const Instr& instr) {
   const auto size = static_cast<int32_t>(op_list_of(graph, instr.kind).size());
   const LayerOps& ops = instr.ops();
   return ops.first_op >= 0 && ops.op_count >= 0 && ops.op_count <= size - ops.first_op;
 }
 
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
-  require(has_ops(graph, instr), "the operations belong to the instruction's list");
+  require(has_valid_ops(graph, instr), "the operations belong to the instruction's list");
   const std::vector<Op>& op_list = op_list_of(graph, instr.kind);
   return std::span(op_list).subspan(static_cast<size_t>(instr.ops().first_op),
                                     static_cast<size_t>(instr.ops().op_count));

@@ -34,11 +34,11 @@ class ValueRanges {
 };
 
 /// Returns the kind of instruction that runs a phase of a layer.
-InstrKind kind_of(Phase phase);
+InstrKind instr_kind_of(Phase phase);
 /// Returns the operation list of the graph that instructions of a kind run, whole or in part.
 const std::vector<Op>& op_list_of(const LayerGraph& graph, InstrKind kind);
 /// Returns whether the instruction's operations lie within the bounds of its operation list.
-bool has_ops(const LayerGraph& graph, const Instr& instr);
+bool has_valid_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 

@@ -117,19 +117,19 @@ int lane_count(const Program& program) {
   return static_cast<int>(Lane::kFirstGroup) + static_cast<int>(program.groups.size());
 }
 
-const ProgramGroup* group_on(const Program& program, Lane lane) {
+const ProgramGroup* group_of_lane(const Program& program, Lane lane) {
   const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
   return group >= 0 && group < static_cast<GroupId>(program.groups.size()) ? &program.group(group)
                                                                            : nullptr;
 }
 
 bool is_link(const Program& program, Lane lane) {
-  const ProgramGroup* group = group_on(program, lane);
+  const ProgramGroup* group = group_of_lane(program, lane);
   return group != nullptr && group->members.is_link();
 }
 
 bool is_between_stages(const Program& program, Lane lane) {
-  const ProgramGroup* group = group_on(program, lane);
+  const ProgramGroup* group = group_of_lane(program, lane);
   return group != nullptr && group->members.axes().intersects(kStageAxes);
 }
 

@@ -181,8 +181,8 @@ struct Communication {
 struct UpdateDetail {
   /// The update applies weight decay.
   bool decay = false;
-  /// The update also writes the copy of the weights in the dtype of computation.
-  bool writes_copy = false;
+  /// The update also writes the working copy of the weights, in the dtype of computation.
+  bool writes_working_copy = false;
   /// Index of the first element among all parameters that a tensor-parallel rank uses. It is the
   /// same for every number of data-parallel ranks. Copies of a tensor have the same index on all
   /// tensor-parallel ranks, so stochastic rounding gives them equal values.
@@ -193,11 +193,11 @@ struct UpdateDetail {
 
 /// GradientNormSlots is the detail of kGradientNorm: the number of ranks that have their own slots
 /// in the norm buffer, and this rank's index among them. The rank's slots are those with slot %
-/// ranks == place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the
+/// ranks == index. The sums are added in the order of slots. If `ranks` is 1, all ranks share the
 /// slots.
 struct GradientNormSlots {
   int32_t ranks = 1;
-  int32_t place = 0;
+  int32_t index = 0;
 };
 
 /// DiskRequest is the detail of copies on the disk lane. `starts_early` means that the copy, once
@@ -303,7 +303,7 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
 /// Returns the number of lanes of a program: one lane per group, and the four other lanes.
 int lane_count(const Program& program);
 /// Returns the group that a lane belongs to; null for the other lanes.
-const ProgramGroup* group_on(const Program& program, Lane lane);
+const ProgramGroup* group_of_lane(const Program& program, Lane lane);
 /// Return whether a lane belongs to a link, and whether it belongs to any group that spans pipeline
 /// stages: a link, the group of the first and the last stage, or the group of all ranks.
 bool is_link(const Program& program, Lane lane);

@@ -124,7 +124,7 @@ class StatePieces {
 
   UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
-    const GroupPlace place = placement_.spec(id).place;
+    const GroupPlace place = placement_.spec(id).shard_place;
     const Sharding& sharding = placement_.sharding();
     const UnitRange part = sharding.is_sharded(id)
                                ? sharding.own_range(id)
@@ -137,7 +137,8 @@ class StatePieces {
   /// (sim/rank_classes.h) would have different programs.
   int64_t max_saved_elements(UnitId id) const {
     if (!is_saved(id)) return 0;
-    const UnitRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);
+    const UnitRange first =
+        shard_range(placement_.unit(id), 0, placement_.spec(id).shard_place.count);
     return split(first, 0, options_.replicas).size();
   }
 

@@ -166,9 +166,9 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.is_first_stage = options.pipeline_stage == spec.first_stage;
     spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
-    spec.place = shard_place(options, unit);
+    spec.shard_place = shard_place(options, unit);
     spec.gathered = options.zero_stage == 3 && !unit.small &&
-                    (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
+                    (spec.shard_place.count > 1 || options.parameter_tier != Tier::kDevice);
     spec.sharded.parameters = sharding.is_sharded(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.formats.compute = {model.dtypes.compute};
@@ -188,7 +188,8 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
       // A unit that two stages share is reduced once at the end of the step. Otherwise the last
       // stage would wait for the first stage's partial gradient in every micro-batch.
       spec.reduces_each_micro_batch =
-          !spec.shared_by_stages && reduces_each_micro_batch(options, spec.place, micro_batches);
+          !spec.shared_by_stages &&
+          reduces_each_micro_batch(options, spec.shard_place, micro_batches);
       spec.sharded.optimizer = sharding.is_sharded(unit.id);
       spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_each_micro_batch;
       spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;

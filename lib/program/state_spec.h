@@ -72,7 +72,7 @@ struct StateSpec {
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
   /// This rank's place in `shard`; place 0 of 1 if there is no such group.
-  GroupPlace place;
+  GroupPlace shard_place;
   ShardedStates sharded;
   /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;

@@ -601,7 +601,7 @@ void StepBuilder::add_phase(const ScheduleAction& action, BufferId result) {
   const int stage = options_.state.pipeline_stage;
   const ActionTransfers moved = transfers_of(pipeline(), stage, action, all_layers());
   receive(moved.received, number, flow);
-  const InstrKind kind = kind_of(action.phase);
+  const InstrKind kind = instr_kind_of(action.phase);
   const LayerRange chunk =
       pipeline().layers(pipeline().model_chunk_of(stage, action.chunk), layer_count());
   const auto layers = static_cast<size_t>(chunk.end - chunk.first);

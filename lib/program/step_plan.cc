@@ -167,13 +167,13 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   const GenerateConfig& text = config.train.generate;
   if (text.prompt_tokens > 0 && !config.data.validation.empty())
-    plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
+    plan.generation = plan_logits(model, plan, text_tokens(text, plan.train.model));
   return plan;
 }
 
 std::vector<const ProgramPlan*> StepPlan::program_plans() const {
   std::vector<const ProgramPlan*> plans = {&train, &evaluate};
-  if (text) plans.push_back(&*text);
+  if (generation) plans.push_back(&*generation);
   return plans;
 }
 

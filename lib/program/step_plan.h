@@ -36,10 +36,11 @@ struct StepPlan {
   /// idle with a single one.
   int32_t evaluation_micro_batches = 1;
   /// The program that scores each next token of a text (train.generate); nothing where no text is
-  /// wanted, or there is no validation data to begin one with.
-  std::optional<ProgramPlan> text;
+  /// generated, or there is no validation data to begin one with.
+  std::optional<ProgramPlan> generation;
 
-  /// Lists the programs that a rank runs, one at a time: training, validation and, if wanted, text.
+  /// Lists the programs that a rank runs, one at a time: training, validation and, if wanted,
+  /// generation.
   std::vector<const ProgramPlan*> program_plans() const;
   std::vector<const Program*> programs() const;
 };

@@ -362,7 +362,7 @@ std::string formula_text(const TrafficTheory& theory) {
 
 }  // namespace
 
-std::string traffic_text(const Traffic& traffic) {
+std::string planned_traffic_text(const Traffic& traffic) {
   std::string text = "sent by a rank each time\n";
   for (const TrafficRow& row : traffic.rows)
     text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks along ", row.axes, ", ",
@@ -371,8 +371,8 @@ std::string traffic_text(const Traffic& traffic) {
   return text + line(cat("sum, ", human_bytes(traffic.bytes)), traffic.bytes);
 }
 
-std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory) {
-  std::string text = traffic_text(traffic);
+std::string planned_traffic_text(const Traffic& traffic, const TrafficTheory& theory) {
+  std::string text = planned_traffic_text(traffic);
   text += line("theory: " + formula_text(theory), theory.bytes);
   for (const TrafficDeviation& deviation : theory.deviations)
     text += line(deviation.cause, deviation.bytes);

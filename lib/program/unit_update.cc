@@ -290,7 +290,7 @@ class UpdateBuilder {
     const BufferRange parameters = placement_.parameters(unit.id, interval);
     const StagedOperands operands = staging_.stage_operands(interval, true, plan);
     std::vector<BufferRange> weights{operands.weights};
-    const bool writes_copy =
+    const bool writes_working_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
     for (Instr& instr : plan.after) instr.if_finite = true;
 
@@ -299,7 +299,7 @@ class UpdateBuilder {
     int64_t done = interval.begin;
     const auto pass_padding = [&](int64_t until) {
       const UnitRange padding{done, until};
-      if (!writes_copy || padding.size() <= 0) return;
+      if (!writes_working_copy || padding.size() <= 0) return;
       plan.updates.push_back(make_copy(program_, subrange_of(weights.front(), padding, interval),
                                        subrange_of(weights.back(), padding, interval), unit.id));
       plan.updates.back().if_finite = true;
@@ -308,8 +308,8 @@ class UpdateBuilder {
       pass_padding(part.begin);
       done = part.end;
       Instr update = update_of(unit, part, operands, interval);
-      update.update().writes_copy = writes_copy;
-      if (writes_copy)
+      update.update().writes_working_copy = writes_working_copy;
+      if (writes_working_copy)
         update.writes.push_back(subrange_of(weights.back(), {part.begin, part.end}, interval));
       plan.updates.push_back(std::move(update));
     }
@@ -483,9 +483,9 @@ void add_gradient_norm(Program& program, const StateOptions& options,
   int64_t first_slot = 0;
   for (const Unit& unit : placement.partition().units) {
     const StateSpec& state = placement.spec(unit.id);
-    const UnitRange own = shard_range(unit, state.place.index, state.place.count);
+    const UnitRange own = shard_range(unit, state.shard_place.index, state.shard_place.count);
     for (const GradientNormRange& range : state.gradient_norm_ranges) {
-      const int64_t slot = first_slot + slots.place;
+      const int64_t slot = first_slot + slots.index;
       first_slot += slots.ranks;
       const UnitRange part{std::max(own.begin, range.part.begin),
                            std::min(own.end, range.part.end)};

@@ -334,12 +334,12 @@ bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
   const auto& slots = std::get<GradientNormSlots>(instr.detail);
-  const bool own = slots.ranks == place.count && slots.place == place.index;
-  if (!own && (slots.ranks != 1 || slots.place != 0)) return false;
+  const bool own = slots.ranks == place.count && slots.index == place.index;
+  if (!own && (slots.ranks != 1 || slots.index != 0)) return false;
   int64_t last = -1;
   for (const BufferRange& range : instr.writes) {
     const int64_t slot = range.offset / dtype_bytes(DType::kF64);
-    if (range.bytes != dtype_bytes(DType::kF64) || slot % slots.ranks != slots.place ||
+    if (range.bytes != dtype_bytes(DType::kF64) || slot % slots.ranks != slots.index ||
         slot <= last)
       return false;
     last = slot;

@@ -514,7 +514,8 @@ ValueId without_place(const Op& op, const std::map<ValueId, BufferRange>& places
 
 void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
-  if (!has_ops(graph, instr)) return fail(cat(instr_text(rank, instr), " is not in its list"));
+  if (!has_valid_ops(graph, instr))
+    return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, BufferRange> places;
   for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
@@ -646,7 +647,7 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
   for (int64_t e = 0; !computes_scales && e < gradient.count; ++e) {
     const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
     write(weights, e, weight);
-    if (operands.copy) write(cells(rank, *operands.copy), e, weight);
+    if (operands.working_copy) write(cells(rank, *operands.working_copy), e, weight);
   }
 }
 
@@ -670,7 +671,7 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
     }
     weight = mix(weight, instr.update().decay ? 1 : 2);
     write(written[0], e, weight);
-    if (operands.copy) write(written.back(), e, weight);
+    if (operands.working_copy) write(written.back(), e, weight);
   }
 }
 

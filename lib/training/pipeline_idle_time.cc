@@ -38,7 +38,8 @@ void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<Sche
   for (size_t i = 0; i < list.size(); ++i) {
     const LayerRange chunk = pipeline.layers(pipeline.model_chunk_of(stage, list[i].chunk), layers);
     for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
-      const auto found = step.layers.find({kind_of(list[i].phase), layer, list[i].micro_batch});
+      const auto found =
+          step.layers.find({instr_kind_of(list[i].phase), layer, list[i].micro_batch});
       if (found != step.layers.end()) actions[i] += found->second;
     }
   }

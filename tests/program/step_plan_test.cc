@@ -124,14 +124,14 @@ TEST_CASE(
     });
   };
   const StepPlan none = plan(0, 16, 64), wanted = plan(8, 16, 64);
-  CHECK_FALSE(none.text);
+  CHECK_FALSE(none.generation);
   CHECK(none.program_plans() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
-  REQUIRE(wanted.text);
+  REQUIRE(wanted.generation);
   CHECK(wanted.program_plans() ==
-        std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.text});
-  CHECK(wanted.text->model.batch.tokens() == 24);
-  CHECK(plan(8, 100, 64).text->model.batch.tokens() == 64);
-  CHECK(plan(100, 100, 512).text->model.batch.tokens() == 128);
+        std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.generation});
+  CHECK(wanted.generation->model.batch.tokens() == 24);
+  CHECK(plan(8, 100, 64).generation->model.batch.tokens() == 64);
+  CHECK(plan(100, 100, 512).generation->model.batch.tokens() == 128);
   const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
   CHECK(device(wanted) == device(none));
   // A tensor-parallel rank has the logits of all tokens of a text, but only a part of those of a
@@ -143,11 +143,12 @@ TEST_CASE(
   config.parallel.tensor = 4;
   config.data.sequence_length = 64;
   config.train.generate = {.prompt_tokens = 32, .tokens = 32};
-  CHECK_FALSE(plan_steps(config, model, 0).text);  // without validation data there are no prompts
+  CHECK_FALSE(
+      plan_steps(config, model, 0).generation);  // without validation data there are no prompts
   config.data.validation = {"validation.bin"};
   const StepPlan narrow = plan_steps(config, model, 0);
-  CHECK(arena_total(narrow.text->program) > arena_total(narrow.train.program));
-  CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.text->program));
+  CHECK(arena_total(narrow.generation->program) > arena_total(narrow.train.program));
+  CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.generation->program));
 }
 
 TEST_CASE(

@@ -31,7 +31,7 @@ bool equal_details(const Communication& a, const Communication& b) {
 }
 /// Compares updates; the elements that are updated may differ, because they are a rank's own part.
 bool equal_details(const UpdateDetail& a, const UpdateDetail& b) {
-  return a.decay == b.decay && a.writes_copy == b.writes_copy &&
+  return a.decay == b.decay && a.writes_working_copy == b.writes_working_copy &&
          a.blocks.has_value() == b.blocks.has_value();
 }
 /// Compares slots of the norm; which slots are a rank's own may differ.

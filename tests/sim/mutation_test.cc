@@ -502,7 +502,7 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
                    }});
   if (instr.kind != InstrKind::kUpdate) return;
   flag("decay", [](Instr& i) -> bool& { return i.update().decay; });
-  flag("writes_copy", [](Instr& i) -> bool& { return i.update().writes_copy; });
+  flag("writes_working_copy", [](Instr& i) -> bool& { return i.update().writes_working_copy; });
   all.push_back({"another element", [](const Program&, Instr& i) {
                    i.update().first_element += 1;
                    return true;

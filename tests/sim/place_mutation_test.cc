@@ -93,8 +93,8 @@ TEST_CASE("the checker notices a rank that counts another rank's part of the nor
         Instr& own =
             steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
         const bool same = own.reads == theirs.reads && own.writes == theirs.writes &&
-                          std::get<GradientNormSlots>(own.detail).place ==
-                              std::get<GradientNormSlots>(theirs.detail).place;
+                          std::get<GradientNormSlots>(own.detail).index ==
+                              std::get<GradientNormSlots>(theirs.detail).index;
         if (same) continue;
         own.reads = theirs.reads;
         own.writes = theirs.writes;
