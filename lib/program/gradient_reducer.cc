@@ -75,7 +75,7 @@ void add_to_gradient(const Program& program, const StateSpec& state, const Buffe
 int32_t GradientReducer::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : placement_.unit(id).layers)
-    if (pipeline.holds(options_.pipeline_stage, layer))
+    if (pipeline.stage_has_layer(options_.pipeline_stage, layer))
       return pipeline.chunk_of(pipeline.model_chunk_of_layer(layer));
   bug("a gradient is made by a layer of the stage");
 }
@@ -103,7 +103,8 @@ BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, i
 bool GradientReducer::begins_as_zero(UnitId id, TensorId tensor) const {
   const int first = placement_.unit(id).layers.front(),
             last = static_cast<int>(model_.layers.size()) - 1;
-  if (first == last || !options_.pipeline.holds(options_.pipeline_stage, last)) return false;
+  if (first == last || !options_.pipeline.stage_has_layer(options_.pipeline_stage, last))
+    return false;
   const auto reads = [&](int layer, TensorId wanted) {
     const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(layer)].params;
     return std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {

@@ -276,8 +276,8 @@ class StepBuilder {
   }
 
   const PipelineLayout& pipeline() const { return options_.state.pipeline; }
-  bool holds(size_t layer) const {
-    return pipeline().holds(options_.state.pipeline_stage, static_cast<int32_t>(layer));
+  bool has_layer(size_t layer) const {
+    return pipeline().stage_has_layer(options_.state.pipeline_stage, static_cast<int32_t>(layer));
   }
   int32_t layer_count() const { return static_cast<int32_t>(model_.layers.size()); }
   LayerCounts all_layers() const { return {layer_count(), model_.first_trained}; }
@@ -353,7 +353,7 @@ void StepBuilder::begin_micro_batch(int32_t micro_batch) {
        {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
     buffers->assign(model_.layers.size(), -1);
   load_batch(flow);
-  if (!holds(0)) make_rope_table(flow);
+  if (!has_layer(0)) make_rope_table(flow);
 }
 
 void StepBuilder::load_batch(Flow& flow) {
@@ -639,7 +639,8 @@ std::vector<std::vector<BufferId>> StepBuilder::offloaded_outputs() const {
   for (const auto& [micro_batch, flow] : flows_) {
     outputs.emplace_back();
     for (size_t layer = 0; layer + 1 < flow.hidden.size(); ++layer)
-      if (flow.hidden[layer] >= 0 && holds(layer + 1)) outputs.back().push_back(flow.hidden[layer]);
+      if (flow.hidden[layer] >= 0 && has_layer(layer + 1))
+        outputs.back().push_back(flow.hidden[layer]);
   }
   return outputs;
 }

@@ -197,7 +197,7 @@ class Formula {
       before = std::move(units);
     };
     const auto held = [&](size_t l) {
-      return state_.pipeline.holds(state_.pipeline_stage, static_cast<int>(l));
+      return state_.pipeline.stage_has_layer(state_.pipeline_stage, static_cast<int>(l));
     };
     for (size_t l = 0; l < layers; ++l)
       if (held(l)) read_by(l, model.graph_of(model.layers[l]).forward);

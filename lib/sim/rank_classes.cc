@@ -67,7 +67,7 @@ class TraitFinder {
  private:
   bool is_on_stage(const Unit& unit, int stage) const {
     return std::any_of(unit.layers.begin(), unit.layers.end(),
-                       [&](int layer) { return state_.pipeline.holds(stage, layer); });
+                       [&](int layer) { return state_.pipeline.stage_has_layer(stage, layer); });
   }
 
   const UpdateKind& kind_of(TensorId tensor) const { return kinds_[static_cast<size_t>(tensor)]; }

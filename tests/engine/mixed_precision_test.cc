@@ -365,7 +365,7 @@ TEST_CASE(
       met = true;
       const int ranks_a_stage = layout.mesh.ranks() / layout.mesh.stages;
       // Layers are counted from the embedding, which is layer 0.
-      CHECK(pipeline.holds(static_cast<int>(rank) / ranks_a_stage, layer + 1));
+      CHECK(pipeline.stage_has_layer(static_cast<int>(rank) / ranks_a_stage, layer + 1));
       CHECK(static_cast<int>(rank) % layout.mesh.tensor == tensor_rank);
       CHECK(account.location.find(cat("(layers.", layer, "): d_")) != std::string::npos);
     }
