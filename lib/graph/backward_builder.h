@@ -60,18 +60,18 @@ class BackwardBuilder {
 
   // --- tensor-parallel ranks ---
 
-  /// Returns whether a value is the result of an operation whose gradient accepts each rank's term
-  /// of a sum: an all-gather's gradient sums the terms, dropout's passes them on to its operand.
-  bool passes_on_terms(ValueId id) const;
+  /// Returns whether a value is the result of an operation whose gradient accepts each rank's
+  /// partial gradient: an all-gather's gradient sums them, dropout's passes them on to its operand.
+  bool accepts_partial_gradients(ValueId id) const;
   /// Returns whether `op` is the first operation of the forward list that reads the value, and so
   /// the last one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
-  /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
-  /// ranks.
-  ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
+  /// Returns the gradient with respect to `id`; `term` is this rank's partial gradient, a term of
+  /// the sum over the ranks.
+  ValueId reduced_gradient(ValueId id, ValueId term, int64_t ranks);
   /// Delays the emission of weight gradients until after the next collective, so that they can run
   /// at the same time.
-  void after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
+  void emit_after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
   void emit_delayed();
 
  private:

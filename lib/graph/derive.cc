@@ -244,9 +244,10 @@ void BackwardBuilder::add_term(ValueId id, ValueId term) {
   if (wants_gradient(id)) terms_[id].push_back(term);
 }
 
-bool BackwardBuilder::passes_on_terms(ValueId id) const {
+bool BackwardBuilder::accepts_partial_gradients(ValueId id) const {
   const auto maker = producer_.find(id);
-  return maker != producer_.end() && op_spec(graph_.forward[maker->second].kind).passes_on_terms;
+  return maker != producer_.end() &&
+         op_spec(graph_.forward[maker->second].kind).accepts_partial_gradients;
 }
 
 bool BackwardBuilder::is_first_reader(const Op& op, ValueId id) const {
@@ -256,8 +257,8 @@ bool BackwardBuilder::is_first_reader(const Op& op, ValueId id) const {
   return std::find_if(graph_.forward.begin(), graph_.forward.end(), reads)->out == op.out;
 }
 
-ValueId BackwardBuilder::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
-  if (passes_on_terms(id)) return term;
+ValueId BackwardBuilder::reduced_gradient(ValueId id, ValueId term, int64_t ranks) {
+  if (accepts_partial_gradients(id)) return term;
   const ValueId whole = temp_like(term, value(term).name + ".summed");
   emit(List::kInputGrad, all_reduce_op(term, whole, ranks));
   return whole;

@@ -44,9 +44,9 @@ struct OpSpec {
   std::optional<CollectiveKind> collective = std::nullopt;
   /// The operation must not run again in backward, because it would count the loss twice.
   bool must_not_recompute = false;
-  /// The gradient operation accepts each rank's term of the result's gradient, a term of a sum over
-  /// the ranks (BackwardBuilder::passes_on_terms()).
-  bool passes_on_terms = false;
+  /// The gradient operation accepts each rank's partial gradient of the result, a term of a sum
+  /// over the ranks (BackwardBuilder::accepts_partial_gradients()).
+  bool accepts_partial_gradients = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an
   /// FTRUN_PAIRED_OP.

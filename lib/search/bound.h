@@ -76,8 +76,8 @@ class BoundCalculator {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// LayerWeights holds the load of each layer in whole numbers (rounded_weights()). Equal loads
-  /// give equal pipeline cuts.
+  /// LayerWeights holds the load of each layer in whole numbers (rounded_loads()). Equal loads give
+  /// equal pipeline cuts.
   using LayerWeights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.

@@ -123,7 +123,7 @@ constinit const OpSpec all_gather{
     .shapes = "S -> tS",
     .cheap_result = 0,
     .collective = CollectiveKind::kAllGather,
-    .passes_on_terms = true,
+    .accepts_partial_gradients = true,
     .letters = group_letters,
     .work = work_of::communication,
     .gradients = all_gather_gradients,

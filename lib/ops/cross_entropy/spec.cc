@@ -213,7 +213,7 @@ void vocabulary_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   if (attrs.first_token > 0) return;
   d.save(op.out[1]);
-  d.add_term(op.in[0], d.whole_gradient(op.in[0], op.out[1], attrs.ranks));
+  d.add_term(op.in[0], d.reduced_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
 /// SplitHead holds the operands x, weight and labels; the results loss and, with gradients, dx, dw

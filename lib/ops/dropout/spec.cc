@@ -15,8 +15,8 @@ void dropout_gradients(BackwardBuilder& d, const Op& op) {
   d.add_term(op.in[0], dx);
   const int64_t ranks = op.attrs.get<DropoutAttrs>().gradient_ranks;
   if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
-  d.replace_terms(op.in[0], d.whole_gradient(op.in[0], d.gradient(op.in[0]), ranks));
-  if (!d.passes_on_terms(op.in[0])) d.emit_delayed();
+  d.replace_terms(op.in[0], d.reduced_gradient(op.in[0], d.gradient(op.in[0]), ranks));
+  if (!d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ constinit const OpSpec dropout{
     .split_along = "I",
     .cheap_result = 0,
     .in_place = 0,
-    .passes_on_terms = true,
+    .accepts_partial_gradients = true,
     .gpu_workspace = workspace_of::none,
     .gradients = dropout_gradients,
 };

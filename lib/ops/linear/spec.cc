@@ -70,11 +70,11 @@ void linear_gradients(BackwardBuilder& d, const Op& op) {
     std::vector<ValueId> in{dy, op.in[1]};
     if (e >= 0) in.push_back(e);
     d.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
-    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.whole_gradient(op.in[0], dx, ranks) : dx);
+    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.reduced_gradient(op.in[0], dx, ranks) : dx);
   }
   if (ranks == 1) return;
-  d.after_collective([&d, op, dy, x] { linear_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_delayed();
+  d.emit_after_collective([&d, op, dy, x] { linear_weight_gradients(d, op, dy, x); });
+  if (is_last && !d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ void whole_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const int64_t ranks = op.attrs.get<WholeQkNormAttrs>().ranks;
   const ValueId own = d.new_gradient(op.in[1]);
   d.emit_input_grad(OpKind::kQkDots, {dy, qkv, wq, wk}, {own}, op.attrs);
-  const ValueId dots = ranks > 1 ? d.whole_gradient(op.in[1], own, ranks) : own;
+  const ValueId dots = ranks > 1 ? d.reduced_gradient(op.in[1], own, ranks) : own;
   const ValueId dwq = d.param_grad(wq);
   d.emit_input_grad(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(wk)}, op.attrs);
   const ValueId dx = d.new_gradient(op.in[0]);
