@@ -75,20 +75,21 @@ Problem non_decoder_notice(const Config& config, const ModelConfig& model,
 }
 
 Problem exclusion_problem(const Config& config, const ModelConfig& model,
-                          const UselessExclusion& useless) {
+                          const IneffectiveExclusion& exclusion) {
   const bool is_pattern = !config.adapter.exclude_pattern.empty();
   Problem problem;
   problem.at =
       config.origins.position(is_pattern ? "adapter.exclude_pattern" : "adapter.exclude_modules");
-  const std::string named = cat("adapter.exclude_modules \"", useless.entry.substr(0, 80), "\": ");
+  const std::string named =
+      cat("adapter.exclude_modules \"", exclusion.entry.substr(0, 80), "\": ");
   const TensorNames& names = tensor_names(model.family);
   const std::string example =
       path_in_memory(model, names.in_block(0, names.linear_layer(Projection::kQ)));
-  if (useless.kind == UselessKind::kUnknown) {
-    const std::string list = is_pattern ? list_of_names(useless.entry) : "";
+  if (exclusion.problem == ExclusionProblem::kUnknown) {
+    const std::string list = is_pattern ? list_of_names(exclusion.entry) : "";
     problem.message = is_pattern
                           ? cat(named, "matches the path of no module")
-                          : cat(named, "no module has this name", did_you_mean(useless.module),
+                          : cat(named, "no module has this name", did_you_mean(exclusion.module),
                                 "; adapters can be on ", join(adaptable_names(names), ", "));
     problem.remedy = cat(is_pattern ? "write an expression that matches a whole path, like "
                                     : "write the end of a module's path, like ",
@@ -97,16 +98,16 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
     return problem;
   }
   problem.severity = Severity::kNotice;
-  if (useless.kind == UselessKind::kNoAdapter) {
-    problem.message = cat(named, "changes nothing: it names modules (", useless.module,
+  if (exclusion.problem == ExclusionProblem::kNoAdapter) {
+    problem.message = cat(named, "changes nothing: it names modules (", exclusion.module,
                           ") that get no adapter anyway");
     return problem;
   }
-  problem.message = cat(named, "changes nothing: ", useless.module,
+  problem.message = cat(named, "changes nothing: ", exclusion.module,
                         " only contains other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
     problem.remedy = cat("to exclude the modules in it, write exclude_modules: '(.*\\.)?",
-                         pattern_of_path(useless.entry), "\\..*'");
+                         pattern_of_path(exclusion.entry), "\\..*'");
   return problem;
 }
 
@@ -123,9 +124,9 @@ std::vector<Problem> check_adapter_modules(const Config& config, const ModelConf
   if (is_multimodal && ((with_notices && chooses) || excludes)) stored = read_shapes(config.model);
   std::vector<Problem> problems;
   if (excludes)
-    for (const UselessExclusion& useless :
-         find_useless_exclusions(model, options, stored ? &*stored : nullptr))
-      problems.push_back(exclusion_problem(config, model, useless));
+    for (const IneffectiveExclusion& exclusion :
+         find_ineffective_exclusions(model, options, stored ? &*stored : nullptr))
+      problems.push_back(exclusion_problem(config, model, exclusion));
   if (stored && with_notices)
     if (const auto choices = find_non_decoder_targets(options, *stored); !choices.empty())
       problems.push_back(non_decoder_notice(config, model, choices));

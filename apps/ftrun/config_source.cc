@@ -210,9 +210,10 @@ void check_weights(const Config& config, const ModelConfig& model, LoadReport& r
 /// Adds an error if the model cannot be split among tensor-parallel ranks or cut into pipeline
 /// stages as the config requests. The pipeline is checked only if the config has no errors.
 void check_model_fit(const Config& config, const ModelConfig& model, LoadReport& report) {
-  const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.has_config_errors);
-  if (!misfit) return;
-  report.add({problem_at(request_position(config.origins, misfit->key), misfit->error)});
+  const std::optional<ModelFitProblem> problem =
+      find_model_fit_problem(config, model, report.has_config_errors);
+  if (!problem) return;
+  report.add({problem_at(request_position(config.origins, problem->key), problem->error)});
 }
 
 /// Reports that the adapter was trained on a base that was quantized in another way: an adapter
@@ -472,7 +473,7 @@ void add_notices(const Config& config, const std::optional<ModelConfig>& model,
     report_positions(config, *model, report);
     report_longrope(config, *model, report);
   }
-  if (const auto notice = row_padding_notice(config)) report.add({*notice});
+  if (const auto notice = sequence_padding_notice(config)) report.add({*notice});
   if (model) report_bubble(config, report);
   report_serving(config, report);
 }

@@ -21,9 +21,9 @@ std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& class_
                             int64_t nodes) {
   const std::vector<std::string> names = nodes_in_order(loaded.ranks, nodes);
   const auto bytes_of = [&](int rank) {
-    return tensor_bytes(class_plans.plan(class_plans.classes().class_of(rank)).train.program);
+    return tensor_group_bytes(class_plans.plan(class_plans.classes().class_of(rank)).train.program);
   };
-  return crossing_text(tensor_crossing(rank_mesh(loaded.config), names, bytes_of), names);
+  return crossing_warning(tensor_crossing(rank_mesh(loaded.config), names, bytes_of), names);
 }
 
 std::string crossing_notice(const LoadedConfig& loaded, const StepPlan& plan, int64_t nodes) {

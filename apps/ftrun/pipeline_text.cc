@@ -29,10 +29,10 @@ std::string layers_text(const ModelDescription& model, const LayerRange& range) 
   // Layer 0 is the embedding, so layer k of the model is block k-1.
   const int32_t first_block = std::max(range.first, 1) - 1,
                 end_block = std::min(range.end, last) - 1;
-  if (range.holds(0)) parts.emplace_back("embed");
+  if (range.contains(0)) parts.emplace_back("embed");
   if (first_block + 1 == end_block) parts.push_back(std::to_string(first_block));
   if (first_block + 1 < end_block) parts.push_back(cat(first_block, "-", end_block - 1));
-  if (range.holds(last)) parts.emplace_back("head");
+  if (range.contains(last)) parts.emplace_back("head");
   return join(parts, ", ");
 }
 

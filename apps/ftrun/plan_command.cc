@@ -97,10 +97,10 @@ void print_savings(const LoadedConfig& loaded, int rank) {
 const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
   if (options.evaluation) return plan.evaluate.program;
   if (!options.text) return plan.train.program;
-  if (!plan.text)
+  if (!plan.generation)
     throw Error(ExitCode::kUsage, "--text: the run writes no samples of text",
                 "set train.generate.prompt_tokens and data.validation, or remove --text");
-  return plan.text->program;
+  return plan.generation->program;
 }
 
 void print_traffic(const StepPlan& plan, const Program& program) {
@@ -108,9 +108,9 @@ void print_traffic(const StepPlan& plan, const Program& program) {
   if (traffic.rows.empty()) return;
   const bool trains = &program == &plan.train.program;
   std::cout << '\n'
-            << (trains ? traffic_text(traffic, explain_traffic(program, plan.train.model,
-                                                               plan.partition, plan.options))
-                       : traffic_text(traffic));
+            << (trains ? planned_traffic_text(traffic, traffic_theory(program, plan.train.model,
+                                                                      plan.partition, plan.options))
+                       : planned_traffic_text(traffic));
 }
 
 /// Returns a line that says what a plan assumes if there is no data.

@@ -18,7 +18,7 @@ Json memory_json(const MemoryPlan& memory) {
     for (size_t i = 0; i < kCategoryCount; ++i) {
       const auto category = static_cast<Category>(i);
       if (plan.bytes_of(category) > 0)
-        categories[std::string(category_name(category))] = plan.bytes_of(category);
+        categories[std::string(category_key(category))] = plan.bytes_of(category);
     }
     json[std::string(tier_name(tier))] = {{"total", plan.total}, {"categories", categories}};
   }

@@ -80,7 +80,7 @@ inline constexpr std::array kAxes = {
 
 /// Return how many ranks a resolved config has along an axis of the mesh.
 namespace mesh_sizes {
-#define FTRUN_MESH_AXIS(kind, name, cuts) int64_t name(const Config& config);
+#define FTRUN_MESH_AXIS(kind, name, divided) int64_t name(const Config& config);
 #include "axes/axes.inc"
 }  // namespace mesh_sizes
 

@@ -7,12 +7,12 @@ namespace ftrun {
 
 RankMesh rank_mesh(const Config& config) {
   return RankMesh({
-#define FTRUN_MESH_AXIS(kind, name, cuts) .name = static_cast<int>(mesh_sizes::name(config)),
+#define FTRUN_MESH_AXIS(kind, name, divided) .name = static_cast<int>(mesh_sizes::name(config)),
 #include "axes/axes.inc"
   });
 }
 
-StateOptions place_options(const Config& config, int rank) {
+StateOptions state_options_of_rank(const Config& config, int rank) {
   const RankMesh mesh = rank_mesh(config);
   const MeshPoint place = mesh.coordinate(rank);
   StateOptions state;

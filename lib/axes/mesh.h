@@ -7,13 +7,13 @@
 namespace ftrun {
 
 /// Returns the mesh of the ranks of a resolved config. Ranks along data and context share one copy
-/// of the state; ranks along data_replicate hold copies of it; ranks along context share each row
-/// of tokens; ranks along tensor share each layer; ranks along pipeline are the stages of a
-/// pipeline.
+/// of the state; ranks along data_replicate hold copies of it; ranks along context divide the
+/// tokens of each sequence; ranks along tensor share each layer; ranks along pipeline are the
+/// stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
 /// Makes StateOptions with the places of `rank`; all other options have their defaults.
-StateOptions place_options(const Config& config, int rank);
+StateOptions state_options_of_rank(const Config& config, int rank);
 
 /// Return the mesh that the options describe, and the global number of the rank to which they
 /// belong.

@@ -11,33 +11,33 @@ namespace ftrun {
 /// MeshAxis lists the axes of the mesh of ranks, slowest to fastest: neighbors along a fast axis
 /// have neighboring ranks, which launchers place on one machine.
 enum class MeshAxis : int {
-#define FTRUN_MESH_AXIS(kind, name, cuts) kind,
+#define FTRUN_MESH_AXIS(kind, name, divided) kind,
 #include "axes/axes.inc"
 };
 
-/// AxisCuts lists the things that the ranks along an axis divide among themselves, so that each
-/// rank has a part.
-enum class AxisCuts : uint32_t {
-  kSamples = 1,   // they read different rows of tokens
-  kRows = 2,      // the tokens of each row
-  kState = 4,     // one copy of the state of what they compute (ZeRO)
-  kLayers = 8,    // the layers of the model
-  kTensors = 16,  // the tensors of each layer
+/// Divided lists the things that the ranks along an axis divide among themselves, so that each rank
+/// has a part.
+enum class Divided : uint32_t {
+  kSequences = 1,  // the sequences of a batch: they read different ones
+  kTokens = 2,     // the tokens of each sequence
+  kState = 4,      // one copy of the state of what they compute (ZeRO)
+  kLayers = 8,     // the layers of the model
+  kTensors = 16,   // the tensors of each layer
 };
-constexpr AxisCuts operator|(AxisCuts a, AxisCuts b) {
-  return static_cast<AxisCuts>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
+constexpr Divided operator|(Divided a, Divided b) {
+  return static_cast<Divided>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));
 }
 
 /// MeshAxisRow is the row of an axis in axes.inc.
 struct MeshAxisRow {
   MeshAxis axis;
   std::string_view name;
-  AxisCuts cuts;
+  Divided divided;
 };
 inline constexpr auto kMeshAxisRows = [] {
-  using enum AxisCuts;
+  using enum Divided;
   return std::array{
-#define FTRUN_MESH_AXIS(kind, name, cuts) MeshAxisRow{MeshAxis::kind, #name, cuts},
+#define FTRUN_MESH_AXIS(kind, name, divided) MeshAxisRow{MeshAxis::kind, #name, divided},
 #include "axes/axes.inc"
   };
 }();
@@ -70,7 +70,7 @@ class MeshAxes {
   uint32_t marks_ = 0;
 };
 
-constexpr bool intersects(AxisCuts a, AxisCuts b) {
+constexpr bool intersects(Divided a, Divided b) {
   return (static_cast<uint32_t>(a) & static_cast<uint32_t>(b)) != 0;
 }
 
@@ -81,36 +81,36 @@ inline constexpr MeshAxes kAllAxes = [] {
   return axes;
 }();
 
-/// Returns the axes whose ranks divide any of `cuts` among themselves.
-constexpr MeshAxes axes_that_cut(AxisCuts cuts) {
+/// Returns the axes whose ranks divide any of `what` among themselves.
+constexpr MeshAxes axes_that_divide(Divided what) {
   MeshAxes axes;
   for (const MeshAxisRow& row : kMeshAxisRows)
-    if (intersects(row.cuts, cuts)) axes.add({row.axis});
+    if (intersects(row.divided, what)) axes.add({row.axis});
   return axes;
 }
 
-/// Returns the axes whose ranks divide none of `cuts` among themselves.
-constexpr MeshAxes axes_that_do_not_cut(AxisCuts cuts) {
+/// Returns the axes whose ranks divide none of `what` among themselves.
+constexpr MeshAxes axes_that_do_not_divide(Divided what) {
   MeshAxes axes = kAllAxes;
-  axes.remove(axes_that_cut(cuts));
+  axes.remove(axes_that_divide(what));
   return axes;
 }
 
 /// The axes along which ranks share one copy of the state of what they compute.
-inline constexpr MeshAxes kStateAxes = axes_that_cut(AxisCuts::kState);
-/// The cuts that divide the model's state, so that ranks have different parts of it.
-inline constexpr AxisCuts kModelCuts = AxisCuts::kState | AxisCuts::kLayers | AxisCuts::kTensors;
+inline constexpr MeshAxes kStateAxes = axes_that_divide(Divided::kState);
+/// What makes up the model's state: ranks that divide any of it have different parts of the state.
+inline constexpr Divided kModelParts = Divided::kState | Divided::kLayers | Divided::kTensors;
 /// The axes along which ranks share one copy of the whole model's state.
-inline constexpr MeshAxes kModelAxes = axes_that_cut(kModelCuts);
+inline constexpr MeshAxes kModelAxes = axes_that_divide(kModelParts);
 /// The axes along which ranks have the same parts of the model's state.
-inline constexpr MeshAxes kReplicaAxes = axes_that_do_not_cut(kModelCuts);
+inline constexpr MeshAxes kReplicaAxes = axes_that_do_not_divide(kModelParts);
 /// The axes along which each rank computes a share of a gradient; the gradient is their sum.
-inline constexpr MeshAxes kGradientAxes = axes_that_cut(AxisCuts::kSamples | AxisCuts::kRows);
-/// The axes along which ranks share the tokens of each row.
-inline constexpr MeshAxes kRowAxes = axes_that_cut(AxisCuts::kRows);
+inline constexpr MeshAxes kGradientAxes = axes_that_divide(Divided::kSequences | Divided::kTokens);
+/// The axes along which ranks divide the tokens of each sequence.
+inline constexpr MeshAxes kTokenAxes = axes_that_divide(Divided::kTokens);
 /// The axes along which ranks have different layers.
-inline constexpr MeshAxes kStageAxes = axes_that_cut(AxisCuts::kLayers);
+inline constexpr MeshAxes kStageAxes = axes_that_divide(Divided::kLayers);
 /// The axes along which ranks have parts of each layer's tensors and exchange values inside it.
-inline constexpr MeshAxes kLayerAxes = axes_that_cut(AxisCuts::kTensors);
+inline constexpr MeshAxes kLayerAxes = axes_that_divide(Divided::kTensors);
 
 }  // namespace ftrun

@@ -16,8 +16,8 @@ MeshAxis axis_at(int i) {
 
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
-#define FTRUN_MESH_AXIS(kind, name, cuts) \
-  case MeshAxis::kind:                    \
+#define FTRUN_MESH_AXIS(kind, name, divided) \
+  case MeshAxis::kind:                       \
     return name;
 #include "axes/axes.inc"
   }
@@ -61,7 +61,7 @@ int RankMesh::place_along(int rank, MeshAxis axis) const {
 MeshPoint RankMesh::coordinate(int rank) const {
   require(rank >= 0 && rank < world_size_, "the rank lies inside the mesh");
   return {
-#define FTRUN_MESH_AXIS(kind, name, cuts) .name = place_along(rank, MeshAxis::kind),
+#define FTRUN_MESH_AXIS(kind, name, divided) .name = place_along(rank, MeshAxis::kind),
 #include "axes/axes.inc"
   };
 }
@@ -78,21 +78,21 @@ int RankMesh::rank_at(const MeshPoint& place) const {
 
 int RankMesh::group_size(MeshAxes axes) const {
   int count = 1;
-  for (const auto& [axis, name, cuts] : kMeshAxisRows)
+  for (const auto& [axis, name, divided] : kMeshAxisRows)
     if (axes.contains(axis)) count *= size(axis);
   return count;
 }
 
 int RankMesh::place_on(int rank, MeshAxes axes) const {
   int at = 0;
-  for (const auto& [axis, name, cuts] : kMeshAxisRows)
+  for (const auto& [axis, name, divided] : kMeshAxisRows)
     if (axes.contains(axis)) at = at * size(axis) + place_along(rank, axis);
   return at;
 }
 
 std::vector<int> RankMesh::line_along(MeshAxes axes) const {
   std::vector<int> line{0};
-  for (const auto& [axis, name, cuts] : kMeshAxisRows) {
+  for (const auto& [axis, name, divided] : kMeshAxisRows) {
     if (!axes.contains(axis) || size(axis) == 1) continue;
     std::vector<int> longer;
     longer.reserve(line.size() * static_cast<size_t>(size(axis)));
@@ -117,7 +117,7 @@ StridedPlaces RankMesh::every_kth(MeshAxes axes, int k) const {
 /// Returns the text "data+context", "data/2" or "(data+context)%4"; leaves out axes of size 1.
 std::string RankMesh::label_of(const StridedPlaces& factor) const {
   std::vector<std::string> names;
-  for (const auto& [axis, name, cuts] : kMeshAxisRows)
+  for (const auto& [axis, name, divided] : kMeshAxisRows)
     if (size(axis) > 1 && factor.axes.contains(axis)) names.emplace_back(axis_name(axis));
   const std::string line = join(names, "+");
   if (factor.count == group_size(factor.axes)) return line;
@@ -142,7 +142,7 @@ RankGroup RankMesh::group_of(int rank, const std::vector<StridedPlaces>& factors
                         line[static_cast<size_t>(own)]);
     group.ranks = std::move(wider);
     labels.push_back(label_of(factor));
-    for (const auto& [axis, name, cuts] : kMeshAxisRows)
+    for (const auto& [axis, name, divided] : kMeshAxisRows)
       if (size(axis) == 1) factor.axes.remove({axis});
     group.factors.push_back(factor);
   }
@@ -168,7 +168,7 @@ RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
           .factors = {{{axis}, 2, high - low}}};
 }
 
-RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
+RankGroup RankMesh::first_and_last_of(int rank, MeshAxis axis) const {
   const int first = rank_moved_to(rank, axis, 0), last = size(axis) - 1;
   return {.label = cat(axis_name(axis), "/ends"),
           .ranks = {first, rank_moved_to(rank, axis, last)},
@@ -186,7 +186,7 @@ std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
 
 std::string RankMesh::place_text(int rank) const {
   std::vector<std::string> parts;
-  for (const auto& [axis, name, cuts] : kMeshAxisRows) {
+  for (const auto& [axis, name, divided] : kMeshAxisRows) {
     if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place_along(rank, axis)));
   }
   const std::string where = parts.empty() ? "" : " (" + join(parts, ", ") + ")";

@@ -12,7 +12,7 @@ namespace ftrun {
 
 /// MeshPoint holds one number for each axis: its size, or the place of a rank along it.
 struct MeshPoint {
-#define FTRUN_MESH_AXIS(kind, name, cuts) int name = 0;
+#define FTRUN_MESH_AXIS(kind, name, divided) int name = 0;
 #include "axes/axes.inc"
 
   int at(MeshAxis axis) const;
@@ -65,7 +65,7 @@ class RankMesh {
   int world_size() const { return world_size_; }
   int size(MeshAxis axis) const { return sizes_.at(axis); }
   /// Returns the number of ranks that read different sequences: data_replicate x data.
-  int data_parallel_size() const { return group_size(axes_that_cut(AxisCuts::kSamples)); }
+  int data_parallel_size() const { return group_size(axes_that_divide(Divided::kSequences)); }
   const MeshPoint& sizes() const { return sizes_; }
 
   MeshPoint coordinate(int rank) const;
@@ -91,7 +91,7 @@ class RankMesh {
   RankGroup link(int from, int to, MeshAxis axis) const;
   /// Returns the group of the two ranks at the first and the last place of an axis that have the
   /// coordinates of `rank` along all other axes: "pipeline/ends".
-  RankGroup ends_of(int rank, MeshAxis axis) const;
+  RankGroup first_and_last_of(int rank, MeshAxis axis) const;
   /// Returns the rank at `place` along an axis that has the coordinates of `rank` along all other
   /// axes.
   int rank_moved_to(int rank, MeshAxis axis, int place) const;

@@ -31,7 +31,7 @@ int64_t checked_length(const SequenceSetOptions& options) {
 SequenceSet::SequenceSet(const std::vector<std::string>& paths, const SequenceSetOptions& options)
     : data_(paths, file_options(options)),
       table_(data_, options.packing, checked_length(options), !options.weights.empty()),
-      row_padding_(options.row_padding) {
+      sequence_padding_(options.sequence_padding) {
   require(options.weights.empty() || options.weights.size() == paths.size(),
           "there is a weight for each data set");
   refuse_unusable();

@@ -17,7 +17,7 @@ struct SequenceSetOptions {
   /// The number of positions of a sequence, T.
   int64_t sequence_length = 512;
   /// The number of padding positions after these.
-  int64_t row_padding = 0;
+  int64_t sequence_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
   /// The element type of raw .bin files; by default the one recorded in the .json next to them.
   std::optional<DType> dtype;
@@ -45,7 +45,7 @@ class SequenceSet {
   int64_t size() const { return table_.size(); }
   int64_t sequence_length() const { return table_.sequence_length(); }
   /// Returns the number of positions of a sequence in a batch: T and the padding after them.
-  int64_t padded_length() const { return sequence_length() + row_padding_; }
+  int64_t padded_length() const { return sequence_length() + sequence_padding_; }
   /// Returns the sequences of each data set of a mix, and how many of them an epoch uses: all of
   /// the set with the most trained tokens, and of each other set as many as make its share of the
   /// trained tokens match its weight. The list is empty if nothing is mixed.
@@ -65,7 +65,7 @@ class SequenceSet {
   void count_mix(const std::vector<double>& weights);
   TokenDataset data_;
   SequenceTable table_;
-  int64_t row_padding_;
+  int64_t sequence_padding_;
   std::vector<MixedDataSet> mix_;
   std::vector<int64_t> mix_tokens_;
 };

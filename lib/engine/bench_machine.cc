@@ -131,7 +131,7 @@ class GraphBench {
     const int64_t count = element_count(value.dims);
     std::memset(to, 0, static_cast<size_t>(value.bytes()));
     if (value.dtype == DType::kI32) {
-      const bool tokens = port_holds(value.port) == PortHolds::kVocabulary;
+      const bool tokens = batch_value_kind(value.port) == BatchValueKind::kVocabulary;
       for (int64_t i = 0; i < count && tokens; ++i)
         static_cast<int32_t*>(to)[i] = static_cast<int32_t>(i * 7919 % vocabulary);
       return;

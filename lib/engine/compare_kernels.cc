@@ -250,12 +250,12 @@ class GraphComparison {
   }
 
   Bytes integers(const Value& value, int64_t count) const {
-    const std::optional<PortHolds> holds = port_holds(value.port);
+    const std::optional<BatchValueKind> kind = batch_value_kind(value.port);
     std::vector<int32_t> numbers(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       int64_t number = i * 37 % model_.vocab_rows;
-      if (holds == PortHolds::kPositions) number = i;
-      if (holds == PortHolds::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
+      if (kind == BatchValueKind::kPositions) number = i;
+      if (kind == BatchValueKind::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
       numbers[static_cast<size_t>(i)] = static_cast<int32_t>(number);
     }
     Bytes bytes(static_cast<size_t>(value.bytes()));
@@ -273,7 +273,7 @@ class GraphComparison {
   /// chunk. Its form depends on the device, so it is not compared.
   bool is_private(ValueId id) const {
     const auto makes = [id](const Op& op) {
-      const int result = op_spec(op.kind).private_result;
+      const int result = op_spec(op.kind).device_specific_result;
       return result >= 0 && op.out[static_cast<size_t>(result)] == id;
     };
     return std::any_of(graph_.forward.begin(), graph_.forward.end(), makes);

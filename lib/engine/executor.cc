@@ -124,22 +124,22 @@ NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
 void Executor::run_step(StepRun& step, NonfiniteProbe* probe) {
   require(decides_ && step.decide, "a training step is run with a decision");
   run_program(step, probe);
-  step.result.all_votes = all_votes();
-  step.result.loss_sum = loss_number(TrainingNumber::kLoss);
-  step.result.counted_tokens = loss_number(TrainingNumber::kCountedTokens);
+  step.result.flags_of_all_ranks = flags_of_all_ranks();
+  step.result.loss_sum = loss_sum_at(TrainingSum::kLoss);
+  step.result.counted_tokens = loss_sum_at(TrainingSum::kCountedTokens);
 }
 
 void Executor::run_forward(ForwardRun& forward) {
   require(!decides_, "a program that updates is run as a training step");
   StepRun step;
   step.micro_batches = forward.micro_batches;
-  step.votes = forward.votes;
+  step.flags = forward.flags;
   run_program(step, nullptr);
   forward.result = {};
   if (!loss_slots_) return;
-  forward.result.all_votes = all_votes();
-  forward.result.loss_sum = loss_number(EvaluationNumber::kLoss);
-  forward.result.correct_tokens = loss_number(EvaluationNumber::kCorrectTokens);
+  forward.result.flags_of_all_ranks = flags_of_all_ranks();
+  forward.result.loss_sum = loss_sum_at(EvaluationSum::kLoss);
+  forward.result.correct_tokens = loss_sum_at(EvaluationSum::kCorrectTokens);
 }
 
 void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
@@ -226,15 +226,15 @@ void Executor::run_captured(const StepRun& step) {
   if (updates()) device_->replay(1);
 }
 
-/// Copies the sums of losses, tokens and votes. No later instruction may change them.
+/// Copies the sums of losses, tokens and flags. No later instruction may change them.
 void Executor::copy_loss_slots(const double* loss) {
   loss_slots_.emplace();
   std::copy_n(loss, kLossSlots, loss_slots_->begin());
 }
 
-Votes Executor::all_votes() const {
-  Votes all;
-  std::copy_n(loss_slots_->begin() + kLossNumbers, kVotes, all.counts().begin());
+RankFlags Executor::flags_of_all_ranks() const {
+  RankFlags all;
+  std::copy_n(loss_slots_->begin() + kLossSums, kRankFlags, all.counts().begin());
   return all;
 }
 
@@ -310,14 +310,14 @@ void Executor::clear(const Instr& instr) {
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  device_->write_f64(instr.lane, address<double>(instr.writes[0]) + kLossNumbers,
-                     step_->votes.counts());
+  device_->write_f64(instr.lane, address<double>(instr.writes[0]) + kLossSums,
+                     step_->flags.counts());
 }
 
 void Executor::load_batch(const Instr& instr) {
   const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
   const std::vector<int32_t>* parts[] = {
-#define FTRUN_BATCH_PORT(kind, name, holds) &batch.name,
+#define FTRUN_BATCH_PORT(kind, name, value_kind) &batch.name,
 #include "graph/ports.inc"
   };
   std::array<const void*, std::size(parts)> from;
@@ -465,8 +465,8 @@ void Executor::decide(const Instr& instr) {
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   copy_loss_slots(loss);
   const StepDecision decision =
-      step_->decide({loss_number(TrainingNumber::kLoss),
-                     loss_number(TrainingNumber::kCountedTokens), std::sqrt(sum)});
+      step_->decide({loss_sum_at(TrainingSum::kLoss),
+                     loss_sum_at(TrainingSum::kCountedTokens), std::sqrt(sum)});
   step_->result.finite = decision.finite;
   step_->result.gradient_norm = decision.gradient_norm;
   step_->scalars.update_gradient_factor = decision.update_gradient_factor;
@@ -492,9 +492,9 @@ FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& opera
   if (update.blocks) flat.blocks = *update.blocks;
   flat.count = element_count(program_, operands.weights);
   flat.first_index = update.first_element;
-  if (operands.copy && dtype(*operands.copy) != DType::kF32) {
-    flat.copy = address<std::byte>(*operands.copy);
-    flat.copy_dtype = dtype(*operands.copy);
+  if (operands.working_copy && dtype(*operands.working_copy) != DType::kF32) {
+    flat.copy = address<std::byte>(*operands.working_copy);
+    flat.copy_dtype = dtype(*operands.working_copy);
   }
   return flat;
 }
@@ -519,8 +519,8 @@ void Executor::update(const Instr& instr) {
   if (!instr.update().decay) optimizer.weight_decay = 0;
   device_->update(instr.lane, flat, program_.at(operands.weights.buffer).tier, optimizer);
   // The optimizer kernel writes no fp32 copies, so an fp32 copy of the weights is made here.
-  if (operands.copy && flat.copy == nullptr)
-    device_->copy(instr.lane, span_of(operands.weights), span_of(*operands.copy));
+  if (operands.working_copy && flat.copy == nullptr)
+    device_->copy(instr.lane, span_of(operands.weights), span_of(*operands.working_copy));
 }
 
 }  // namespace ftrun

@@ -20,7 +20,7 @@
 #include "engine/nonfinite_probe.h"
 #include "engine/phase_clock.h"
 #include "engine/rank_communicators.h"
-#include "engine/votes.h"
+#include "engine/rank_flags.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 #include "optimizers/optimizer_config.h"
@@ -56,8 +56,8 @@ using StepPolicy = std::function<StepDecision(const StepSums&)>;
 /// StepResult holds the results of a training step. It is equal on all ranks, except for the
 /// seconds.
 struct StepResult {
-  /// The votes of all ranks.
-  Votes all_votes;
+  /// For each flag, the number of ranks that set it.
+  RankFlags flags_of_all_ranks;
   /// The sum of token losses over all ranks.
   double loss_sum = 0;
   /// The number of counted tokens over all ranks.
@@ -80,8 +80,8 @@ struct StepRun {
   StepPolicy decide;
   /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
-  /// The votes of this rank, which are summed over all ranks together with the loss.
-  Votes votes;
+  /// The flags of this rank, which are summed over all ranks together with the loss.
+  RankFlags flags;
   /// The run records when each instruction runs (Executor::trace()).
   bool traced = false;
   /// The result of the last run.
@@ -91,8 +91,8 @@ struct StepRun {
 /// ForwardResult holds the results of an evaluation. It is equal on all ranks. Programs without a
 /// loss have none.
 struct ForwardResult {
-  /// The votes of all ranks.
-  Votes all_votes;
+  /// For each flag, the number of ranks that set it.
+  RankFlags flags_of_all_ranks;
   /// The sum of token losses over all ranks.
   double loss_sum = 0;
   /// The number of counted tokens, over all ranks, whose label is the most likely token (argmax of
@@ -105,8 +105,8 @@ struct ForwardResult {
 struct ForwardRun {
   /// The batches, one for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
-  /// The votes of this rank, which are summed over all ranks together with the loss.
-  Votes votes;
+  /// The flags of this rank, which are summed over all ranks together with the loss.
+  RankFlags flags;
   /// The result of the last run.
   ForwardResult result;
 };
@@ -195,12 +195,12 @@ class Executor {
   FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
   void plan_gradient_norm(const Instr& instr);
   void copy_loss_slots(const double* loss);
-  /// Returns a number of the loss buffer, once copy_loss_slots() has copied it.
-  template <typename Number>
-  double loss_number(Number number) const {
-    return (*loss_slots_)[static_cast<size_t>(slot_of(number))];
+  /// Returns a sum of the loss buffer, once copy_loss_slots() has copied it.
+  template <typename Sum>
+  double loss_sum_at(Sum sum) const {
+    return (*loss_slots_)[static_cast<size_t>(loss_slot(sum))];
   }
-  Votes all_votes() const;
+  RankFlags flags_of_all_ranks() const;
   DType dtype(const BufferRange& range) const { return program_.at(range.buffer).format.dtype; }
   TypedSpan span_of(const BufferRange& range) const {
     return ftrun::span_of(program_, memory_, range);

@@ -118,7 +118,8 @@ void GpuDevice::plan(const Instr& instr) {
     batch_bytes_ = std::max(batch_bytes_, bytes);
     input_bytes_ += bytes;
   }
-  if (instr.kind == InstrKind::kBegin) input_bytes_ += aligned(kVotes * dtype_bytes(DType::kF64));
+  if (instr.kind == InstrKind::kBegin)
+    input_bytes_ += aligned(kRankFlags * dtype_bytes(DType::kF64));
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
@@ -167,7 +168,7 @@ void GpuDevice::make_staging() {
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
-  f64_ring_.emplace(gpu_, kVotes * dtype_bytes(DType::kF64));
+  f64_ring_.emplace(gpu_, kRankFlags * dtype_bytes(DType::kF64));
   batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }

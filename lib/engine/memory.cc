@@ -139,7 +139,7 @@ TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, cons
 void RankMemory::allocate(const Program& program) {
   if (!swap_) open_swap(program);
   for (const Buffer& buffer : program.buffers)
-    if (buffer.persistent) allocate_persistent(buffer);
+    if (buffer.persistent_kind) allocate_persistent(buffer);
   allocate_arenas(program);
 }
 
@@ -147,7 +147,7 @@ void RankMemory::open_swap(const Program& program) {
   int64_t bytes = 0;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.tier != Tier::kNvme) continue;
-    if (buffer.persistent == Persistent::kSnapshot) shadows_ = bytes;
+    if (buffer.persistent_kind == PersistentKind::kSnapshot) shadows_ = bytes;
     bytes += swap_align(buffer.bytes);
   }
   if (bytes == 0) return;
@@ -174,7 +174,7 @@ void RankMemory::allocate_arenas(const Program& program) {
 }
 
 void RankMemory::allocate_persistent(const Buffer& buffer) {
-  const std::pair key{*buffer.persistent, buffer.tier};
+  const std::pair key{*buffer.persistent_kind, buffer.tier};
   if (const auto known = blocks_.find(key); known != blocks_.end()) {
     if (known->second.bytes != buffer.bytes)
       bug(cat("buffer ", buffer.name, " has ", known->second.bytes, " bytes in one program and ",
@@ -183,7 +183,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
   }
   OwnedBlock block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
   if (buffer.tier == Tier::kNvme) {
-    require(buffer.persistent != Persistent::kSnapshot || shadows_ == disk_used_,
+    require(buffer.persistent_kind != PersistentKind::kSnapshot || shadows_ == disk_used_,
             "shadows lie where they were planned");
     const int64_t shadow = buffer.shadow_offset < 0 ? -1 : shadows_ + buffer.shadow_offset;
     block.disk = ShadowMap(buffer.bytes, disk_used_, shadow);
@@ -198,7 +198,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
 
 std::byte* RankMemory::at(const Program& program, const BufferRange& range) const {
   const Buffer& buffer = program.at(range.buffer);
-  if (buffer.persistent) {
+  if (buffer.persistent_kind) {
     if (buffer.tier == Tier::kNvme) bug(cat("buffer ", buffer.name, " lies on disk"));
     return block(buffer).owned.data() + range.offset;
   }
@@ -207,7 +207,7 @@ std::byte* RankMemory::at(const Program& program, const BufferRange& range) cons
 }
 
 const RankMemory::OwnedBlock& RankMemory::block(const Buffer& buffer) const {
-  const auto found = blocks_.find({*buffer.persistent, buffer.tier});
+  const auto found = blocks_.find({*buffer.persistent_kind, buffer.tier});
   if (found == blocks_.end()) bug(cat("no buffer ", buffer.name));
   return found->second;
 }

@@ -167,7 +167,7 @@ class RankMemory {
   /// (Buffer::shadow_offset).
   int64_t shadows_ = 0;
   /// The blocks that live from step to step.
-  std::map<std::pair<Persistent, Tier>, OwnedBlock> blocks_;
+  std::map<std::pair<PersistentKind, Tier>, OwnedBlock> blocks_;
   Gpu* gpu_;
   TierBlock device_arena_;
   TierBlock host_arena_;

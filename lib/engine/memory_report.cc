@@ -45,16 +45,18 @@ int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
 }
 
 /// Calls `line` for each part of a tier that has bytes, with the name of the part (a category,
-/// "temporary", "all") and its predicted, allocated and touched bytes.
+/// "temporary", "all") and its predicted, allocated and touched bytes. `name_of` is category_name()
+/// for texts and category_key() for JSON.
 template <typename Line>
-void for_each_part(const TierPlan& planned, const TierMemory& measured, Line line) {
+void for_each_part(const TierPlan& planned, const TierMemory& measured,
+                   std::string_view (*name_of)(Category), Line line) {
   const auto part = [&](std::string_view what, int64_t predicted, int64_t allocated,
                         int64_t touched) {
     if (predicted > 0 || allocated > 0) line(what, predicted, allocated, touched);
   };
   for (size_t c = 0; c < kCategoryCount; ++c)
-    part(category_name(static_cast<Category>(c)), planned.persistent[c],
-         measured.allocated.persistent[c], measured.touched.persistent[c]);
+    part(name_of(static_cast<Category>(c)), planned.persistent[c], measured.allocated.persistent[c],
+         measured.touched.persistent[c]);
   part("temporary", planned.arenas, measured.allocated.arenas, measured.touched.arenas);
   part("all", planned.total, measured.allocated.total, measured.touched.total);
 }
@@ -68,7 +70,7 @@ std::string error_text(int64_t measured, int64_t predicted) {
 void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
   const TierMemory& measured = report.tiers[static_cast<size_t>(tier)];
   for_each_part(
-      report.planned.at(tier), measured,
+      report.planned.at(tier), measured, category_name,
       [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
         const int64_t peak = used(tier, allocated, touched, report.on_gpu());
         rows.push_back({std::string(tier_name(tier)), std::string(what), std::to_string(predicted),
@@ -130,7 +132,7 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
   std::map<std::string, std::map<std::string, int64_t>> record;
   for (const Tier tier : kTiers)
     for_each_part(
-        report.planned.at(tier), report.tiers[static_cast<size_t>(tier)],
+        report.planned.at(tier), report.tiers[static_cast<size_t>(tier)], category_key,
         [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
           const std::string name = cat(tier_name(tier), "_", what == "all" ? "total" : what);
           record["predicted"][name] = predicted;
@@ -153,7 +155,8 @@ std::vector<MemoryMetric> memory_metrics(const RankMemory& memory) {
   for (const Tier tier : kTiers) {
     const TierMemory measured{memory.allocated(tier), memory.touched(tier)};
     for_each_part(
-        {}, measured, [&](std::string_view what, int64_t, int64_t allocated, int64_t touched) {
+        {}, measured, category_key,
+        [&](std::string_view what, int64_t, int64_t allocated, int64_t touched) {
           if (what == "all") return;
           const std::string name =
               cat(tier == Tier::kDevice ? "" : cat(tier_name(tier), "_"), what);

@@ -129,7 +129,8 @@ std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
   if (piece.state < 0) return slices;
   std::erase_if(slices, [&](const Slice& slice) {
     const TensorInfo& tensor = model_.tensor(slice.tensor);
-    return !options_.keeps(tensor, options_.optimizer_states[static_cast<size_t>(piece.state)]) ||
+    return !options_.has_state(tensor,
+                               options_.optimizer_states[static_cast<size_t>(piece.state)]) ||
            (piece.block > 1 && straddles_blocks(tensor, slice));
   });
   return slices;
@@ -347,7 +348,8 @@ void ModelState::load(InitialWeights initial) {
     if (piece.state < 0)
       fill_initial(piece, initial);
     else
-      fill_constant(piece, options_.optimizer_states[static_cast<size_t>(piece.state)].first);
+      fill_constant(piece,
+                    options_.optimizer_states[static_cast<size_t>(piece.state)].initial_value);
   }
   ::malloc_trim(0);  // returns the freed buffers of reading to the system: steps do not need them
 }
@@ -395,7 +397,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
 }
 
 void ModelState::populate_snapshot() const {
-  const BufferId buffer = find_persistent(program_, Persistent::kSnapshot, Tier::kHost);
+  const BufferId buffer = find_persistent(program_, PersistentKind::kSnapshot, Tier::kHost);
   if (buffer >= 0) memory_.populate(program_, buffer);
 }
 

@@ -81,7 +81,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
   for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
   train_executor_ = executor_of(train_plan());
   evaluation_executor_ = executor_of(evaluation_plan());
-  if (plan().text) text_executor_ = executor_of(text_plan());
+  if (plan().generation) text_executor_ = executor_of(text_plan());
   state_ = std::make_unique<ModelState>(model_.plan, memory_);
   if (gpu != nullptr) return;
   // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning

@@ -44,7 +44,7 @@ class TrainingSetup {
   const ProgramPlan& evaluation_plan() const { return model_.plan.evaluate; }
   /// Returns the program that writes samples of text. The program and its executor exist only if
   /// samples are wanted and there is validation data to begin them with.
-  const ProgramPlan& text_plan() const { return model_.plan.text.value(); }
+  const ProgramPlan& text_plan() const { return model_.plan.generation.value(); }
   const StepPlan& plan() const { return model_.plan; }
   const RankCommunicators& communicators() const { return communicators_; }
   Executor& train_executor() { return *train_executor_; }

@@ -11,8 +11,9 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Pass is one pass of an operation over memory, with the arithmetic that runs at the same time.
-struct Pass {
+/// MemoryPass is one pass of an operation over memory, with the arithmetic that runs at the same
+/// time.
+struct MemoryPass {
   /// Floating-point operations; multiply and add count as two.
   double flops = 0;
   /// Exponentials, hyperbolic tangents, sines and the like.
@@ -30,18 +31,18 @@ class OpWork {
   /// losses and each of three gradients.
   static constexpr size_t kMaxPasses = 6;
 
-  OpWork(const Pass& pass) : OpWork({pass}) {}
-  OpWork(std::initializer_list<Pass> passes);
+  OpWork(const MemoryPass& pass) : OpWork({pass}) {}
+  OpWork(std::initializer_list<MemoryPass> passes);
 
-  void add(const Pass& pass);
+  void add(const MemoryPass& pass);
 
-  const Pass* begin() const { return passes_.data(); }
-  const Pass* end() const { return passes_.data() + count_; }
+  const MemoryPass* begin() const { return passes_.data(); }
+  const MemoryPass* end() const { return passes_.data() + count_; }
   /// Returns the sum of all passes.
-  Pass total() const;
+  MemoryPass total() const;
 
  private:
-  std::array<Pass, kMaxPasses> passes_{};
+  std::array<MemoryPass, kMaxPasses> passes_{};
   size_t count_ = 0;
 };
 

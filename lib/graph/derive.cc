@@ -5,20 +5,20 @@
 #include <utility>
 
 #include "base/error.h"
-#include "graph/derivation.h"
+#include "graph/backward_builder.h"
 #include "graph/op_parts.h"
 #include "graph/op_spec.h"
 #include "graph/op_workspace.h"
 
 namespace ftrun {
 
-Derivation::Derivation(LayerGraph& graph, const std::vector<bool>& kept)
+BackwardBuilder::BackwardBuilder(LayerGraph& graph, const std::vector<bool>& kept)
     : graph_(graph), kept_(kept) {
   for (size_t i = 0; i < graph.forward.size(); ++i)
     for (const ValueId id : graph.forward[i].out) producer_[id] = i;
 }
 
-void Derivation::run() {
+void BackwardBuilder::run() {
   start_from_outputs();
   for (size_t i = graph_.forward.size(); i-- > 0;) {
     derive(graph_.forward[i]);
@@ -29,26 +29,26 @@ void Derivation::run() {
   mark_deferred();
 }
 
-void Derivation::derive(const Op& op) {
+void BackwardBuilder::derive(const Op& op) {
   const OpSpec& spec = op_spec(op.kind);
   if (spec.gradients == nullptr) bug(cat("no backward for ", spec.name, " in a forward list"));
   spec.gradients(*this, op);
 }
 
-ValueId Derivation::add_value(std::string name, DType dtype, Dims dims, ValueRole role) {
+ValueId BackwardBuilder::add_value(std::string name, DType dtype, Dims dims, ValueRole role) {
   graph_.values.push_back({std::move(name), dtype, std::move(dims), role, Port::kNone, -1});
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
 
-ValueId Derivation::temp_like(ValueId like, const std::string& name) {
+ValueId BackwardBuilder::temp_like(ValueId like, const std::string& name) {
   return add_value(name, value(like).dtype, Dims(value(like).dims), ValueRole::kTemp);
 }
 
-ValueId Derivation::new_gradient(ValueId id) {
+ValueId BackwardBuilder::new_gradient(ValueId id) {
   return temp_like(id, "d_" + value(id).name);
 }
 
-void Derivation::emit(List list, Op op) {
+void BackwardBuilder::emit(List list, Op op) {
   const int64_t scratch = workspace_bytes(graph_, op);
   if (scratch > 0)
     op.workspace = add_value(cat(op_name(op.kind), ".workspace"), DType::kU8, {scratch},
@@ -57,22 +57,22 @@ void Derivation::emit(List list, Op op) {
   graph_.backward.push_back(std::move(op));
 }
 
-void Derivation::emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
-                                 OpAttrs attrs) {
+void BackwardBuilder::emit_input_grad(OpKind kind, std::vector<ValueId> in,
+                                      std::vector<ValueId> out, OpAttrs attrs) {
   emit(List::kInputGrad, {kind, std::move(in), std::move(out), std::move(attrs), -1});
 }
 
-void Derivation::emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
-                                  OpAttrs attrs) {
+void BackwardBuilder::emit_weight_grad(OpKind kind, std::vector<ValueId> in,
+                                       std::vector<ValueId> out, OpAttrs attrs) {
   emit(List::kWeightGrad, {kind, std::move(in), std::move(out), std::move(attrs), -1});
 }
 
-void Derivation::emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
-                                 OpAttrs attrs) {
+void BackwardBuilder::emit_for_reader(OpKind kind, std::vector<ValueId> in,
+                                      std::vector<ValueId> out, OpAttrs attrs) {
   emit(List::kReader, {kind, std::move(in), std::move(out), std::move(attrs), -1});
 }
 
-ValueId Derivation::param_grad(ValueId param) {
+ValueId BackwardBuilder::param_grad(ValueId param) {
   if (value(param).grad < 0) {
     const ValueId grad = add_value("d_" + value(param).name, graph_.dtypes.gradients,
                                    Dims(value(param).dims), ValueRole::kParamGrad);
@@ -81,7 +81,7 @@ ValueId Derivation::param_grad(ValueId param) {
   return value(param).grad;
 }
 
-ValueId Derivation::backward_value(ValueId id) {
+ValueId BackwardBuilder::backward_value(ValueId id) {
   const ValueRole role = value(id).role;
   if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved)
     return id;
@@ -94,7 +94,7 @@ ValueId Derivation::backward_value(ValueId id) {
   return recomputed != recomputed_.end() ? recomputed->second : recompute(id);
 }
 
-ValueId Derivation::recompute(ValueId id) {
+ValueId BackwardBuilder::recompute(ValueId id) {
   ++depth_;
   const Op maker = graph_.forward[producer_.at(id)];
   const auto from_first_result = op_spec(maker.kind).from_first_result;
@@ -107,11 +107,11 @@ ValueId Derivation::recompute(ValueId id) {
 
 /// Returns whether backward can read a value already, because forward kept it or backward has
 /// recomputed it.
-bool Derivation::is_available(ValueId id) const {
+bool BackwardBuilder::is_available(ValueId id) const {
   return kept_[static_cast<size_t>(id)] || recomputed_.contains(id);
 }
 
-void Derivation::recompute_op(Op op) {
+void BackwardBuilder::recompute_op(Op op) {
   for (ValueId& in : op.in) in = backward_value(in);
   for (ValueId& out : op.out) {
     const ValueId again = temp_like(out, cat(value(out).name, kRecomputedSuffix));
@@ -124,12 +124,12 @@ void Derivation::recompute_op(Op op) {
   emit_for_reader(op.kind, std::move(op.in), std::move(op.out), std::move(op.attrs));
 }
 
-void Derivation::drop_short_lived() {
+void BackwardBuilder::drop_short_lived() {
   for (const ValueId id : short_lived_) recomputed_.erase(id);
   short_lived_.clear();
 }
 
-void Derivation::start_from_outputs() {
+void BackwardBuilder::start_from_outputs() {
   for (const ValueId id : graph_.with_role(ValueRole::kOutput)) {
     if (value(id).port != Port::kHidden) continue;
     const ValueId grad = new_gradient(id);
@@ -140,7 +140,7 @@ void Derivation::start_from_outputs() {
   }
 }
 
-void Derivation::finish_inputs() {
+void BackwardBuilder::finish_inputs() {
   for (const ValueId id : graph_.with_role(ValueRole::kInput)) {
     if (value(id).port != Port::kHidden) continue;
     const ValueId grad = gradient(id);
@@ -156,7 +156,7 @@ void Derivation::finish_inputs() {
 /// memory. The operation recomputes a value that only weight gradients read. If it ran with these,
 /// the operands that only it reads would have to be kept until then; if it runs earlier, its result
 /// is kept instead. (Gate and up of a gated activation have twice the bytes of its result.)
-bool Derivation::saves_memory_if_run_early(size_t at) const {
+bool BackwardBuilder::saves_memory_if_run_early(size_t at) const {
   const Op& op = graph_.backward[at];
   if (is_collective(op.kind)) return false;
   int64_t saves = 0;
@@ -181,7 +181,7 @@ bool Derivation::saves_memory_if_run_early(size_t at) const {
 /// Values that input gradients read, directly or through recomputed values, are computed in their
 /// list. A value that only weight gradients read is computed there too if it is smaller than its
 /// operands, because one of the two must be kept.
-void Derivation::split_lists() {
+void BackwardBuilder::split_lists() {
   std::set<ValueId> read;
   std::vector<size_t> for_weight_grads;
   for (size_t i = lists_.size(); i-- > 0;) {
@@ -204,7 +204,7 @@ void Derivation::split_lists() {
 
 /// Marks the values that pass from one list to the other: gradients of linear layers, and forward
 /// values that the input gradients recompute.
-void Derivation::mark_deferred() {
+void BackwardBuilder::mark_deferred() {
   std::set<ValueId> made;
   for (const Op& op : graph_.input_grad) made.insert(op.out.begin(), op.out.end());
   for (const Op& op : graph_.weight_grad)
@@ -213,64 +213,65 @@ void Derivation::mark_deferred() {
         value(id).role = ValueRole::kDeferred;
 }
 
-ValueId Derivation::gradient(ValueId id) {
+ValueId BackwardBuilder::gradient(ValueId id) {
   std::vector<ValueId>& terms = terms_[id];
   while (terms.size() > 1) {
     const ValueId sum = temp_like(terms[0], value(terms[0]).name + ".sum");
-    emit(List::kInputGrad, sum_of(terms[0], terms[1], sum));
+    emit(List::kInputGrad, add_op(terms[0], terms[1], sum));
     terms.erase(terms.begin());
     terms[0] = sum;
   }
   return terms.empty() ? -1 : terms[0];
 }
 
-ValueId Derivation::result_gradient(ValueId id) {
+ValueId BackwardBuilder::result_gradient(ValueId id) {
   const ValueId grad = gradient(id);
   if (grad < 0) bug(cat(graph_.name, ": nothing reads ", value(id).name));
   return grad;
 }
 
-bool Derivation::is_constant(ValueId id) const {
+bool BackwardBuilder::is_constant(ValueId id) const {
   const auto maker = producer_.find(id);
   return maker != producer_.end() &&
          op_spec(graph_.forward[maker->second].kind).gradients == gradients_of::no_operand;
 }
 
-bool Derivation::wants_gradient(ValueId id) const {
+bool BackwardBuilder::wants_gradient(ValueId id) const {
   return value(id).role != ValueRole::kInput || value(id).port == Port::kHidden;
 }
 
-void Derivation::add_term(ValueId id, ValueId term) {
+void BackwardBuilder::add_term(ValueId id, ValueId term) {
   if (wants_gradient(id)) terms_[id].push_back(term);
 }
 
-bool Derivation::passes_on_terms(ValueId id) const {
+bool BackwardBuilder::accepts_partial_gradients(ValueId id) const {
   const auto maker = producer_.find(id);
-  return maker != producer_.end() && op_spec(graph_.forward[maker->second].kind).passes_on_terms;
+  return maker != producer_.end() &&
+         op_spec(graph_.forward[maker->second].kind).accepts_partial_gradients;
 }
 
-bool Derivation::is_first_reader(const Op& op, ValueId id) const {
+bool BackwardBuilder::is_first_reader(const Op& op, ValueId id) const {
   const auto reads = [id](const Op& other) {
     return std::count(other.in.begin(), other.in.end(), id) > 0;
   };
   return std::find_if(graph_.forward.begin(), graph_.forward.end(), reads)->out == op.out;
 }
 
-ValueId Derivation::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
-  if (passes_on_terms(id)) return term;
+ValueId BackwardBuilder::reduced_gradient(ValueId id, ValueId term, int64_t ranks) {
+  if (accepts_partial_gradients(id)) return term;
   const ValueId whole = temp_like(term, value(term).name + ".summed");
-  emit(List::kInputGrad, sum_over_ranks(term, whole, ranks));
+  emit(List::kInputGrad, all_reduce_op(term, whole, ranks));
   return whole;
 }
 
-void Derivation::emit_delayed() {
+void BackwardBuilder::emit_delayed() {
   for (const auto& emit : std::exchange(delayed_, {})) emit();
 }
 
-void gradients_of::no_operand(Derivation& /*derivation*/, const Op& /*op*/) {}
+void gradients_of::no_operand(BackwardBuilder& /*builder*/, const Op& /*op*/) {}
 
 void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept) {
-  Derivation(graph, kept).run();
+  BackwardBuilder(graph, kept).run();
 }
 
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy) {

@@ -18,9 +18,9 @@ std::string_view port_name(Port port) {
   return kNames[static_cast<size_t>(port)];
 }
 
-std::optional<PortHolds> port_holds(Port port) {
+std::optional<BatchValueKind> batch_value_kind(Port port) {
   for (const BatchPort& known : kBatchPorts)
-    if (known.port == port) return known.holds;
+    if (known.port == port) return known.kind;
   return std::nullopt;
 }
 

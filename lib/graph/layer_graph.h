@@ -39,27 +39,28 @@ enum class Port : uint8_t {
 #include "graph/ports.inc"
 };
 
-/// PortHolds specifies what the numbers at a port of the batch mean.
-enum class PortHolds : uint8_t {
+/// BatchValueKind specifies what the numbers of a value of the batch mean.
+enum class BatchValueKind : uint8_t {
   kVocabulary,  // token ids: rows of the vocabulary
-  kPositions,   // positions of the tokens, ascending
-  kStarts,      // the position of the first token of each token's document
+  kPositions,   // index of each token in its document, or 0 in padding (Batch::positions)
+  kStarts,      // index in the sequence of the first position that each token may attend to
+                // (Batch::starts)
 };
 
 /// BatchPort is a port whose value is given with each micro-batch.
 struct BatchPort {
   Port port;
-  PortHolds holds;
+  BatchValueKind kind;
 };
 /// The ports of the batch in the order of a kLoadBatch instruction's writes.
 inline constexpr BatchPort kBatchPorts[] = {
-#define FTRUN_BATCH_PORT(kind, name, holds) {Port::kind, PortHolds::holds},
+#define FTRUN_BATCH_PORT(kind, name, value_kind) {Port::kind, BatchValueKind::value_kind},
 #include "graph/ports.inc"
 };
 
 std::string_view port_name(Port port);
-/// Returns the meaning of a port of the batch; nothing for other ports.
-std::optional<PortHolds> port_holds(Port port);
+/// Returns what the numbers at a port of the batch mean; nothing for other ports.
+std::optional<BatchValueKind> batch_value_kind(Port port);
 
 /// Value is a tensor that the operations of a layer read or write.
 struct Value {

@@ -30,13 +30,13 @@ class OpAttrs {
   OpAttrs(NoAttrs) {}
   template <class A>
   requires(!std::is_same_v<A, OpAttrs>) OpAttrs(A attrs)
-      : holder_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
+      : attrs_(std::make_shared<const AttrsOf<A>>(std::move(attrs))) {}
 
   /// Returns the value, or null where the attributes are of another type.
   template <class A>
   const A* get_if() const {
-    const bool has = holder_ != nullptr && holder_->type == typeid(A);
-    return has ? &static_cast<const Holder<A>*>(holder_.get())->value : nullptr;
+    const bool has = attrs_ != nullptr && attrs_->type == typeid(A);
+    return has ? &static_cast<const AttrsOf<A>*>(attrs_.get())->value : nullptr;
   }
   /// Returns the value; throws std::bad_cast where the attributes are of another type.
   template <class A>
@@ -56,29 +56,29 @@ class OpAttrs {
     return get_if<A>() != nullptr;
   }
   bool operator==(const OpAttrs& other) const {
-    if (holder_ == nullptr || other.holder_ == nullptr) return holder_ == other.holder_;
-    return holder_->type == other.holder_->type && holder_->equals(*other.holder_);
+    if (attrs_ == nullptr || other.attrs_ == nullptr) return attrs_ == other.attrs_;
+    return attrs_->type == other.attrs_->type && attrs_->equals(*other.attrs_);
   }
 
  private:
-  /// Held is the base of Holder, which hides the type of the value.
-  struct Held {
-    explicit Held(const std::type_info& of) : type(of) {}
-    virtual ~Held() = default;
+  /// AttrsBase is the base of all AttrsOf, which hides the type of the value.
+  struct AttrsBase {
+    explicit AttrsBase(const std::type_info& of) : type(of) {}
+    virtual ~AttrsBase() = default;
     /// Returns whether the values are equal; `other` holds the same type.
-    virtual bool equals(const Held& other) const = 0;
+    virtual bool equals(const AttrsBase& other) const = 0;
     const std::type_info& type;
   };
   template <class A>
-  struct Holder final : Held {
-    explicit Holder(A attrs) : Held(typeid(A)), value(std::move(attrs)) {}
-    bool equals(const Held& other) const override {
-      return value == static_cast<const Holder&>(other).value;
+  struct AttrsOf final : AttrsBase {
+    explicit AttrsOf(A attrs) : AttrsBase(typeid(A)), value(std::move(attrs)) {}
+    bool equals(const AttrsBase& other) const override {
+      return value == static_cast<const AttrsOf&>(other).value;
     }
     A value;
   };
 
-  std::shared_ptr<const Held> holder_;
+  std::shared_ptr<const AttrsBase> attrs_;
 };
 
 /// Op is one operation of a list, with its operands, results and attributes.

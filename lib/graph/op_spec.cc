@@ -29,7 +29,7 @@ Operands operands_of(const OpSpec& spec) {
 
 const OpSpec& shared_spec(OpKind kind, char letter) {
   const OpSpec& spec = op_spec(kind);
-  if (spec.shared_by.find(letter) == std::string_view::npos)
+  if (spec.split_along.find(letter) == std::string_view::npos)
     bug(cat("tensor-parallel ranks cannot divide ", spec.name, " along ", std::string(1, letter)));
   return spec;
 }

@@ -29,11 +29,11 @@ struct OpSpec {
   /// any shape, and tS has t blocks of that shape, one of each rank. [Optional] operands are last;
   /// if one may be left out before another, the two differ in their number of dimensions.
   std::string_view shapes;
-  /// The letters along which tensor-parallel ranks may divide the operation. Each rank has a part
-  /// of every operand that has the letter, and all of the other operands (result_is_partial() and
+  /// The letters along which tensor-parallel ranks may split the operation. Each rank has a part of
+  /// every operand that has the letter, and all of the other operands (result_is_partial() and
   /// gradient_is_partial()). Letters of sums and products count, and K counts as H. Empty: the
-  /// operation is not divided, or its attributes say how (the vocabulary kinds).
-  std::string_view shared_by = {};
+  /// operation is not split, or its attributes say how (the vocabulary kinds).
+  std::string_view split_along = {};
   /// The result that the backward list recomputes instead of keeping it from forward; -1: none.
   int cheap_result = -1;
   /// The input, where it is given, whose storage output 0 may reuse if nothing reads that input
@@ -44,9 +44,9 @@ struct OpSpec {
   std::optional<CollectiveKind> collective = std::nullopt;
   /// The operation must not run again in backward, because it would count the loss twice.
   bool must_not_recompute = false;
-  /// The gradient operation accepts each rank's term of the result's gradient, a term of a sum over
-  /// the ranks (Derivation::passes_on_terms()).
-  bool passes_on_terms = false;
+  /// The gradient operation accepts each rank's partial gradient of the result, a term of a sum
+  /// over the ranks (BackwardBuilder::accepts_partial_gradients()).
+  bool accepts_partial_gradients = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an
   /// FTRUN_PAIRED_OP.
@@ -62,7 +62,7 @@ struct OpSpec {
   int parameter_gradient = -1;
   /// The result whose form depends on the device, so that results of devices cannot be compared;
   /// -1: none.
-  int private_result = -1;
+  int device_specific_result = -1;
   /// Returns the bytes that a GPU library may allocate in addition to the planned scratch; null:
   /// none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
@@ -74,19 +74,19 @@ struct OpSpec {
   /// Returns the bytes of scratch on a GPU; null for collectives only.
   int64_t (*gpu_workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Emits the gradient operations; null: no forward list has the kind.
-  void (*gradients)(Derivation&, const Op&) = nullptr;
+  void (*gradients)(BackwardBuilder&, const Op&) = nullptr;
 };
 
 /// Returns the entry of a kind (ops/table.cc).
 const OpSpec& op_spec(OpKind kind);
 
-// The functions below make the operations that Derivation itself emits for every kind.
+// The functions below make the operations that BackwardBuilder itself emits for every kind.
 
 /// Makes the operation sum = a + b of values of one shape (ops/add/spec.cc).
-Op sum_of(ValueId a, ValueId b, ValueId sum);
-/// Makes the operation that sums `term` over the tensor-parallel ranks into `whole`
+Op add_op(ValueId a, ValueId b, ValueId sum);
+/// Makes the operation that sums `term` over the tensor-parallel ranks into `sum`
 /// (ops/collective/spec.cc).
-Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
+Op all_reduce_op(ValueId term, ValueId sum, int64_t ranks);
 
 /// Returns whether a GPU computes list[i] and the next operation in one pass (OpSpec::gpu_pair);
 /// the scratch of the first then lives until the second is done.

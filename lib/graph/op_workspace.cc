@@ -4,7 +4,7 @@
 
 #include "base/round_up.h"
 #include "graph/layer_graph.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "graph/op_spec.h"
 
 namespace ftrun {

@@ -14,7 +14,7 @@ struct LayerGraph;
 /// gradients have the same bits under every policy.
 ///
 /// The choices, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward and T tokens a
-/// row:
+/// sequence:
 ///   value            elements   operations to recompute it   per element
 ///   gate and up      2 F        4 D F                        2 D
 ///   rotated q, k, v  Q          2 D Q                        2 D
@@ -24,10 +24,10 @@ struct LayerGraph;
 /// The trade-off of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large
 /// Transformer Models", section 5), the T x T scores of attention, is not a choice here: the
 /// kernels never store them. Every remaining matrix multiplication costs the same per element;
-/// attention costs less where rows are shorter than D, and more where they are longer. So no fixed
-/// cost per element separates values that should be kept from the others, and kSelective looks for
-/// the best choice within a budget: of all choices whose operations cost at most `budget` of the
-/// forward list, the one that keeps the fewest bytes (among equals the cheapest).
+/// attention costs less where sequences are shorter than D, and more where they are longer. So no
+/// fixed cost per element separates values that should be kept from the others, and kSelective
+/// looks for the best choice within a budget: of all choices whose operations cost at most `budget`
+/// of the forward list, the one that keeps the fewest bytes (among equals the cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.

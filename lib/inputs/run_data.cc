@@ -32,7 +32,7 @@ int64_t steps_of_run(const Config& config, const SequenceSet& train) {
 
 LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
                              int64_t end_step) {
-  const GroupPlace place = sample_place(plan.options.state);
+  const GroupPlace place = data_parallel_place(plan.options.state);
   LoaderOptions options;
   options.layout = {.micro_batch_size = config.train_micro_batch_size_per_gpu,
                     .micro_batches = config.gradient_accumulation_steps,

@@ -8,7 +8,7 @@ SequenceSetOptions sequence_options(const Config& config) {
   const DataConfig& data = config.data;
   SequenceSetOptions options;
   options.sequence_length = data.sequence_length;
-  options.row_padding = row_padding(config);
+  options.sequence_padding = sequence_padding(config);
   options.packing = data.packing;
   options.format = data.format;
   if (data.token_dtype == TokenDtype::kUint16) options.dtype = DType::kU16;

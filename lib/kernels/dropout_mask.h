@@ -47,11 +47,11 @@ FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t colu
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-/// Returns the index of the n-th token of a micro-batch among the tokens that are not row padding.
-/// Padding tokens get the indices of later tokens, because their results are never read.
+/// Returns the index of the n-th token of a micro-batch among the tokens that are not padding of
+/// sequences. Padding tokens get the indices of later tokens, because their results are never read.
 FTRUN_HOST_DEVICE inline int64_t dropout_token_index(int64_t n, int64_t sequence_length,
-                                                     int64_t row_padding) {
-  return n - n / sequence_length * row_padding;
+                                                     int64_t sequence_padding) {
+  return n - n / sequence_length * sequence_padding;
 }
 
 /// Returns the 32 bits of a column of that block, uniformly distributed over rows. The vector

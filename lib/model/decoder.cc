@@ -250,7 +250,7 @@ class BlockParamsBuilder {
 };
 
 /// SplitLinearLayers emits the linear layers of a block as one tensor-parallel rank computes them,
-/// and the exchanges between ranks around them.
+/// and the collectives of ranks around them.
 class SplitLinearLayers {
  public:
   SplitLinearLayers(GraphBuilder& g, const TensorSplit& split)
@@ -287,11 +287,11 @@ class SplitLinearLayers {
   }
   /// Emits (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, m
   /// the magnitudes, and l the lengths of the rows of w + scale b a. The second summand exists only
-  /// with dropout. `shared_by` is the letter that ranks divide: I if each has some columns of w, O
-  /// if each has some rows.
+  /// with dropout. `split_letter` is the letter that ranks divide: I if each has some columns of w,
+  /// O if each has some rows.
   ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias,
                           const MatrixParams::LoraParams& lora, const LinearAttrs& attrs,
-                          char shared_by) {
+                          char split_letter) {
     const LinearAttrs linear_attrs{.gradient_ranks = attrs.gradient_ranks};
     ValueId kept = x, rest = -1;
     if (lora.dropout.probability > 0) {
@@ -306,7 +306,8 @@ class SplitLinearLayers {
     const ValueId of_base = ops::linear(g_, kept, weight, -1, linear_attrs);
     const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, linear_attrs);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
-    squares = collectives_.complete_on_each_rank(OpKind::kDoraSquaredLengths, shared_by, squares);
+    squares =
+        collectives_.complete_on_each_rank(OpKind::kDoraSquaredLengths, split_letter, squares);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
@@ -321,7 +322,7 @@ class SplitLinearLayers {
 /// BlockKind holds the differences between blocks of one model, besides their recompute level and
 /// their adapters.
 struct BlockKind {
-  /// Tokens of the sliding window; 0: none, or as long as the row.
+  /// Tokens of the sliding window; 0: none, or as long as the sequence.
   int64_t window = 0;
   /// An index of ModelConfig::rotations(); -1: it does not rotate.
   int rotation = 0;
@@ -377,7 +378,7 @@ class BlockBuilder {
 
   /// Returns the block's result.
   ValueId emit(const BlockParams& p) {
-    const ValueId norm = collectives_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kInput)));
+    const ValueId norm = collectives_.gather_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kInput)));
     const ValueId attention = attention_term(p, norm);
     return c_.parallel_residual ? emit_parallel(p, norm, attention) : emit_sequential(p, attention);
   }
@@ -390,7 +391,7 @@ class BlockBuilder {
     attention = add_norm(g_, c_, attention, p.at(BlockNorm::kAttentionOutput));
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
     const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.at(BlockNorm::kMlp));
-    ValueId mlp = linear_.sum_of_terms(mlp_term(p, collectives_.all_tokens(middle.norm)));
+    ValueId mlp = linear_.sum_of_terms(mlp_term(p, collectives_.gather_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.at(BlockNorm::kMlpOutput));
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
@@ -401,7 +402,8 @@ class BlockBuilder {
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
-        c_.mlp_norm ? collectives_.all_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kMlp))) : norm;
+        c_.mlp_norm ? collectives_.gather_tokens(add_norm(g_, c_, x_, p.at(BlockNorm::kMlp)))
+                    : norm;
     const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
@@ -458,7 +460,7 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   BlockBuilder block(g, c, batch, kind, split);
   const DropoutAttrs masks{.probability = train ? dropout : 0,
                            .sequence_length = batch.sequence_length,
-                           .row_padding = batch.row_padding};
+                           .sequence_padding = batch.sequence_padding};
   BlockParamsBuilder params(g, whole, split);
   for (const BlockParameters& each : kBlockParameters) std::visit(params, each.kind);
   params.add_adapters(adapter, masks);
@@ -692,14 +694,14 @@ class DecoderBuilder {
     // because the multiplication is linear: the logits are never in memory as a whole.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     TensorCollectives collectives(g, split_);
-    const ValueId y = collectives.all_tokens(scaled);
+    const ValueId y = collectives.gather_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
     if (dtypes_.kernels == Kernels::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
       const ValueId logits = ops::softcap(g, ops::linear(g, y, weight, bias), c_.logit_softcap);
-      g.output(collectives.joined_blocks(logits), Port::kLogits);
+      g.output(collectives.gather_blocks(logits), Port::kLogits);
     } else if (whole) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs, bias);
     } else {

@@ -149,18 +149,20 @@ struct RecomputeOptions {
   }
 };
 
-/// BatchShape is the shape of a micro-batch: `rows` sequences (B) of `sequence_length` positions
-/// (T), of which the last `row_padding` are always padding.
+/// BatchShape is the shape of a micro-batch: a number of sequences (B) of `sequence_length`
+/// positions (T), of which the last `sequence_padding` are always padding.
 struct BatchShape {
-  int64_t rows = 1;
+  int64_t sequences = 1;
   int64_t sequence_length = 1;
-  int64_t row_padding = 0;
-  /// The number of tokens of the longest row that any micro-batch of the run can have, on which the
-  /// choice of a rotation may depend; 0: no row is longer than those of this batch.
-  int64_t longest_row = 0;
+  int64_t sequence_padding = 0;
+  /// The number of tokens of the longest sequence that any micro-batch of the run can have, on
+  /// which the choice of a rotation may depend; 0: no sequence is longer than those of this batch.
+  int64_t longest_sequence = 0;
 
-  int64_t tokens() const { return rows * sequence_length; }
-  int64_t longest() const { return longest_row > 0 ? longest_row : sequence_length - row_padding; }
+  int64_t tokens() const { return sequences * sequence_length; }
+  int64_t longest() const {
+    return longest_sequence > 0 ? longest_sequence : sequence_length - sequence_padding;
+  }
   bool operator==(const BatchShape&) const = default;
 };
 

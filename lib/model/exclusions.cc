@@ -90,9 +90,9 @@ bool is_broken(const std::string& expression) {
 
 }  // namespace
 
-std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
-                                                      const LoraOptions& options,
-                                                      const StoredShapes* stored) {
+std::vector<IneffectiveExclusion> find_ineffective_exclusions(const ModelConfig& config,
+                                                              const LoraOptions& options,
+                                                              const StoredShapes* stored) {
   const std::string& pattern = options.exclude_pattern;
   if (pattern.find(kNonDecoderPattern) != std::string::npos) return {};
   if (is_broken(pattern) || is_broken(options.target_pattern)) return {};
@@ -108,19 +108,19 @@ std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
     for (const NonDecoderModule& module : list_non_decoder_modules(*stored))
       modules.push_back(module.name);
   const std::vector<std::string> holders = holding_modules(modules);
-  std::vector<UselessExclusion> useless;
+  std::vector<IneffectiveExclusion> ineffective;
   for (const std::string& entry : entries) {
     const auto matches = matcher(options, entry);
     const auto module = std::find_if(modules.begin(), modules.end(), matches);
     const auto holder = std::find_if(holders.begin(), holders.end(), matches);
     if (module != modules.end())
-      useless.push_back({entry, UselessKind::kNoAdapter, *module});
+      ineffective.push_back({entry, ExclusionProblem::kNoAdapter, *module});
     else if (holder != holders.end())
-      useless.push_back({entry, UselessKind::kHoldsOthers, *holder});
+      ineffective.push_back({entry, ExclusionProblem::kHoldsOthers, *holder});
     else if (stored != nullptr || config.multimodal.empty())
-      useless.push_back({entry, UselessKind::kUnknown, nearest_end(modules, entry)});
+      ineffective.push_back({entry, ExclusionProblem::kUnknown, nearest_end(modules, entry)});
   }
-  return useless;
+  return ineffective;
 }
 
 }  // namespace ftrun

@@ -9,21 +9,22 @@
 
 namespace ftrun {
 
-/// UselessKind says why an entry of exclude_modules changes nothing.
-enum class UselessKind : uint8_t {
+/// ExclusionProblem says why an entry of exclude_modules changes nothing.
+enum class ExclusionProblem : uint8_t {
   kNoAdapter,    // the modules that it names get no adapter anyway
   kHoldsOthers,  // it names modules that only hold others; PEFT excludes by a module's own path
   kUnknown,      // it names no module
 };
 
-/// UselessExclusion describes an entry of exclude_modules, or its expression, that changes nothing.
-struct UselessExclusion {
+/// IneffectiveExclusion describes an entry of exclude_modules, or its expression, that changes
+/// nothing.
+struct IneffectiveExclusion {
   std::string entry;
-  UselessKind kind = UselessKind::kNoAdapter;
+  ExclusionProblem problem = ExclusionProblem::kNoAdapter;
   /// The first module that the entry names, by its path in memory. For an unknown entry, the
   /// nearest name, or "".
   std::string module;
-  bool operator==(const UselessExclusion&) const = default;
+  bool operator==(const IneffectiveExclusion&) const = default;
 };
 
 /// Finds the entries of exclude_modules that change nothing: without them PEFT
@@ -33,8 +34,8 @@ struct UselessExclusion {
 /// so it is not reported. Neither is the expression of exported adapters that names the other parts
 /// (kNonDecoderPattern). Returns nothing for options with a broken expression, which make_adapter()
 /// refuses.
-std::vector<UselessExclusion> find_useless_exclusions(const ModelConfig& config,
-                                                      const LoraOptions& options,
-                                                      const StoredShapes* stored);
+std::vector<IneffectiveExclusion> find_ineffective_exclusions(const ModelConfig& config,
+                                                              const LoraOptions& options,
+                                                              const StoredShapes* stored);
 
 }  // namespace ftrun

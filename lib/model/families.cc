@@ -53,13 +53,13 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                              const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                              const TensorSplit& split, const Adapter& adapter) {
   if (!find_family(config.family)) bug(cat("no family ", config.family));
-  require(given.rows > 0 && given.sequence_length > 0, "a batch has rows and tokens");
+  require(given.sequences > 0 && given.sequence_length > 0, "a batch has sequences and tokens");
   check_tensor_split(config, split);
-  const BatchShape batch = pad_rows(given, split);
+  const BatchShape batch = pad_sequence_length(given, split);
   constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
-  if (batch.sequence_length > kMaxSize || batch.rows > kMaxSize / batch.sequence_length) {
+  if (batch.sequence_length > kMaxSize || batch.sequences > kMaxSize / batch.sequence_length) {
     throw Error(ExitCode::kBadInput,
-                cat("a micro-batch of ", batch.rows, " sequences of ", batch.sequence_length,
+                cat("a micro-batch of ", batch.sequences, " sequences of ", batch.sequence_length,
                     " tokens has more than ", kMaxSize, " tokens"),
                 "make the sequence length or the micro-batch smaller");
   }
@@ -68,7 +68,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
                 cat(join(config.dropouts, ", "), ": dropout in training is not supported yet"),
                 cat("set ", join(config.dropouts, " and "), " to 0 in the model's config.json"));
   }
-  const int64_t tokens = batch.sequence_length - batch.row_padding;
+  const int64_t tokens = batch.sequence_length - batch.sequence_padding;
   if (config.learned_positions && tokens > config.max_positions) {
     throw Error(ExitCode::kBadInput,
                 cat("sequences of ", tokens, " tokens: the model has vectors for ",

@@ -75,7 +75,7 @@ struct Family {
   /// The class reads "yarn" as "longrope", the only scaling that it has.
   bool yarn_is_longrope = false;
   /// The class multiplies the queries of positions beyond the original context by a factor from
-  /// llama_4_scaling_beta; rows that long are refused.
+  /// llama_4_scaling_beta; sequences that long are refused.
   bool scales_far_queries = false;
   /// Sets the fields that differ between families; the common ones are set before.
   void (*read)(ConfigReader& reader, ModelConfig& config);

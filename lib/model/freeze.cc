@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "graph/without_gradients.h"
+#include "graph/remove_frozen_gradients.h"
 
 namespace ftrun {
 namespace {
@@ -50,8 +50,8 @@ ModelDescription freeze(ModelDescription model,
     const auto [graph, is_new] = made.try_emplace({layer.graph, frozen, for_layer_before},
                                                   static_cast<int>(model.graphs.size()));
     if (is_new)
-      model.graphs.push_back(
-          without_gradients(graphs[static_cast<size_t>(layer.graph)], frozen, for_layer_before));
+      model.graphs.push_back(remove_frozen_gradients(graphs[static_cast<size_t>(layer.graph)],
+                                                     frozen, for_layer_before));
     layer.graph = graph->second;
   }
   if (model.rope_graph >= 0) {

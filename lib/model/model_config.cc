@@ -14,6 +14,7 @@
 #include "model/multimodal.h"
 #include "model/readable_quantizations.h"
 #include "model/rope_reader.h"
+#include "ops/activation/activation_traits.h"
 
 namespace ftrun {
 namespace {
@@ -217,18 +218,15 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
 }
 
 Activation read_activation(ConfigReader& reader, const Family& family) {
-  static const std::map<std::string, Activation> kNames{
-      {"gelu", Activation::kGelu},
-      {"gelu_new", Activation::kGeluTanh},
-      {"gelu_pytorch_tanh", Activation::kGeluTanh},
-      {"relu", Activation::kRelu},
-      {"relu2", Activation::kRelu2},
-      {"silu", Activation::kSilu},
-      {"swish", Activation::kSilu}};
   const std::string name = reader.text_or(family.keys.activation, family.defaults.activation);
-  if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
   std::vector<std::string> names;
-  for (const auto& [known, activation] : kNames) names.push_back(known);
+  for (const ActivationTraits& traits : kActivationTraits)
+    for (const std::string_view known : traits.config_names) {
+      if (known.empty()) continue;
+      if (name == known) return traits.activation;
+      names.emplace_back(known);
+    }
+  std::sort(names.begin(), names.end());
   reader.unsupported(family.keys.activation,
                      cat(found_text(name), " is not supported yet (", join(names, ", "), " are)"));
   return Activation::kSilu;
@@ -340,22 +338,6 @@ std::string windows_text(const std::vector<int64_t>& windows) {
   return join(runs, ", ");
 }
 
-std::string_view activation_name(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return "silu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluTanh:
-      return "gelu_tanh";
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kRelu2:
-      return "relu2";
-  }
-  bug("unknown activation");
-}
-
 /// Returns the norm's name in config_text; nullptr for none.
 const char* name_of(QkNorm norm) {
   switch (norm) {
@@ -393,8 +375,7 @@ std::string features_text(const ModelConfig& config) {
   if (config.parallel_residual) names.emplace_back("parallel_residual");
   if (config.learned_positions) names.emplace_back("learned_positions");
   if (!config.gated) names.emplace_back("plain_mlp");
-  if (config.activation != Activation::kSilu)
-    names.emplace_back(activation_name(config.activation));
+  if (config.activation != Activation::kSilu) names.emplace_back(traits_of(config.activation).name);
   return names.empty() ? "none" : join(names, " ");
 }
 

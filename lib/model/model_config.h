@@ -90,8 +90,8 @@ struct ModelConfig {
   /// The keys of config.json that request dropout in training.
   std::vector<std::string> dropouts;
   RopeConfig rope;
-  /// The number of tokens of the longest rows that ftrun computes like other families; longer rows
-  /// are refused. 0: no limit.
+  /// The number of tokens of the longest sequences that ftrun computes like other families; longer
+  /// ones are refused. 0: no limit.
   int64_t plain_positions = 0;
   /// Neighboring elements of a head (2i, 2i+1) rotate together. False: elements at the same
   /// position of its two halves rotate together.

@@ -65,7 +65,8 @@ Ramp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_size) {
 /// tokens before the scaling.
 using ScaledFrequency = std::function<float(int64_t pair, float power)>;
 
-ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size, int64_t longest_row) {
+ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size,
+                                 int64_t longest_sequence) {
   if (const auto* linear = rope.as<LinearScaling>())
     return [linear](int64_t, float power) {
       return 1.0F / power / static_cast<float>(linear->factor);
@@ -79,8 +80,9 @@ ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size, in
       return stretched * (1.0F - kept) + 1.0F / power * kept;
     };
   if (const auto* longrope = rope.as<LongRopeScaling>()) {
-    const std::vector<double>& factors =
-        uses_long_factors(rope, longest_row) ? longrope->long_factors : longrope->short_factors;
+    const std::vector<double>& factors = uses_long_factors(rope, longest_sequence)
+                                             ? longrope->long_factors
+                                             : longrope->short_factors;
     return [&factors](int64_t pair, float power) {
       return 1.0F / (static_cast<float>(factors[static_cast<size_t>(pair)]) * power);
     };
@@ -96,10 +98,10 @@ std::string rounded_up(double factor) {
 }  // namespace
 
 std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size,
-                                        int64_t longest_row) {
+                                        int64_t longest_sequence) {
   std::vector<double> out;
   const auto base = static_cast<double>(static_cast<float>(rope.theta));
-  const ScaledFrequency scaled = scaled_frequency(rope, rotary_size, longest_row);
+  const ScaledFrequency scaled = scaled_frequency(rope, rotary_size, longest_sequence);
   for (int64_t i = 0; i < rotary_size; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(rotary_size);
     const auto power = static_cast<float>(std::pow(base, static_cast<double>(exponent)));
@@ -108,9 +110,9 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
   return out;
 }
 
-bool uses_long_factors(const RopeConfig& rope, int64_t longest_row) {
+bool uses_long_factors(const RopeConfig& rope, int64_t longest_sequence) {
   const auto* longrope = rope.as<LongRopeScaling>();
-  return longrope != nullptr && longest_row > longrope->original_positions;
+  return longrope != nullptr && longest_sequence > longrope->original_positions;
 }
 
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim) {

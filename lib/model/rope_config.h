@@ -50,8 +50,8 @@ struct YarnScaling {
   bool operator==(const YarnScaling&) const = default;
 };
 
-/// LongRopeScaling divides each pair's frequency by its own factor: a short one in runs whose rows
-/// fit into the original context, a long one in other runs (model/rope_angles.h).
+/// LongRopeScaling divides each pair's frequency by its own factor: a short one in runs whose
+/// sequences fit into the original context, a long one in other runs (model/rope_angles.h).
 struct LongRopeScaling {
   static constexpr std::string_view kName = "longrope";
   /// The factor by which the longest context is longer than the original one.

@@ -163,7 +163,7 @@ class ScalingReader {
     return longrope;
   }
 
-  /// Returns how many tokens the longest rows had before the scaling.
+  /// Returns how many tokens the longest sequences had before the scaling.
   int64_t original_positions() {
     constexpr WholeRange kPositions{1, int64_t{1} << 40};
     int64_t positions = settings_.whole_or(kOriginal, known_.max_positions, kPositions);

@@ -17,9 +17,10 @@ ParameterCounts count_parameters(const ModelDescription& model) {
 
 TrainingFlops training_flops_per_token(const ModelDescription& model) {
   const auto weights = 6.0 * static_cast<double>(count_parameters(model).multiplied);
-  const auto scores = static_cast<double>(model.block_count) *
-                      static_cast<double>(model.query_heads * model.head_size) *
-                      static_cast<double>(model.batch.sequence_length - model.batch.row_padding);
+  const auto scores =
+      static_cast<double>(model.block_count) *
+      static_cast<double>(model.query_heads * model.head_size) *
+      static_cast<double>(model.batch.sequence_length - model.batch.sequence_padding);
   return {weights + 12.0 * scores, weights + 6.0 * scores};
 }
 

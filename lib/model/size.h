@@ -22,7 +22,7 @@ ParameterCounts count_parameters(const ModelDescription& model);
 
 /// TrainingFlops holds the floating-point operations of training one token (forward and backward),
 /// by the two formulas in use; P = multiplied parameters, L layers, h = query heads * head size, T
-/// tokens of a row.
+/// tokens of a sequence.
 struct TrainingFlops {
   /// The formula 6P + 12LhT (Chowdhery et al. 2022, PaLM, appendix B), which does not halve the
   /// attention scores.

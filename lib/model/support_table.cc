@@ -13,6 +13,7 @@
 #include "model/adapter.h"
 #include "model/families.h"
 #include "model/readable_quantizations.h"
+#include "ops/activation/activation_traits.h"
 
 namespace ftrun {
 namespace {
@@ -104,10 +105,7 @@ Json longrope_change(const Family& family) {
 }
 
 std::vector<Feature> config_features() {
-  const auto activation = [](const char* name) {
-    return [name](const Family& family) { return Json{{family.keys.activation, name}}; };
-  };
-  return {
+  std::vector<Feature> features{
       {"`tie_word_embeddings: true`", always_change({{"tie_word_embeddings", true}})},
       {"`tie_word_embeddings: false`", always_change({{"tie_word_embeddings", false}})},
       {"`attention_bias: true`", always_change({{"attention_bias", true}})},
@@ -132,14 +130,16 @@ std::vector<Feature> config_features() {
       {"rope `longrope`", longrope_change},
       {"rope `dynamic`", always_change(rope_change({{"rope_type", "dynamic"}, {"factor", 2.0}}))},
       {"`partial_rotary_factor`", always_change({{"partial_rotary_factor", 0.5}})},
-      {"activation silu", activation("silu")},
-      {"activation gelu (exact)", activation("gelu")},
-      {"activation relu2", activation("relu2")},
-      {"attention dropout in training",
-       [](const Family& family) {
-         return Json{{family.keys.attention_dropout, 0.1}};
-       }},
   };
+  for (const ActivationTraits& traits : kActivationTraits)
+    features.push_back({cat("activation ", traits.name),
+                        [name = std::string(traits.config_names[0])](const Family& family) {
+                          return Json{{family.keys.activation, name}};
+                        }});
+  features.push_back({"attention dropout in training", [](const Family& family) {
+                        return Json{{family.keys.attention_dropout, 0.1}};
+                      }});
+  return features;
 }
 
 std::vector<Feature> run_features() {
@@ -167,7 +167,7 @@ void build(const ModelConfig& config, const RequestedFeatures& request) {
   dtypes.packed.kind = request.packed;
   dtypes.packed.double_quantized = request.packed == PackedKind::kNf4;
   const Adapter adapter = request.adapts ? make_adapter(config, lora) : Adapter{};
-  build_model(config, {.rows = 1, .sequence_length = 64}, Mode::kTrain, dtypes, {},
+  build_model(config, {.sequences = 1, .sequence_length = 64}, Mode::kTrain, dtypes, {},
               {.degree = request.tensor_ranks, .index = 0, .sequence = request.sequence}, adapter);
 }
 

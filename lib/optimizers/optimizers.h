@@ -49,8 +49,8 @@ inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.",
 struct OptimizerState {
   /// The state's name in checkpoints.
   const char* name = "";
-  /// The parameter whose value the state begins with; null: the state begins with 0.
-  double OptimizerConfig::*first = nullptr;
+  /// The parameter that holds the state's initial value; null: the initial value is 0.
+  double OptimizerConfig::*initial_value = nullptr;
 };
 
 /// OptimizerFault specifies which values of parameters contradict each other.

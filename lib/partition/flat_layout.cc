@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 void check_range(const Unit& unit, int64_t begin, int64_t end) {
-  require(0 <= begin && begin <= end && end <= unit.padded, "the range lies inside the unit");
+  require(0 <= begin && begin <= end && end <= unit.padded_numel, "the range lies inside the unit");
 }
 
 /// Returns the first slice that ends past `position` (an element of the unit).
@@ -24,7 +24,7 @@ auto first_ending_after(const std::vector<Slice>& slices, int64_t position) {
 
 FlatLayout flat_layout(const Partition& partition, FlatOrder order) {
   std::vector<int64_t> elements;
-  for (const Unit& unit : partition.units) elements.push_back(unit.padded);
+  for (const Unit& unit : partition.units) elements.push_back(unit.padded_numel);
   return flat_layout(elements, order);
 }
 
@@ -35,22 +35,23 @@ FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
   std::iota(layout.order.begin(), layout.order.end(), 0);
   if (order == FlatOrder::kBackward) std::reverse(layout.order.begin(), layout.order.end());
   for (UnitId id : layout.order) {
-    layout.offset[static_cast<size_t>(id)] = layout.total;
-    layout.total += elements[static_cast<size_t>(id)];
+    layout.offset[static_cast<size_t>(id)] = layout.total_elements;
+    layout.total_elements += elements[static_cast<size_t>(id)];
   }
   return layout;
 }
 
 int64_t shard_size(const Unit& unit, int count) {
   require(count > 0, "there is at least one shard");
-  const int64_t blocks = unit.padded / kUnitBlock;
+  const int64_t blocks = unit.padded_numel / kUnitBlock;
   return divide_up(blocks, count) * kUnitBlock;
 }
 
 UnitRange shard_range(const Unit& unit, int index, int count) {
   require(0 <= index && index < count, "a shard's index is below the number of shards");
   const int64_t size = shard_size(unit, count);
-  return {std::min(index * size, unit.padded), std::min((index + 1) * size, unit.padded)};
+  return {std::min(index * size, unit.padded_numel),
+          std::min((index + 1) * size, unit.padded_numel)};
 }
 
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {

@@ -15,15 +15,16 @@ namespace ftrun {
 /// layers, which it reaches last.)
 enum class FlatOrder : uint8_t { kForward, kBackward };
 
-/// FlatLayout places all units of a partition in one flat buffer.
+/// FlatLayout is the order and the offsets of all units of a partition in one flat buffer.
 struct FlatLayout {
   /// Element offset by unit id; multiples of kUnitBlock.
   std::vector<int64_t> offset;
   /// Unit ids by offset.
   std::vector<UnitId> order;
-  /// Elements of the buffer.
-  int64_t total = 0;
+  /// The number of elements of the buffer.
+  int64_t total_elements = 0;
 
+  /// Returns the element offset of a unit.
   int64_t at(UnitId id) const { return offset[static_cast<size_t>(id)]; }
 };
 
@@ -40,8 +41,8 @@ struct UnitRange {
 };
 
 /// Returns the number of elements of each of `count` equal shards of a unit: a multiple of
-/// kUnitBlock, such that count * shard_size(...) >= unit.padded. A collective over equal shards
-/// moves this many elements for each rank; the last shards may reach past the unit.
+/// kUnitBlock, such that count * shard_size(...) >= unit.padded_numel. A collective over equal
+/// shards moves this many elements for each rank; the last shards may reach past the unit.
 int64_t shard_size(const Unit& unit, int count);
 
 /// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) shard sizes,

@@ -3,26 +3,26 @@
 namespace ftrun {
 
 Sharding::Sharding(const Partition& partition,
-                   const std::function<GroupPlace(const Unit&)>& place_of, bool cut_small) {
+                   const std::function<GroupPlace(const Unit&)>& place_of, bool shard_small_units) {
   for (const Unit& unit : partition.units) {
     const GroupPlace place = place_of(unit);
-    UnitShare share{false, unit.padded, unit.padded, 0, {0, unit.padded}};
+    UnitShard shard{false, unit.padded_numel, unit.padded_numel, 0, {0, unit.padded_numel}};
     const int64_t before_last = shard_size(unit, place.count) * (place.count - 1);
-    const bool pays = !unit.small || (cut_small && before_last < unit.padded);
+    const bool pays = !unit.small || (shard_small_units && before_last < unit.padded_numel);
     if (place.count > 1 && pays) {
-      share.is_cut = true;
-      share.held = shard_size(unit, place.count);
-      share.whole = place.count * share.held;
-      share.begin = place.index * share.held;
-      share.own = shard_range(unit, place.index, place.count);
+      shard.is_sharded = true;
+      shard.held = shard_size(unit, place.count);
+      shard.padded = place.count * shard.held;
+      shard.begin = place.index * shard.held;
+      shard.own = shard_range(unit, place.index, place.count);
     }
-    units_.push_back(share);
+    units_.push_back(shard);
   }
 }
 
-Sharding::Sharding(const Partition& partition, GroupPlace place, bool cut_small)
+Sharding::Sharding(const Partition& partition, GroupPlace place, bool shard_small_units)
     : Sharding(
-          partition, [place](const Unit&) { return place; }, cut_small) {}
+          partition, [place](const Unit&) { return place; }, shard_small_units) {}
 
 Sharding::Sharding(const Partition& partition) : Sharding(partition, {1, 0}, false) {}
 

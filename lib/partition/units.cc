@@ -15,7 +15,8 @@ namespace {
 /// UnitBuilder assigns parameters to units, in forward order.
 class UnitBuilder {
  public:
-  UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
+  UnitBuilder(const ModelDescription& model, UnitGranularity granularity,
+              SmallTensorThresholds small,
               const std::function<bool(const TensorInfo&)>& has_8bit_states)
       : model_(model),
         granularity_(granularity),
@@ -26,7 +27,7 @@ class UnitBuilder {
   Partition build() {
     for (size_t layer = 0; layer < model_.layers.size(); ++layer)
       add_layer(static_cast<int>(layer));
-    for (Unit& unit : out_.units) unit.padded = round_up(unit.padded, kUnitBlock);
+    for (Unit& unit : out_.units) unit.padded_numel = round_up(unit.padded_numel, kUnitBlock);
     check_all_placed();
     return std::move(out_);
   }
@@ -48,17 +49,17 @@ class UnitBuilder {
     Unit& unit =
         unit_for(layer, param.part,
                  {is_small(param), trains(param), param.packed, param.fp32, has_8bit, has_plain});
-    unit.padded = start_behind(unit.padded, param);
-    const ParamLocation start{unit.id, unit.padded};
+    unit.padded_numel = start_behind(unit.padded_numel, param);
+    const ParamLocation start{unit.id, unit.padded_numel};
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
       require(!spot, "a tensor belongs to one parameter");
       // The slice leaves out the padding that the tensor itself may have. Like padding between
       // parameters, it belongs to no slice.
       const TensorInfo& info = model_.tensor(tensor);
-      spot = ParamLocation{unit.id, unit.padded};
-      unit.slices.push_back({tensor, 0, info.local.numel(), unit.padded});
-      unit.padded += info.local_numel();
+      spot = ParamLocation{unit.id, unit.padded_numel};
+      unit.slices.push_back({tensor, 0, info.local.numel(), unit.padded_numel});
+      unit.padded_numel += info.local_numel();
       unit.numel += info.local_numel();
     }
     return start;
@@ -91,8 +92,9 @@ class UnitBuilder {
     return start;
   }
 
-  /// Returns whether a parameter is small. Counts its elements towards SmallTensors::total_elements
-  /// if so, except those of fp32 parameters, which are always small.
+  /// Returns whether a parameter is small. Counts its elements towards
+  /// SmallTensorThresholds::total_elements if so, except those of fp32 parameters, which are always
+  /// small.
   bool is_small(const GraphParam& param) {
     if (param.fp32) return true;
     int64_t elements = 0;
@@ -178,7 +180,7 @@ class UnitBuilder {
 
   const ModelDescription& model_;
   UnitGranularity granularity_;
-  SmallTensors small_;
+  SmallTensorThresholds small_;
   const std::function<bool(const TensorInfo&)>& has_8bit_states_;
   int64_t small_elements_ = 0;
   Partition out_;
@@ -205,7 +207,7 @@ std::vector<UnitId> Partition::units_of(int layer) const {
 }
 
 Partition build_units(const ModelDescription& model, UnitGranularity granularity,
-                      SmallTensors small,
+                      SmallTensorThresholds small,
                       const std::function<bool(const TensorInfo&)>& has_8bit_states) {
   return UnitBuilder(model, granularity, small, has_8bit_states).build();
 }
@@ -213,9 +215,10 @@ Partition build_units(const ModelDescription& model, UnitGranularity granularity
 std::string partition_text(const Partition& partition) {
   std::string text;
   for (const Unit& unit : partition.units) {
-    text += cat("unit ", unit.id, " ", unit.name, ": ", unit.padded, " elements (", unit.numel,
-                " in ", unit.slices.size(), unit.slices.size() == 1 ? " tensor" : " tensors",
-                "), layers ", join_numbers(unit.layers, ","), "\n");
+    text +=
+        cat("unit ", unit.id, " ", unit.name, ": ", unit.padded_numel, " elements (", unit.numel,
+            " in ", unit.slices.size(), unit.slices.size() == 1 ? " tensor" : " tensors",
+            "), layers ", join_numbers(unit.layers, ","), "\n");
   }
   return text;
 }

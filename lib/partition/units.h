@@ -50,7 +50,7 @@ struct Unit {
   /// Elements of parameters, without padding.
   int64_t numel = 0;
   /// Elements of the flat range: a multiple of kUnitBlock.
-  int64_t padded = 0;
+  int64_t padded_numel = 0;
   /// The unit holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
   bool small = false;
   /// The unit holds tensors that are updated; frozen tensors have their own units.
@@ -89,10 +89,10 @@ struct Partition {
   std::vector<UnitId> units_of(int layer) const;
 };
 
-/// SmallTensors specifies which parameters are small: those of which this rank uses at most
-/// `tensor_elements` (DeepSpeed's stage3_param_persistence_threshold), in forward order until all
-/// of them together would pass `total_elements` (stage3_model_persistence_threshold).
-struct SmallTensors {
+/// SmallTensorThresholds specifies which parameters are small: those of which this rank uses at
+/// most `tensor_elements` (DeepSpeed's stage3_param_persistence_threshold), in forward order until
+/// all of them together would pass `total_elements` (stage3_model_persistence_threshold).
+struct SmallTensorThresholds {
   int64_t tensor_elements = 0;
   int64_t total_elements = INT64_MAX;
 };
@@ -104,7 +104,7 @@ struct SmallTensors {
 /// states are codes, none when empty; their matrices also have their own units.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
-                      SmallTensors small = {},
+                      SmallTensorThresholds small = {},
                       const std::function<bool(const TensorInfo&)>& has_8bit_states = {});
 
 /// Formats a partition, one line per unit: "unit 1 layers.0: 3540672 elements (3540096 in 9

@@ -10,7 +10,7 @@ namespace {
 /// Counts the elements of a collective on the side where they are whole.
 int64_t elements_of(const Program& program, const Instr& instr) {
   int64_t count = 0;
-  for (const BufferRange& range : instr.whole_ranges()) count += element_count(program, range);
+  for (const BufferRange& range : instr.full_ranges()) count += element_count(program, range);
   return count;
 }
 
@@ -55,7 +55,7 @@ void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> after) {
   }
   Bucket& bucket = open_[index];
   bucket.elements += elements;
-  bucket.last = at;
+  bucket.last_position = at;
   std::move(after.begin(), after.end(), std::back_inserter(bucket.after));
 }
 
@@ -66,7 +66,7 @@ void BucketFiller::close() {
 std::vector<Bucket> BucketFiller::finish() {
   close();
   std::sort(done_.begin(), done_.end(),
-            [](const Bucket& a, const Bucket& b) { return a.last < b.last; });
+            [](const Bucket& a, const Bucket& b) { return a.last_position < b.last_position; });
   return std::exchange(done_, {});
 }
 

@@ -15,13 +15,13 @@ struct Bucket {
   std::vector<Instr> after;
   int64_t elements = 0;
   /// The position `at` of the last collective in the bucket: from there on all inputs are ready.
-  size_t last = 0;
+  size_t last_position = 0;
 };
 
 /// BucketFiller joins collectives until a bucket holds `limit` elements (DeepSpeed's
 /// reduce_bucket_size and allgather_bucket_size); a single larger collective is not split. One
-/// bucket of each kind is open at a time, because reductions of whole small units and of cut large
-/// units alternate.
+/// bucket of each kind is open at a time, because reductions of small units that are not sharded
+/// and of sharded large units alternate.
 class BucketFiller {
  public:
   BucketFiller(const Program& program, int64_t limit) : program_(program), limit_(limit) {}
@@ -30,7 +30,7 @@ class BucketFiller {
   void add(size_t at, Instr collective, std::vector<Instr> after = {});
   /// Closes the open buckets: collectives added later do not join them.
   void close();
-  /// Closes the open buckets and returns all buckets, sorted by `last`.
+  /// Closes the open buckets and returns all buckets, sorted by `last_position`.
   std::vector<Bucket> finish();
 
  private:

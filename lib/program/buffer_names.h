@@ -30,8 +30,9 @@ inline constexpr const char* kNewScales = "new_scales";
 inline std::string optimizer_buffer_name(int32_t state) {
   return "optimizer." + std::to_string(state);
 }
-constexpr Persistent state_buffer(int32_t state) {
-  return static_cast<Persistent>(static_cast<int32_t>(Persistent::kOptimizerStates) + state);
+constexpr PersistentKind optimizer_state_kind(int32_t state) {
+  return static_cast<PersistentKind>(static_cast<int32_t>(PersistentKind::kOptimizerStates) +
+                                     state);
 }
 
 }  // namespace ftrun

@@ -18,20 +18,20 @@ struct GatherSpan {
   /// The position of the use in the list of uses, and the number of elements of the whole unit.
   size_t number = 0;
   int64_t elements = 0;
-  /// The first and the last plain instruction that touches the parameters.
+  /// The first and the last plain instruction that uses the parameters.
   size_t first = 0;
   size_t last = 0;
 };
 
 std::vector<GatherSpan> gather_spans_of(const Program& program,
                                         const std::vector<ParameterUse>& uses) {
-  const std::vector<Touches> touches = find_touches(program);
+  const std::vector<BufferUse> buffer_uses = find_buffer_uses(program);
   std::vector<GatherSpan> spans;
   for (const ParameterUse& use : uses) {
-    const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
-    require(of_buffer.first != Touches::kNone, "gathered parameters have a reader");
-    const int64_t elements = element_count(program, program.whole(use.buffer));
-    spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
+    const BufferUse& buffer_use = buffer_uses[static_cast<size_t>(use.buffer)];
+    require(buffer_use.first != BufferUse::kNone, "gathered parameters have a reader");
+    const int64_t elements = element_count(program, program.full_range(use.buffer));
+    spans.push_back({use, spans.size(), elements, buffer_use.first, buffer_use.last});
   }
   // An operation list that is cut at collectives may read its units in another order than the one
   // in which it requested them.
@@ -52,8 +52,8 @@ std::vector<int64_t> live_elements(const Program& program, const std::vector<Gat
 /// gathered between the two spans (reuse_distance) and the live elements stay below their limit.
 class Reuse {
  public:
-  Reuse(Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
-      : program_(program), limits_(limits), all_(spans), live_(live_elements(program, spans)) {}
+  Reuse(Program& program, const GatherOptions& options, const std::vector<GatherSpan>& spans)
+      : program_(program), options_(options), all_(spans), live_(live_elements(program, spans)) {}
 
   std::vector<GatherSpan> run() {
     for (const GatherSpan& span : all_) {
@@ -75,18 +75,19 @@ class Reuse {
       if (other.first > earlier.last && other.first < span.first) distance += other.elements;
     int64_t peak = 0;
     for (size_t i = earlier.last + 1; i < span.first; ++i) peak = std::max(peak, live_[i]);
-    return distance <= limits_.reuse_distance && peak <= limits_.max_live_elements - span.elements;
+    return distance <= options_.reuse_distance &&
+           peak <= options_.max_live_elements - span.elements;
   }
 
   void join(GatherSpan& earlier, const GatherSpan& span) {
     for (size_t i = earlier.last + 1; i < span.first; ++i) live_[i] += span.elements;
     for (size_t i = span.first; i <= span.last; ++i)
-      rename_buffer(program_.instrs[i], span.use.buffer, earlier.use.buffer);
+      replace_buffer(program_.instrs[i], span.use.buffer, earlier.use.buffer);
     earlier.last = span.last;
   }
 
   Program& program_;
-  const GatherLimits& limits_;
+  const GatherOptions& options_;
   const std::vector<GatherSpan>& all_;
   std::vector<int64_t> live_;
   std::vector<GatherSpan> joined_;
@@ -96,19 +97,20 @@ class Reuse {
 
 /// Reserves storage for the secondary shards of all units that would otherwise be gathered more
 /// than once in a step over all shards.
-std::map<UnitId, BufferRange> place_secondary(Program& program, const UnitPlacement& placement,
-                                              const std::vector<GatherSpan>& spans) {
-  const GroupPlace secondary = program.place_in(placement.groups().secondary);
+std::map<UnitId, BufferRange> reserve_secondary_shards(Program& program,
+                                                       const UnitPlacement& placement,
+                                                       const std::vector<GatherSpan>& spans) {
+  const GroupPlace secondary = program.place_in_group(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
-    if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
+    if (placement.spec(span.use.unit).sharded.parameters) ++times[span.use.unit];
   std::map<UnitId, BufferRange> shards;
   for (const bool packed : {false, true}) {
-    Buffer buffer{
-        .name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
-        .category = Category::kParameters,
-        .persistent = packed ? Persistent::kPackedSecondaryShards : Persistent::kSecondaryShards,
-        .peer_visible = true};
+    Buffer buffer{.name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
+                  .category = Category::kParameters,
+                  .persistent_kind = packed ? PersistentKind::kPackedSecondaryShards
+                                            : PersistentKind::kSecondaryShards,
+                  .peer_visible = true};
     const auto id = static_cast<BufferId>(program.buffers.size());
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;
@@ -147,7 +149,7 @@ class GatherBuilder {
     const UnitId id = span.use.unit;
     const StateSpec& state = placement_.spec(id);
     const UnitRange shard = placement_.shard(id);
-    const BufferRange whole = program_.whole(span.use.buffer);
+    const BufferRange whole = program_.full_range(span.use.buffer);
     std::vector<Instr> chain;
     const auto move = [&](const BufferRange& from, const BufferRange& to) {
       chain.push_back(make_copy(program_, from, to, id));
@@ -162,7 +164,7 @@ class GatherBuilder {
     };
     BufferRange source = placement_.parameters(id, shard);
     if (lies_on(source, Tier::kNvme)) source = move(source, stage("from_disk", Tier::kHost, false));
-    if (!state.cuts.parameters) {
+    if (!state.sharded.parameters) {
       move(source, whole);
     } else {
       if (lies_on(source, Tier::kHost))
@@ -177,7 +179,7 @@ class GatherBuilder {
   /// Copies this rank's secondary shard out of the gathered unit. The copy runs on the lane of the
   /// gather, so that compute does not wait for it.
   Instr keep_secondary_shard(const Instr& gather, const BufferRange& shard) const {
-    const GroupPlace secondary = program_.place_in(placement_.groups().secondary);
+    const GroupPlace secondary = program_.place_in_group(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
@@ -190,7 +192,7 @@ class GatherBuilder {
     const Communication communication{placement_.groups().secondary,
                                       placement_.spec(span.use.unit).formats.compute.dtype};
     Instr gather = make_collective(InstrKind::kAllGather, communication, shard,
-                                   program_.whole(span.use.buffer), span.use.unit);
+                                   program_.full_range(span.use.buffer), span.use.unit);
     gather.micro_batch = span.use.micro_batch;
     return gather;
   }
@@ -204,8 +206,9 @@ class GatherBuilder {
 /// Prefetch decides before which plain instruction each span's parameters are gathered.
 class Prefetch {
  public:
-  Prefetch(const Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
-      : program_(program), limits_(limits), spans_(spans), ends_(program.instrs.size()) {
+  Prefetch(const Program& program, const GatherOptions& options,
+           const std::vector<GatherSpan>& spans)
+      : program_(program), options_(options), spans_(spans), ends_(program.instrs.size()) {
     for (const GatherSpan& span : spans) ends_[span.last] += span.elements;
   }
 
@@ -213,39 +216,39 @@ class Prefetch {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
         // The span's first reader is instruction i, so its gather can be placed no later than here.
-        if (places_.size() == read_) place_next_gather(i);
+        if (positions_.size() == read_) place_next_gather(i);
         ahead_ -= spans_[read_].elements;
       }
       if (program_.instrs[i].runs_ops())
         while (may_start()) place_next_gather(i);
       live_ -= ends_[i];
     }
-    return std::move(places_);
+    return std::move(positions_);
   }
 
  private:
   void place_next_gather(size_t at) {
-    const int64_t elements = spans_[places_.size()].elements;
+    const int64_t elements = spans_[positions_.size()].elements;
     ahead_ += elements;
     live_ += elements;
-    places_.push_back(at);
+    positions_.push_back(at);
   }
 
   /// Returns whether the next gather may be placed now. A unit larger than the limit still overlaps
   /// the work before it.
   bool may_start() const {
-    if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;
-    const int64_t elements = spans_[places_.size()].elements;
-    return (ahead_ == 0 || ahead_ + elements <= limits_.prefetch_elements) &&
-           live_ + elements <= limits_.max_live_elements;
+    if (positions_.size() == spans_.size() || options_.prefetch_elements <= 0) return false;
+    const int64_t elements = spans_[positions_.size()].elements;
+    return (ahead_ == 0 || ahead_ + elements <= options_.prefetch_elements) &&
+           live_ + elements <= options_.max_live_elements;
   }
 
   const Program& program_;
-  const GatherLimits& limits_;
+  const GatherOptions& options_;
   const std::vector<GatherSpan>& spans_;
   /// The number of gathered elements whose last reader is instruction i, for each i.
   std::vector<int64_t> ends_;
-  std::vector<size_t> places_;
+  std::vector<size_t> positions_;
   /// The number of spans whose first reader the walk has reached.
   size_t read_ = 0;
   /// Elements of placed gathers whose first reader the walk has not reached yet (`ahead_`), and of
@@ -258,17 +261,18 @@ class Prefetch {
 
 std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
                                          const std::vector<ParameterUse>& uses,
-                                         const GatherLimits& limits) {
+                                         const GatherOptions& options) {
   std::vector<GatherSpan> spans = gather_spans_of(program, uses);
-  if (limits.reuse_distance > 0) spans = Reuse(program, limits, spans).run();
+  if (options.reuse_distance > 0) spans = Reuse(program, options, spans).run();
   std::map<UnitId, BufferRange> secondary;
-  if (limits.secondary_shards) secondary = place_secondary(program, placement, spans);
+  if (options.keeps_secondary_shards)
+    secondary = reserve_secondary_shards(program, placement, spans);
   GatherBuilder gathers(program, placement, std::move(secondary));
-  const std::vector<size_t> places = Prefetch(program, limits, spans).run();
+  const std::vector<size_t> positions = Prefetch(program, options, spans).run();
   std::vector<Insertion> insertions;
   for (size_t i = 0; i < spans.size(); ++i)
     insertions.push_back(
-        {.at = places[i], .waits_for_compute = true, .instrs = gathers.build_gather(spans[i])});
+        {.at = positions[i], .waits_for_compute = true, .instrs = gathers.build_gather(spans[i])});
   return insertions;
 }
 

@@ -32,7 +32,7 @@ std::vector<GroupRule> group_rules(const RankMesh& mesh, const StateOptions& sta
        [&](int rank) {
          return mesh.group_of(rank, {mesh.neighbors(kLayerAxes, state.tensor_copies)});
        }},
-      {is(&GroupCollection::context), [&](int rank) { return mesh.group_of(rank, kRowAxes); }},
+      {is(&GroupCollection::context), [&](int rank) { return mesh.group_of(rank, kTokenAxes); }},
       {is(&GroupCollection::model), [&](int rank) { return mesh.group_of(rank, kModelAxes); }}};
   const std::vector<GroupRule> of_stages = stage_group_rules(mesh, state);
   all.insert(all.end(), of_stages.begin(), of_stages.end());

@@ -64,19 +64,19 @@ Program merge_insertions(Program program, std::vector<Insertion> insertions) {
   return program;
 }
 
-std::vector<Touches> find_touches(const Program& program) {
-  std::vector<Touches> touches(program.buffers.size());
+std::vector<BufferUse> find_buffer_uses(const Program& program) {
+  std::vector<BufferUse> uses(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i)
     for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
       for (const BufferRange& range : *ranges) {
-        Touches& buffer = touches[static_cast<size_t>(range.buffer)];
+        BufferUse& buffer = uses[static_cast<size_t>(range.buffer)];
         buffer.first = std::min(buffer.first, i);
         buffer.last = i;
       }
-  return touches;
+  return uses;
 }
 
-void rename_buffer(Instr& instr, BufferId from, BufferId to) {
+void replace_buffer(Instr& instr, BufferId from, BufferId to) {
   const auto rename = [&](BufferRange& range) {
     if (range.buffer == from) range.buffer = to;
   };

@@ -23,16 +23,16 @@ struct Insertion {
 /// Inserts all insertions into the program; insertions at the same place keep their order.
 Program merge_insertions(Program program, std::vector<Insertion> insertions);
 
-/// Touches holds the first and the last instruction that reads or writes a buffer.
-struct Touches {
+/// BufferUse holds the first and the last instruction that reads or writes a buffer.
+struct BufferUse {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   size_t first = kNone;
   size_t last = 0;
 };
-/// Finds the instructions that touch each buffer, indexed by buffer.
-std::vector<Touches> find_touches(const Program& program);
+/// Finds the first and the last use of each buffer, indexed by buffer.
+std::vector<BufferUse> find_buffer_uses(const Program& program);
 
 /// Replaces buffer `from` by `to` in the ranges of an instruction.
-void rename_buffer(Instr& instr, BufferId from, BufferId to);
+void replace_buffer(Instr& instr, BufferId from, BufferId to);
 
 }  // namespace ftrun

@@ -24,7 +24,7 @@ namespace ftrun {
 enum class InstrKind : uint8_t {
   kLoadBatch,   // copies the loader's micro-batch into its buffers
   kClear,       // zeroes its writes: padding, or what is only added to or raised
-  kBegin,       // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
+  kBegin,       // zeroes its writes, then puts the caller's flags in writes[0], the loss buffer
   kForward,     // operations of a layer's forward list
   kBackward,    // operations of a layer's backward list (input and weight gradients)
   kInputGrad,   // only the operations of its input gradients

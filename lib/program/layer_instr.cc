@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-InstrKind kind_of(Phase phase) {
+InstrKind instr_kind_of(Phase phase) {
   switch (phase) {
     case Phase::kForward:
       return InstrKind::kForward;
@@ -36,20 +36,20 @@ const std::vector<Op>& op_list_of(const LayerGraph& graph, InstrKind kind) {
   }
 }
 
-bool has_ops(const LayerGraph& graph, const Instr& instr) {
+bool has_valid_ops(const LayerGraph& graph, const Instr& instr) {
   const auto size = static_cast<int32_t>(op_list_of(graph, instr.kind).size());
   const LayerOps& ops = instr.ops();
   return ops.first_op >= 0 && ops.op_count >= 0 && ops.op_count <= size - ops.first_op;
 }
 
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
-  require(has_ops(graph, instr), "the operations belong to the instruction's list");
+  require(has_valid_ops(graph, instr), "the operations belong to the instruction's list");
   const std::vector<Op>& op_list = op_list_of(graph, instr.kind);
   return std::span(op_list).subspan(static_cast<size_t>(instr.ops().first_op),
                                     static_cast<size_t>(instr.ops().op_count));
 }
 
-TouchedValues touched_values(std::span<const Op> op_list) {
+OperandValues operand_values(std::span<const Op> op_list) {
   std::set<ValueId> reads, writes;
   for (const Op& op : op_list) {
     for (const ValueId id : op.in)
@@ -62,26 +62,26 @@ TouchedValues touched_values(std::span<const Op> op_list) {
   return {{reads.begin(), reads.end()}, {writes.begin(), writes.end()}, {all.begin(), all.end()}};
 }
 
-void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touched,
-              const ValuePlaces& places) {
+void bind_ops(Instr& instr, const LayerGraph& graph, const OperandValues& operands,
+              const ValueRanges& value_ranges) {
   LayerOps& ops = instr.ops();
-  ops.bindings.reserve(touched.all.size());
-  for (const ValueId id : touched.all) {
-    if (!places.has(id))
-      bug(cat(graph.name, ": ", graph.at(id).name, " has no place in ", instr_label(instr)));
-    ops.bindings.push_back({id, places.at(id)});
+  ops.bindings.reserve(operands.all.size());
+  for (const ValueId id : operands.all) {
+    if (!value_ranges.has(id))
+      bug(cat(graph.name, ": ", graph.at(id).name, " has no storage in ", instr_label(instr)));
+    ops.bindings.push_back({id, value_ranges.at(id)});
   }
   // One allocation of the exact size for each list: lists that grow are allocated several times
   // and keep unused capacity.
   std::vector<BufferRange> ranges;
-  ranges.reserve(touched.reads.size() + touched.writes.size());
-  for (const ValueId id : touched.writes) add_range(ranges, places.at(id));
+  ranges.reserve(operands.reads.size() + operands.writes.size());
+  for (const ValueId id : operands.writes) add_range(ranges, value_ranges.at(id));
   instr.writes.assign(ranges.begin(), ranges.end());
   ranges.clear();
-  for (const ValueId id : touched.reads) add_range(ranges, places.at(id));
+  for (const ValueId id : operands.reads) add_range(ranges, value_ranges.at(id));
   if (ops.accumulate)
-    for (const ValueId id : touched.writes)
-      if (graph.at(id).role == ValueRole::kParamGrad) add_range(ranges, places.at(id));
+    for (const ValueId id : operands.writes)
+      if (graph.at(id).role == ValueRole::kParamGrad) add_range(ranges, value_ranges.at(id));
   instr.reads.assign(ranges.begin(), ranges.end());
 }
 

@@ -14,47 +14,47 @@
 
 namespace ftrun {
 
-/// ValuePlaces holds the storage of each value of a graph. bind_ops() uses it to set the operands
-/// of a layer's instructions. It is an array indexed by value, not a map: a step has millions of
-/// values.
-class ValuePlaces {
+/// ValueRanges holds the buffer range of each value of a graph. bind_ops() uses it to set the
+/// operands of a layer's instructions. It is an array indexed by value, not a map: a step has
+/// millions of values.
+class ValueRanges {
  public:
-  explicit ValuePlaces(const LayerGraph& graph) : places_(graph.values.size()) {}
+  explicit ValueRanges(const LayerGraph& graph) : ranges_(graph.values.size()) {}
 
-  void set(ValueId id, const BufferRange& place) { places_[static_cast<size_t>(id)] = place; }
-  bool has(ValueId id) const { return places_[static_cast<size_t>(id)].buffer >= 0; }
-  /// Returns the storage of a value that has one.
+  void set(ValueId id, const BufferRange& range) { ranges_[static_cast<size_t>(id)] = range; }
+  bool has(ValueId id) const { return ranges_[static_cast<size_t>(id)].buffer >= 0; }
+  /// Returns the range of a value that has one.
   const BufferRange& at(ValueId id) const {
-    require(has(id), "a value has a place");
-    return places_[static_cast<size_t>(id)];
+    require(has(id), "a value has storage");
+    return ranges_[static_cast<size_t>(id)];
   }
 
  private:
-  std::vector<BufferRange> places_;
+  std::vector<BufferRange> ranges_;
 };
 
 /// Returns the kind of instruction that runs a phase of a layer.
-InstrKind kind_of(Phase phase);
+InstrKind instr_kind_of(Phase phase);
 /// Returns the operation list of the graph that instructions of a kind run, whole or in part.
 const std::vector<Op>& op_list_of(const LayerGraph& graph, InstrKind kind);
 /// Returns whether the instruction's operations lie within the bounds of its operation list.
-bool has_ops(const LayerGraph& graph, const Instr& instr);
+bool has_valid_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 
-/// TouchedValues lists the values that operations read and write, each list in ascending order.
-struct TouchedValues {
+/// OperandValues lists the values that operations read and write, each list in ascending order.
+struct OperandValues {
   /// The values that are read before the operations write them.
   std::vector<ValueId> reads;
   std::vector<ValueId> writes;
   std::vector<ValueId> all;
 };
-TouchedValues touched_values(std::span<const Op> op_list);
+OperandValues operand_values(std::span<const Op> op_list);
 
-/// Sets the bindings, reads and writes of `instr` to the storage, found in `places`, of the values
-/// that its operations touch.
-void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touched,
-              const ValuePlaces& places);
+/// Sets the bindings, reads and writes of `instr` to the ranges of the values that its operations
+/// read and write (`operands`).
+void bind_ops(Instr& instr, const LayerGraph& graph, const OperandValues& operands,
+              const ValueRanges& value_ranges);
 
 /// Returns, for each value of `graph`, whether the operations of `op_list` read it (or write it).
 std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& op_list);

@@ -4,16 +4,16 @@
 
 namespace ftrun {
 
-LaneClock nothing_done(const Program& program) {
+LaneClock initial_lane_clock(const Program& program) {
   return LaneClock(static_cast<size_t>(lane_count(program)), -1);
 }
 
 LaneClocks::LaneClocks(const Program& program)
     : lanes_(static_cast<size_t>(lane_count(program))), ids_(program.instrs.size() * lanes_, -1) {}
 
-LaneClocks known_done(const Program& program) {
+LaneClocks vector_clocks(const Program& program) {
   LaneClocks known(program);
-  LaneClock last = nothing_done(program);
+  LaneClock last = initial_lane_clock(program);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto own = static_cast<size_t>(instr.lane);
@@ -74,7 +74,7 @@ std::vector<int64_t> start_times(const Program& program, const LaneClocks& known
 }  // namespace
 
 std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
-  return buffer_lifetimes(program, known_done(program));
+  return buffer_lifetimes(program, vector_clocks(program));
 }
 
 std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known) {

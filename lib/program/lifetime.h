@@ -11,8 +11,8 @@ namespace ftrun {
 /// LaneClock holds, for each lane, the latest instruction that is done; -1: none.
 using LaneClock = std::vector<InstrId>;
 inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
-/// Makes a clock on which no instruction of the program is done.
-LaneClock nothing_done(const Program& program);
+/// Makes a clock at which no instruction of the program is done.
+LaneClock initial_lane_clock(const Program& program);
 
 /// LaneClocks holds a clock for each instruction of a program, in one contiguous block of memory.
 class LaneClocks {
@@ -31,15 +31,15 @@ class LaneClocks {
 };
 
 /// Computes which instructions are known to be done when each instruction starts, from the order of
-/// its lane and its waits (a vector clock, Mattern 1989). Ignores waits for later instructions.
-LaneClocks known_done(const Program& program);
+/// its lane and its waits (vector clocks, Mattern 1989). Ignores waits for later instructions.
+LaneClocks vector_clocks(const Program& program);
 
 /// Computes when each buffer is in use, as positions in the instruction list. An instruction that
 /// is not on the compute lane may run at any time between the end of its waits and the first
 /// compute instruction that waits for it, directly or indirectly, so its buffers are in use for all
 /// that time. A result buffer is in use until the end of the program.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
-/// Does the same with the result `known` of known_done() for the program.
+/// Does the same with the result `known` of vector_clocks() for the program.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known);
 
 }  // namespace ftrun

@@ -6,32 +6,32 @@
 
 namespace ftrun {
 
-/// TrainingNumber lists the numbers that a training step sums, in the order in which the head's
-/// operation writes them. The loss buffer and its sum over all ranks adapt to a new enumerator, if
-/// EvaluationNumber gets one too. The head's operation must write the number, and Executor must
-/// give it a member of StepResult or ForwardResult.
-enum class TrainingNumber : uint8_t {
+/// TrainingSum lists the sums that a training step computes over tokens and ranks, in the order in
+/// which the head's operation writes them. The loss buffer and its sum over all ranks adapt to a
+/// new enumerator, if EvaluationSum gets one too. The head's operation must write the sum, and
+/// Executor must give it a member of StepResult or ForwardResult.
+enum class TrainingSum : uint8_t {
   /// Sum of token losses.
   kLoss,
   /// The tokens that count in the loss.
   kCountedTokens,
 };
 
-/// EvaluationNumber lists the numbers that an evaluation sums, likewise.
-enum class EvaluationNumber : uint8_t {
+/// EvaluationSum lists the sums that an evaluation computes, likewise.
+enum class EvaluationSum : uint8_t {
   /// Sum of token losses.
   kLoss,
   /// The counted tokens whose label is the likeliest.
   kCorrectTokens,
 };
 
-inline constexpr int64_t kLossNumbers = enumerator_count<TrainingNumber>();
-static_assert(enumerator_count<EvaluationNumber>() == enumerator_count<TrainingNumber>(),
+inline constexpr int64_t kLossSums = enumerator_count<TrainingSum>();
+static_assert(enumerator_count<EvaluationSum>() == enumerator_count<TrainingSum>(),
               "all programs have the same loss buffer");
 
-/// Vote is a kind of message that ranks exchange with a step's loss. Every kind has its own count
-/// of the ranks that vote for it, so that none can hide another.
-enum class Vote : uint8_t {
+/// RankFlag is something that a rank tells all ranks together with a step's loss. Every flag has
+/// its own count of the ranks that set it, so that none can hide another.
+enum class RankFlag : uint8_t {
   /// A stop signal has reached this rank.
   kInterrupt,
   kHangup,
@@ -43,18 +43,18 @@ enum class Vote : uint8_t {
   kSaveDue,
   kEvaluationDue,
 };
-inline constexpr int64_t kVotes = enumerator_count<Vote>();
+inline constexpr int64_t kRankFlags = enumerator_count<RankFlag>();
 
-/// The slots of the loss buffer: an F64 for each number and each vote, all summed over all ranks.
-inline constexpr int64_t kLossSlots = kLossNumbers + kVotes;
-constexpr int64_t slot_of(TrainingNumber number) {
-  return static_cast<int64_t>(number);
+/// The slots of the loss buffer: an F64 for each sum and each flag, all summed over all ranks.
+inline constexpr int64_t kLossSlots = kLossSums + kRankFlags;
+constexpr int64_t loss_slot(TrainingSum sum) {
+  return static_cast<int64_t>(sum);
 }
-constexpr int64_t slot_of(EvaluationNumber number) {
-  return static_cast<int64_t>(number);
+constexpr int64_t loss_slot(EvaluationSum sum) {
+  return static_cast<int64_t>(sum);
 }
-constexpr int64_t slot_of(Vote vote) {
-  return kLossNumbers + static_cast<int64_t>(vote);
+constexpr int64_t loss_slot(RankFlag flag) {
+  return kLossSums + static_cast<int64_t>(flag);
 }
 
 }  // namespace ftrun

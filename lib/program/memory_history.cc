@@ -19,7 +19,7 @@ std::vector<CategoryBytes> arena_history(const Program& program,
   std::vector<CategoryBytes> history(program.instrs.size() + 2);
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    if (buffer.persistent || buffer.tier != tier || lifetimes[b].first > lifetimes[b].last)
+    if (buffer.persistent_kind || buffer.tier != tier || lifetimes[b].first > lifetimes[b].last)
       continue;
     const auto category = static_cast<size_t>(buffer.category);
     history[static_cast<size_t>(lifetimes[b].first)][category] += buffer.bytes;

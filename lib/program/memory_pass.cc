@@ -16,7 +16,7 @@ std::vector<StorageRequest> requests_of(const Program& program,
                                         const std::vector<StorageRequest>& lifetimes, Arena arena) {
   std::vector<StorageRequest> requests(lifetimes.size());
   for (size_t i = 0; i < lifetimes.size(); ++i)
-    if (!program.buffers[i].persistent && arena_of(program.buffers[i]) == arena)
+    if (!program.buffers[i].persistent_kind && arena_of(program.buffers[i]) == arena)
       requests[i] = lifetimes[i];
   return requests;
 }
@@ -54,7 +54,7 @@ void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest
 
 }  // namespace
 
-Program place_buffers(Program program, const ArenaBytes& existing) {
+Program assign_arena_offsets(Program program, const ArenaBytes& existing) {
   const std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
   for (Buffer& buffer : program.buffers) buffer.in_gap = false;
   const StorageLayout shared = pack_arena(program, lifetimes, Arena::kShared);

@@ -18,9 +18,10 @@ namespace ftrun {
 namespace {
 
 void add_persistent(const Program& program, MemoryPlan& plan,
-                    std::set<std::pair<Persistent, Tier>>& seen) {
+                    std::set<std::pair<PersistentKind, Tier>>& seen) {
   for (const Buffer& buffer : program.buffers) {
-    if (!buffer.persistent || !seen.emplace(*buffer.persistent, buffer.tier).second) continue;
+    if (!buffer.persistent_kind || !seen.emplace(*buffer.persistent_kind, buffer.tier).second)
+      continue;
     TierPlan& tier = plan.tiers[static_cast<size_t>(buffer.tier)];
     tier.persistent[static_cast<size_t>(buffer.category)] += buffer.bytes;
   }
@@ -75,7 +76,7 @@ std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes) {
 
 MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
   MemoryPlan plan;
-  std::set<std::pair<Persistent, Tier>> seen;
+  std::set<std::pair<PersistentKind, Tier>> seen;
   for (const Program* program : programs) add_persistent(*program, plan, seen);
   add_arenas(programs, plan);
   for (TierPlan& tier : plan.tiers) tier.total = sum_of(tier.persistent) + tier.arenas;
@@ -107,10 +108,10 @@ double moment_bytes(const StepPlan& plan) {
     for (const Slice& slice : unit.slices) {
       const TensorInfo& tensor = plan.train.model.tensor(slice.tensor);
       elements += static_cast<double>(slice.extent);
-      for (const KeptState& kept : state.optimizer_states)
-        if (state.keeps(tensor, kept))
-          bytes += static_cast<double>(slice.extent * dtype_bytes(kept.dtype)) /
-                   static_cast<double>(kept.block);
+      for (const OptimizerStateSpec& spec : state.optimizer_states)
+        if (state.has_state(tensor, spec))
+          bytes += static_cast<double>(slice.extent * dtype_bytes(spec.dtype)) /
+                   static_cast<double>(spec.block);
     }
   }
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : 0;
@@ -227,8 +228,8 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
 /// Returns the maximum number of bytes that an instruction in `others` (all on one other lane) has
 /// mapped while collective `at` may run. Two instructions may run at the same time if neither has
 /// to wait for the other.
-int64_t most_concurrent(const Program& program, size_t at, const std::vector<size_t>& others,
-                        const LaneClocks& known, const std::vector<int64_t>& mapped) {
+int64_t max_concurrent_bytes(const Program& program, size_t at, const std::vector<size_t>& others,
+                             const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
   const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
@@ -246,7 +247,7 @@ int64_t most_concurrent(const Program& program, size_t at, const std::vector<siz
 /// Returns the maximum number of bytes that all instructions together have mapped at one time.
 /// `mapped` holds the bytes of each instruction.
 int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& mapped) {
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
   int64_t largest = 0;
   for (size_t at = 0; at < mapped.size(); ++at) {
@@ -254,7 +255,7 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
     int64_t sum = mapped[at];
     for (size_t lane = 0; lane < lanes.size(); ++lane)
       if (lane != static_cast<size_t>(program.instrs[at].lane))
-        sum += most_concurrent(program, at, lanes[lane], known, mapped);
+        sum += max_concurrent_bytes(program, at, lanes[lane], known, mapped);
     largest = std::max(largest, sum);
   }
   return largest;

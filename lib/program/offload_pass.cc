@@ -83,10 +83,10 @@ class OutputOffload {
     const BufferId slot = arrives ? own : outputs_[k % kSlots];
     const BufferId again = stays ? slot : back_on_device(own, slot);
     size_t forward_end = 0;
-    size_t backward_begin = Touches::kNone;
+    size_t backward_begin = BufferUse::kNone;
     for (const size_t i : users) {
       const bool forward = i < backward_;
-      rename_buffer(program_.instrs[i], own, forward ? slot : again);
+      replace_buffer(program_.instrs[i], own, forward ? slot : again);
       if (forward) forward_end = i;
       if (!forward) backward_begin = std::min(backward_begin, i);
     }
@@ -118,7 +118,7 @@ class OutputOffload {
   }
 
   Instr copy(BufferId from, BufferId to) const {
-    return make_copy(program_, program_.whole(from), program_.whole(to));
+    return make_copy(program_, program_.full_range(from), program_.full_range(to));
   }
 
   /// Finds the first of the consecutive instructions that belong to the same layer as instruction

@@ -39,9 +39,10 @@ class ParameterUses {
     }
     const auto [use, is_new] = joinable_uses_.try_emplace(location.unit, uses_.size());
     if (is_new) {
-      const BufferRange whole = add_temporary(
-          program_, cat("gathered.", location.unit, ".", uses_.size()), Tier::kDevice,
-          Category::kBuckets, state.formats.compute, placement_.sharding().whole(location.unit));
+      const BufferRange whole =
+          add_temporary(program_, cat("gathered.", location.unit, ".", uses_.size()), Tier::kDevice,
+                        Category::kBuckets, state.formats.compute,
+                        placement_.sharding().padded_elements(location.unit));
       uses_.push_back({location.unit, micro_batch, whole.buffer});
     }
     return {uses_[use->second].buffer, state.formats.compute.bytes(location.position), bytes};

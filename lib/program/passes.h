@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "program/gradient_reduction.h"
+#include "program/gradient_reducer.h"
 #include "program/insertions.h"
 #include "program/parameter_uses.h"
 #include "program/program.h"
@@ -14,13 +14,12 @@ namespace ftrun {
 // The step builder writes a plain program, which holds the computation and says which instructions
 // use the parameters, gradients and activations that are stored elsewhere between uses. Passes of
 // the first kind make the instructions that move this data, which the computation requires
-// (gather_parameters, reduce_gradients) or which saves memory (offload_outputs);
-// merge_insertions() inserts them. Passes of the second kind transform the whole program:
-// add_waits, place_buffers, overlap_disk_requests. They never change what is computed.
+// (gather_parameters, reduce_gradients) or which saves memory (offload_outputs); merge_insertions()
+// inserts them. Passes of the second kind transform the whole program: add_waits,
+// assign_arena_offsets, overlap_disk_requests. They never change what is computed.
 
-/// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
-/// elements.
-struct GatherLimits {
+/// GatherOptions specifies how far ahead parameters are gathered, and how long they are kept.
+struct GatherOptions {
   /// The maximum number of elements that may be gathered between two uses of parameters if these
   /// stay from one use to the next (stage3_max_reuse_distance); 0 keeps nothing.
   int64_t reuse_distance = 0;
@@ -35,18 +34,18 @@ struct GatherLimits {
   /// GroupCollection::secondary, in a persistent buffer; later gathers of the step read it there,
   /// over that group only. The first gather still runs over all shards, because the update has
   /// changed them.
-  bool secondary_shards = false;
+  bool keeps_secondary_shards = false;
 };
 
 /// Gathers parameters before the first reader of each use (Rajbhandari et al. 2020, section 5).
 std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
                                          const std::vector<ParameterUse>& uses,
-                                         const GatherLimits& limits);
+                                         const GatherOptions& options);
 
 /// Reduces each unit's gradient after the last operation list that writes it; separately for each
 /// micro-batch if each micro-batch has its own gradient. Reductions are joined in buckets of
 /// `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
-std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& gradients,
                                         int64_t bucket_elements);
 
 /// Moves outputs of layers to the host until backward reads them (cpu_checkpointing); `outputs` is
@@ -68,7 +67,7 @@ Program add_waits(Program program, bool overlap);
 /// lifetimes share memory. Private buffers of the device go into gaps of the shared arena if that
 /// makes the arenas smaller. `existing` holds the sizes of the arenas that the rank already has for
 /// another program: an arena does not grow as long as the other one has room.
-Program place_buffers(Program program, const ArenaBytes& existing = {});
+Program assign_arena_offsets(Program program, const ArenaBytes& existing = {});
 
 /// Marks each disk request that may start while the previous request of the lane still runs
 /// (DiskRequest), because the two share no bytes, not even in an arena. Overlapping requests keep

@@ -27,7 +27,7 @@ void note_buckets(const Config& config, const StepPlan& plan, std::vector<std::s
            plan.options.gather_bucket_elements, quarter);
   if (config.zero.stage != 3) return;
   int64_t all = 0;
-  for (const Unit& unit : plan.partition.units) all += unit.padded;
+  for (const Unit& unit : plan.partition.units) all += unit.padded_numel;
   bucket("stage3_prefetch_bucket_size", config.zero.prefetch_bucket_size,
          plan.options.prefetch_elements,
          plan.options.prefetch_elements < all / 8 ? "the buffers of offload_param"
@@ -39,8 +39,8 @@ void note_whole_parameters(const Config& config, const StepPlan& plan,
   int64_t small = 0;
   int64_t all = 0;
   for (const Unit& unit : plan.partition.units) {
-    all += unit.padded;
-    if (unit.small) small += unit.padded;
+    all += unit.padded_numel;
+    if (unit.small) small += unit.padded_numel;
   }
   if (config.zero.stage < 3 || static_cast<double>(small) <= kMuchWhole * static_cast<double>(all))
     return;

@@ -65,11 +65,14 @@ std::string_view tier_name(Tier tier) {
 }
 
 std::string_view category_name(Category category) {
-  // The names are keys of `ftrun plan --json`.
   static constexpr auto kNames =
       enum_names<Category>({"parameters", "gradients", "optimizer", "activations", "buckets",
-                            "staging", "buffers", "snapshot"});
+                            "staging", "sums", "snapshot"});
   return kNames[static_cast<size_t>(category)];
+}
+
+std::string_view category_key(Category category) {
+  return category == Category::kSums ? "buffers" : category_name(category);
 }
 
 Arena arena_of(const Buffer& buffer) {
@@ -77,9 +80,9 @@ Arena arena_of(const Buffer& buffer) {
   return in_shared_memory(buffer) ? Arena::kShared : Arena::kDevice;
 }
 
-BufferId find_persistent(const Program& program, Persistent which, Tier tier) {
+BufferId find_persistent(const Program& program, PersistentKind which, Tier tier) {
   for (size_t b = 0; b < program.buffers.size(); ++b)
-    if (program.buffers[b].persistent == which && program.buffers[b].tier == tier)
+    if (program.buffers[b].persistent_kind == which && program.buffers[b].tier == tier)
       return static_cast<BufferId>(b);
   return -1;
 }
@@ -93,7 +96,7 @@ BufferId find_result(const Program& program) {
 bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b) {
   const Buffer& x = program.at(a.buffer);
   const Buffer& y = program.at(b.buffer);
-  if (x.persistent || y.persistent || arena_of(x) != arena_of(y)) return overlaps(a, b);
+  if (x.persistent_kind || y.persistent_kind || arena_of(x) != arena_of(y)) return overlaps(a, b);
   const int64_t begin = x.arena_offset + a.offset;
   const int64_t other = y.arena_offset + b.offset;
   return begin < other + b.bytes && other < begin + a.bytes;
@@ -114,19 +117,19 @@ int lane_count(const Program& program) {
   return static_cast<int>(Lane::kFirstGroup) + static_cast<int>(program.groups.size());
 }
 
-const ProgramGroup* group_on(const Program& program, Lane lane) {
+const ProgramGroup* group_of_lane(const Program& program, Lane lane) {
   const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
   return group >= 0 && group < static_cast<GroupId>(program.groups.size()) ? &program.group(group)
                                                                            : nullptr;
 }
 
 bool is_link(const Program& program, Lane lane) {
-  const ProgramGroup* group = group_on(program, lane);
+  const ProgramGroup* group = group_of_lane(program, lane);
   return group != nullptr && group->members.is_link();
 }
 
 bool is_between_stages(const Program& program, Lane lane) {
-  const ProgramGroup* group = group_on(program, lane);
+  const ProgramGroup* group = group_of_lane(program, lane);
   return group != nullptr && group->members.axes().intersects(kStageAxes);
 }
 
@@ -219,7 +222,7 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
   out << "  " << buffer.name << "  ";
   if (buffer.tier != Tier::kDevice) out << tier_name(buffer.tier) << ' ';
   out << category_name(buffer.category) << "  " << buffer.bytes << " B";
-  if (buffer.persistent)
+  if (buffer.persistent_kind)
     out << "  persistent";
   else if (buffer.arena_offset >= 0)
     out << "  arena+" << buffer.arena_offset;

@@ -43,9 +43,9 @@ inline constexpr size_t kCategoryCount = enumerator_count<Category>();
 /// The maximum number of states of an optimizer that can have their own persistent buffer.
 inline constexpr int32_t kMaxStateBuffers = 16;
 
-/// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
-/// share the buffers of the same kind in the same tier; a program has at most one of each.
-enum class Persistent : int32_t {
+/// PersistentKind is the kind of a buffer that lives from one step to the next. The programs of a
+/// rank share the buffers of the same kind in the same tier; a program has at most one of each.
+enum class PersistentKind : int32_t {
   kParameters,
   kPackedParameters,
   kFp32Parameters,
@@ -68,16 +68,17 @@ struct Buffer {
   int64_t bytes = 0;
   /// The kind of persistent state. A buffer without a value lives only within a step, and shares
   /// memory of an arena with buffers whose lifetimes do not overlap with its own.
-  std::optional<Persistent> persistent;
+  std::optional<PersistentKind> persistent_kind;
   /// The buffer holds the result of a step: it is read when the program has ended, so its memory is
   /// not reused before.
   bool is_result = false;
   /// The buffer is allocated through the communicator, so that ranks of the same machine can read
   /// it.
   bool peer_visible = false;
-  /// The buffer is private, but lies in a gap of the arena that peers read; set by place_buffers.
+  /// The buffer is private, but lies in a gap of the arena that peers read; set by
+  /// assign_arena_offsets.
   bool in_gap = false;
-  /// Byte offset in its arena, set by place_buffers; -1 for persistent buffers.
+  /// Byte offset in its arena, set by assign_arena_offsets; -1 for persistent buffers.
   int64_t arena_offset = -1;
   /// The format of the buffer's elements; U8 if it holds values of several dtypes.
   StorageFormat format{.dtype = DType::kU8};
@@ -180,8 +181,8 @@ struct Communication {
 struct UpdateDetail {
   /// The update applies weight decay.
   bool decay = false;
-  /// The update also writes the copy of the weights in the dtype of computation.
-  bool writes_copy = false;
+  /// The update also writes the working copy of the weights, in the dtype of computation.
+  bool writes_working_copy = false;
   /// Index of the first element among all parameters that a tensor-parallel rank uses. It is the
   /// same for every number of data-parallel ranks. Copies of a tensor have the same index on all
   /// tensor-parallel ranks, so stochastic rounding gives them equal values.
@@ -192,11 +193,11 @@ struct UpdateDetail {
 
 /// GradientNormSlots is the detail of kGradientNorm: the number of ranks that have their own slots
 /// in the norm buffer, and this rank's index among them. The rank's slots are those with slot %
-/// ranks == place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the
+/// ranks == index. The sums are added in the order of slots. If `ranks` is 1, all ranks share the
 /// slots.
 struct GradientNormSlots {
   int32_t ranks = 1;
-  int32_t place = 0;
+  int32_t index = 0;
 };
 
 /// DiskRequest is the detail of copies on the disk lane. `starts_early` means that the copy, once
@@ -235,9 +236,9 @@ struct Instr {
   bool communicates() const { return std::holds_alternative<Communication>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
-  /// Returns the ranges of a collective or transfer that have the size of the whole buffer: what a
-  /// reduce-scatter or a send reads, and what others write.
-  const std::vector<BufferRange>& whole_ranges() const {
+  /// Returns the ranges of a collective or transfer that have the full size, that of all ranks'
+  /// blocks together: what a reduce-scatter or a send reads, and what others write.
+  const std::vector<BufferRange>& full_ranges() const {
     return kind == InstrKind::kReduceScatter || kind == InstrKind::kSend ? reads : writes;
   }
   const Communication& communication() const { return std::get<Communication>(detail); }
@@ -269,7 +270,7 @@ struct Program {
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
   GroupPlace stage;
-  /// Bytes of each arena; set by place_buffers.
+  /// Bytes of each arena; set by assign_arena_offsets.
   ArenaBytes arena_bytes{};
 
   BufferId add(Buffer buffer) {
@@ -277,21 +278,24 @@ struct Program {
     return static_cast<BufferId>(buffers.size()) - 1;
   }
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
-  BufferRange whole(BufferId id) const { return {id, 0, at(id).bytes}; }
+  /// Returns all bytes of a buffer.
+  BufferRange full_range(BufferId id) const { return {id, 0, at(id).bytes}; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
-  GroupPlace place_in(GroupId id) const { return id == kNoGroup ? GroupPlace{} : group(id).place; }
+  GroupPlace place_in_group(GroupId id) const {
+    return id == kNoGroup ? GroupPlace{} : group(id).place;
+  }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
-BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
+BufferId find_persistent(const Program& program, PersistentKind which, Tier tier = Tier::kDevice);
 /// Finds the result buffer (is_result), at most one in a program; -1 where there is none.
 BufferId find_result(const Program& program);
 
 /// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
-/// place_buffers has placed them, in one arena.
+/// assign_arena_offsets() has run, in one arena.
 bool share_bytes(const Program& program, const BufferRange& a, const BufferRange& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
@@ -299,7 +303,7 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
 /// Returns the number of lanes of a program: one lane per group, and the four other lanes.
 int lane_count(const Program& program);
 /// Returns the group that a lane belongs to; null for the other lanes.
-const ProgramGroup* group_on(const Program& program, Lane lane);
+const ProgramGroup* group_of_lane(const Program& program, Lane lane);
 /// Return whether a lane belongs to a link, and whether it belongs to any group that spans pipeline
 /// stages: a link, the group of the first and the last stage, or the group of all ranks.
 bool is_link(const Program& program, Lane lane);
@@ -319,6 +323,9 @@ int64_t element_count(const Program& program, const BufferRange& range);
 std::string_view lane_name(Lane lane);
 std::string_view tier_name(Tier tier);
 std::string_view category_name(Category category);
+/// Returns the category's key in JSON (`ftrun plan --json`, run.json, metrics.jsonl): its name,
+/// except that the key of kSums is "buffers".
+std::string_view category_key(Category category);
 
 /// Names an instruction in messages and traces: "backward layer 3 mb 0".
 std::string instr_label(const Instr& instr);

@@ -16,7 +16,7 @@ namespace {
 /// WrittenGradient is a gradient with the first and the last operation list that writes it.
 struct WrittenGradient {
   GradientUse use;
-  Touches by;
+  BufferUse writers;
 };
 
 /// Finds the operation lists that write each gradient by the bytes that they write. One written
@@ -26,7 +26,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
   std::vector<WrittenGradient> gradients;
   std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
   for (const GradientUse& use : uses) {
-    by_begin[{use.whole.buffer, use.whole.offset}] = gradients.size();
+    by_begin[{use.range.buffer, use.range.offset}] = gradients.size();
     gradients.push_back({use, {}});
   }
   const auto record_writer = [&](size_t i, const BufferRange& range) {
@@ -35,9 +35,9 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
     const auto end = by_begin.lower_bound({range.buffer, range.offset + range.bytes});
     for (; found != end; ++found) {
       WrittenGradient& gradient = gradients[found->second];
-      if (!overlaps(gradient.use.whole, range)) continue;
-      gradient.by.first = std::min(gradient.by.first, i);
-      gradient.by.last = i;
+      if (!overlaps(gradient.use.range, range)) continue;
+      gradient.writers.first = std::min(gradient.writers.first, i);
+      gradient.writers.last = i;
     }
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
@@ -67,20 +67,21 @@ void sort_by_position(std::vector<WrittenGradient>& gradients) {
 /// Reductions collects the instructions that reduce gradients, and where each goes in the program.
 class Reductions {
  public:
-  Reductions(const Program& program, GradientReduction& gradients, int64_t bucket_elements)
+  Reductions(const Program& program, GradientReducer& gradients, int64_t bucket_elements)
       : gradients_(gradients), filler_(program, bucket_elements) {}
 
   void add(const WrittenGradient& gradient) {
-    require(gradient.by.first != Touches::kNone, "a gradient is written");
+    require(gradient.writers.first != BufferUse::kNone, "a gradient is written");
     const std::pair backward(gradient.use.micro_batch, gradient.use.chunk);
     if (backward != backward_) begin_backward(backward);
     // Gradients of one unit from several micro-batches are summed in the order of the
     // micro-batches.
-    require(gradient.by.last >= std::exchange(last_of_unit_[gradient.use.unit], gradient.by.last),
+    require(gradient.writers.last >=
+                std::exchange(last_of_unit_[gradient.use.unit], gradient.writers.last),
             "gradients are made in the order of micro-batches");
-    insert_after_ = std::max(insert_after_, gradient.by.last);
+    insert_after_ = std::max(insert_after_, gradient.writers.last);
     clears_.push_back(
-        {.at = gradient.by.first, .instrs = gradients_.clear_unwritten(gradient.use)});
+        {.at = gradient.writers.first, .instrs = gradients_.clear_unwritten(gradient.use)});
     Reduction reduction =
         gradients_.reduce(gradient.use, reduced_.insert(gradient.use.unit).second);
     if (reduction.collective)
@@ -92,7 +93,7 @@ class Reductions {
   /// Returns all insertions; a bucket is inserted at its last reduction.
   std::vector<Insertion> finish() {
     for (Bucket& bucket : filler_.finish()) {
-      std::vector<Instr>& instrs = insertions_[bucket.last].instrs;
+      std::vector<Instr>& instrs = insertions_[bucket.last_position].instrs;
       instrs.push_back(std::move(bucket.collective));
       for (Instr& instr : bucket.after) instrs.push_back(std::move(instr));
     }
@@ -110,7 +111,7 @@ class Reductions {
     filler_.close();
   }
 
-  GradientReduction& gradients_;
+  GradientReducer& gradients_;
   BucketFiller filler_;
   /// The micro-batch and the chunk of the current backward pass.
   std::pair<int32_t, int32_t> backward_{-1, -1};
@@ -124,7 +125,7 @@ class Reductions {
 
 }  // namespace
 
-std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
+std::vector<Insertion> reduce_gradients(const Program& program, GradientReducer& gradients,
                                         int64_t bucket_elements) {
   std::vector<WrittenGradient> written = find_written_gradients(program, gradients.uses());
   // Units that two stages hold are reduced at the end. Reducing them earlier would be a deadlock:
@@ -132,7 +133,7 @@ std::vector<Insertion> reduce_gradients(const Program& program, GradientReductio
   // for this one.
   const size_t end = last_list(program);
   for (WrittenGradient& gradient : written)
-    if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.by.last = end;
+    if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.writers.last = end;
   sort_by_position(written);
   Reductions reductions(program, gradients, bucket_elements);
   for (const WrittenGradient& gradient : written) reductions.add(gradient);

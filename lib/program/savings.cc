@@ -126,12 +126,12 @@ class SettingChanges {
   }
 
   void shrink_batch() {
-    const int64_t rows = config_.train_micro_batch_size_per_gpu;
-    if (rows >= 2 && rows % 2 == 0)
-      add(cat("train_micro_batch_size_per_gpu: ", rows / 2,
+    const int64_t sequences = config_.train_micro_batch_size_per_gpu;
+    if (sequences >= 2 && sequences % 2 == 0)
+      add(cat("train_micro_batch_size_per_gpu: ", sequences / 2,
               " (with gradient_accumulation_steps: ", config_.gradient_accumulation_steps * 2, ")"),
           [&](Config& c) {
-            c.train_micro_batch_size_per_gpu = rows / 2;
+            c.train_micro_batch_size_per_gpu = sequences / 2;
             c.gradient_accumulation_steps *= 2;
             write(c, "gradient_accumulation_steps");
           });

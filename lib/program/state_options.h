@@ -15,11 +15,11 @@
 
 namespace ftrun {
 
-/// KeptState is a state that the optimizer keeps for each element: its storage, its initial value,
-/// and its name.
-struct KeptState {
+/// OptimizerStateSpec describes a state that the optimizer has for each element: its storage, its
+/// initial value and its name.
+struct OptimizerStateSpec {
   DType dtype = DType::kF32;
-  double first = 0.0;
+  double initial_value = 0.0;
   /// The state belongs to tensors whose states are codes (StateOptions::has_8bit_states). False: to
   /// the other tensors.
   bool is_8bit = false;
@@ -36,14 +36,15 @@ struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int zero_stage = 0;
   /// This rank's place along the axis data. The ranks along this axis read different sequences and
-  /// share one copy of the state. sample_place() and state_place() return the place among all
-  /// ranks that divide the samples, or the state.
+  /// share one copy of the state. data_parallel_place() and state_place() return the place among
+  /// all ranks that divide the sequences, or the state.
   GroupPlace data;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
-  /// This rank's place among the ranks that share each row of tokens (context parallelism). They
-  /// read the same sequences, and share one copy of the state with all ranks along data.
+  /// This rank's place among the ranks that divide the tokens of each sequence (context
+  /// parallelism). They read the same sequences, and share one copy of the state with all ranks
+  /// along data.
   GroupPlace context;
   /// The number of neighboring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
@@ -54,11 +55,12 @@ struct StateOptions {
   /// (key/value heads); 1 = none.
   GroupPlace tensor;
   int tensor_copies = 1;
-  /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
-  /// first and the last stage each have a copy of the same matrix (tied embeddings).
+  /// The layers of each stage of the pipeline, and the number of this stage. With
+  /// `ties_first_and_last_stage` the first and the last stage each have a copy of the same matrix
+  /// (tied embeddings).
   PipelineLayout pipeline;
   int pipeline_stage = 0;
-  bool ties_ends = false;
+  bool ties_first_and_last_stage = false;
   /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
@@ -75,7 +77,7 @@ struct StateOptions {
   /// offload_optimizer.ratio).
   double optimizer_ratio = 1.0;
   /// The states that an update reads and writes, in addition to the weights.
-  std::vector<KeptState> optimizer_states{{}, {}};
+  std::vector<OptimizerStateSpec> optimizer_states{{}, {}};
   /// The number of elements that one update processes at a time if the state is in another tier.
   int64_t update_elements = int64_t{2} << 20;
   /// The size in bytes from which a gradient buffer is full. Units that follow each other in
@@ -84,7 +86,7 @@ struct StateOptions {
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
   /// there are more units than that.
-  int64_t most_gradient_norm_slots = int64_t{1} << 17;
+  int64_t max_gradient_norm_slots = int64_t{1} << 17;
   /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
   /// training continues.
   bool snapshots = false;
@@ -95,14 +97,14 @@ struct StateOptions {
   std::function<bool(const TensorInfo&)> has_8bit_states;
 
   /// Returns whether a tensor has `state`, one of `optimizer_states`.
-  bool keeps(const TensorInfo& tensor, const KeptState& state) const {
+  bool has_state(const TensorInfo& tensor, const OptimizerStateSpec& state) const {
     return state.is_8bit == (has_8bit_states && has_8bit_states(tensor));
   }
 };
 
-/// Returns this rank's place among the sample ranks (data_replicate x data), which read different
-/// sequences: batches, the loader and evaluations are divided among them.
-inline GroupPlace sample_place(const StateOptions& state) {
+/// Returns this rank's place among the data-parallel ranks (data_replicate x data), which read
+/// different sequences: batches, the loader and evaluations are divided among them.
+inline GroupPlace data_parallel_place(const StateOptions& state) {
   return {state.replicas * state.data.count, state.replica * state.data.count + state.data.index};
 }
 
@@ -116,14 +118,14 @@ inline GroupPlace state_place(const StateOptions& state) {
 /// Returns this rank's place among the ranks that a unit is sharded over. At present these are the
 /// state ranks for every unit. Units that differ between state ranks, such as experts, would have
 /// another place here and another group in their StateSpec.
-inline GroupPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
+inline GroupPlace shard_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
 /// UnitHolders specifies which ranks of GroupCollection::model hold a unit's weights that the
 /// optimizer updates. `split` neighboring ranks divide the unit's tensors among themselves:
 /// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbor's part
-/// of the unit is cut into `parts`.
+/// of the unit is divided into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
@@ -133,10 +135,11 @@ struct UnitHolders {
   bool operator==(const UnitHolders&) const = default;
 };
 
-/// Returns the holders of a unit whose first pipeline stage is `stage`. With `cut` each state rank
-/// holds a part of the unit; otherwise the unit is held whole.
-inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage, bool cut) {
-  const int parts = cut ? unit_place(state, unit).count : 1;
+/// Returns the holders of a unit whose first pipeline stage is `stage`. If the unit `is_sharded`,
+/// each state rank holds a part of it; otherwise each holds all of it.
+inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage,
+                                bool is_sharded) {
+  const int parts = is_sharded ? shard_place(state, unit).count : 1;
   return {stage * state_place(state).count * state.tensor.count, state.tensor.count, parts};
 }
 
@@ -168,26 +171,26 @@ struct GroupCollection {
   /// same parts of some tensors.
   GroupId tensor = kNoGroup;
   GroupId tensor_copies = kNoGroup;
-  /// The group of ranks that share each row of tokens.
+  /// The group of ranks that divide the tokens of each sequence.
   GroupId context = kNoGroup;
   /// The group of ranks that together hold one copy of the whole model's state.
   GroupId model = kNoGroup;
   /// The group of the first and the last stage, where both hold copies of one matrix.
-  GroupId ends = kNoGroup;
+  GroupId first_and_last_stage = kNoGroup;
   /// The links from this stage to others and from others to it, by (sending, receiving) stage.
   std::map<std::pair<int, int>, GroupId> links;
 
   /// Returns the group over which collectives of layers run along an axis; kNoGroup where ranks
   /// along it do not share layers.
   GroupId along(MeshAxis axis) const {
-    if (kRowAxes.contains(axis)) return context;
+    if (kTokenAxes.contains(axis)) return context;
     return kLayerAxes.contains(axis) ? tensor : kNoGroup;
   }
 };
 GroupCollection group_collection(const StateOptions& state);
 
-/// Returns the group of the ranks that a unit is sharded over (unit_place()).
-inline GroupId unit_group(const GroupCollection& groups, const Unit& /*unit*/) {
+/// Returns the group of the ranks that a unit is sharded over (shard_place()).
+inline GroupId shard_group(const GroupCollection& groups, const Unit& /*unit*/) {
   return groups.shard;
 }
 
@@ -197,9 +200,9 @@ std::vector<RankGroup> groups_of_all_ranks(const StateOptions& state);
 
 /// Computes which units are sharded over ranks: none at stage 0, all at stages 1 and 2, and all
 /// except small units at stage 3.
-inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
+inline Sharding shard_units(const Partition& partition, const StateOptions& state) {
   if (state.zero_stage == 0) return Sharding(partition);
-  return {partition, [&](const Unit& unit) { return unit_place(state, unit); },
+  return {partition, [&](const Unit& unit) { return shard_place(state, unit); },
           state.zero_stage < 3};
 }
 

@@ -28,9 +28,9 @@ class StatePieces {
 
   void add_unit(const Unit& unit) {
     const StateSpec& state = placement_.spec(unit.id);
-    if (!state.held) return;
-    const UnitRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
-                    there = state.cuts.parameters ? own : UnitRange{0, unit.padded};
+    if (!state.used_by_stage) return;
+    const UnitRange own = placement_.sharding().own_range(unit.id), saved = saved_part(unit.id),
+                    there = state.sharded.parameters ? own : UnitRange{0, unit.padded_numel};
     const bool trains = placement_.trains(), master = trains && state.has_master;
     const auto add = [&](int32_t kind, const UnitRange& part, const BufferRange& range,
                          int64_t block) {
@@ -79,7 +79,7 @@ class StatePieces {
     std::set<BufferId> on_disk;
     int64_t in_memory = 0;
     for (StatePiece& piece : pieces_) {
-      if (piece.state == StatePiece::kWorking || most_saved(piece.unit) == 0) continue;
+      if (piece.state == StatePiece::kWorking || max_saved_elements(piece.unit) == 0) continue;
       const Buffer& buffer = program.at(piece.range.buffer);
       if (piece.straddling >= 0) {
         piece.snapshot = {-1, in_memory, piece.saved.size() > 0 ? piece.range.bytes : 0};
@@ -88,7 +88,8 @@ class StatePieces {
         on_disk.insert(piece.range.buffer);
       } else {
         piece.snapshot = {-1, in_memory, buffer.format.bytes(piece.saved.size())};
-        in_memory += buffer.format.bytes(most_saved(piece.unit));  // whole blocks of the unit
+        // These are whole blocks of the unit.
+        in_memory += buffer.format.bytes(max_saved_elements(piece.unit));
       }
     }
     const auto add = [&](Tier tier, int64_t bytes) {
@@ -97,7 +98,7 @@ class StatePieces {
                           .tier = tier,
                           .category = Category::kSnapshot,
                           .bytes = bytes,
-                          .persistent = Persistent::kSnapshot});
+                          .persistent_kind = PersistentKind::kSnapshot});
     };
     if (in_memory > 0) {
       const BufferId host = add(Tier::kHost, in_memory);
@@ -123,19 +124,21 @@ class StatePieces {
 
   UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
-    const GroupPlace place = placement_.spec(id).place;
-    const Sharding& cut = placement_.sharding();
-    const UnitRange part =
-        cut.is_cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
+    const GroupPlace place = placement_.spec(id).shard_place;
+    const Sharding& sharding = placement_.sharding();
+    const UnitRange part = sharding.is_sharded(id)
+                               ? sharding.own_range(id)
+                               : shard_range(placement_.unit(id), place.index, place.count);
     return split(part, options_.replica, options_.replicas);
   }
 
   /// Returns the maximum number of elements of a unit that any one of its saving ranks saves. All
   /// these ranks reserve a snapshot of this size; with different sizes, ranks of one class
   /// (sim/rank_classes.h) would have different programs.
-  int64_t most_saved(UnitId id) const {
+  int64_t max_saved_elements(UnitId id) const {
     if (!is_saved(id)) return 0;
-    const UnitRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);
+    const UnitRange first =
+        shard_range(placement_.unit(id), 0, placement_.spec(id).shard_place.count);
     return split(first, 0, options_.replicas).size();
   }
 
@@ -146,9 +149,9 @@ class StatePieces {
 
 }  // namespace
 
-std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
-                                           const StateOptions& options,
-                                           const UnitPlacement& placement) {
+std::vector<StatePiece> list_state_pieces(Program& program, const ModelDescription& model,
+                                          const StateOptions& options,
+                                          const UnitPlacement& placement) {
   StatePieces pieces(options, placement);
   for (const Unit& unit : placement.partition().units) pieces.add_unit(unit);
   pieces.add_straddling(model);
@@ -163,7 +166,7 @@ std::vector<UnitHolders> holders_of_units(const StateOptions& options,
     const StateSpec& state = placement.spec(unit.id);
     const bool master = placement.trains() && state.has_master;
     holders.push_back(unit_holders(options, unit, state.first_stage,
-                                   master ? state.cuts.optimizer : state.cuts.parameters));
+                                   master ? state.sharded.optimizer : state.sharded.parameters));
   }
   return holders;
 }

@@ -10,10 +10,10 @@
 namespace ftrun {
 
 /// Lists the pieces of state with their ranges, for loading, saving and export. In a training step
-/// that takes snapshots, adds the snapshots' buffers to the program.
-std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
-                                           const StateOptions& options,
-                                           const UnitPlacement& placement);
+/// that takes snapshots, it also adds the snapshots' buffers to the program.
+std::vector<StatePiece> list_state_pieces(Program& program, const ModelDescription& model,
+                                          const StateOptions& options,
+                                          const UnitPlacement& placement);
 
 /// Returns the holders of each unit, indexed by unit id.
 std::vector<UnitHolders> holders_of_units(const StateOptions& options,

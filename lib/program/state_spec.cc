@@ -16,7 +16,8 @@ namespace {
 /// because the tier must not change the order of additions. With one micro-batch there is nothing
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
-bool reduces_micro_batches(const StateOptions& options, GroupPlace place, int32_t micro_batches) {
+bool reduces_each_micro_batch(const StateOptions& options, GroupPlace place,
+                              int32_t micro_batches) {
   return options.zero_stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
@@ -32,14 +33,14 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   const auto stages = static_cast<size_t>(options.pipeline.stages());
   std::vector<int64_t> total(stages, 0), moved(stages, 0);
   for (const Unit& unit : partition.units)
-    if (may_move(unit)) total[stage_of(unit)] += unit.padded;
+    if (may_move(unit)) total[stage_of(unit)] += unit.padded_numel;
   std::vector<Tier> tiers;
   for (const Unit& unit : partition.units) {
     int64_t& of_stage = moved[stage_of(unit)];
     const bool wanted = static_cast<double>(of_stage) <
                         options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
     const bool moves = options.zero_stage > 0 && may_move(unit) && wanted;
-    if (moves) of_stage += unit.padded;
+    if (moves) of_stage += unit.padded_numel;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
   return tiers;
@@ -53,7 +54,8 @@ std::vector<PartialGradients> partial_gradients_of(const Unit& unit, const Model
   auto parts = tensor_partial_gradients(unit, model, options, groups);
   if (stages_of(unit, options.pipeline).size() > 1)
     for (const Slice& slice : unit.slices)
-      parts[groups.ends].push_back({slice.position_in_unit, slice.position_in_unit + slice.extent});
+      parts[groups.first_and_last_stage].push_back(
+          {slice.position_in_unit, slice.position_in_unit + slice.extent});
   std::vector<PartialGradients> partial;
   for (auto& [group, of_group] : parts) partial.push_back({group, std::move(of_group)});
   return partial;
@@ -102,7 +104,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
-    if (!spec.held || !spec.trainable || !unit.has_8bit_states) continue;
+    if (!spec.used_by_stage || !spec.trainable || !unit.has_8bit_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
@@ -139,9 +141,9 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
   for (const auto& [tensor, dtype] : masters) {
     saved.push_back({tensor, StatePiece::kParam, dtype});
     for (size_t state = 0; state < options.optimizer_states.size(); ++state) {
-      const KeptState& kept = options.optimizer_states[state];
-      if (options.keeps(model.tensor(tensor), kept))
-        saved.push_back({tensor, static_cast<int32_t>(state), kept.dtype, kept.block});
+      const OptimizerStateSpec& spec = options.optimizer_states[state];
+      if (options.has_state(model.tensor(tensor), spec))
+        saved.push_back({tensor, static_cast<int32_t>(state), spec.dtype, spec.block});
     }
   }
   return saved;
@@ -150,23 +152,24 @@ std::vector<StoredState> stored_states(const ModelDescription& model, const Part
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const GroupCollection& groups,
                                    int32_t micro_batches) {
-  const Sharding cut = cut_states(partition, options);
+  const Sharding sharding = shard_units(partition, options);
   const std::vector<Tier> tiers = optimizer_tiers(partition, options);
   std::vector<StateSpec> specs;
   for (const Unit& unit : partition.units) {
     StateSpec spec;
     const std::set<int> stages = stages_of(unit, options.pipeline);
-    require(stages.size() <= (options.ties_ends ? 2 : 1), "only tied matrices lie on two stages");
+    require(stages.size() <= (options.ties_first_and_last_stage ? 2 : 1),
+            "only tied matrices lie on two stages");
     spec.shared_by_stages = stages.size() > 1;
-    spec.held = stages.contains(options.pipeline_stage);
+    spec.used_by_stage = stages.contains(options.pipeline_stage);
     spec.first_stage = *stages.begin();
     spec.is_first_stage = options.pipeline_stage == spec.first_stage;
-    spec.shard = unit_group(groups, unit);
+    spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
-    spec.place = unit_place(options, unit);
+    spec.shard_place = shard_place(options, unit);
     spec.gathered = options.zero_stage == 3 && !unit.small &&
-                    (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.cuts.parameters = cut.is_cut(unit.id) && options.zero_stage == 3;
+                    (spec.shard_place.count > 1 || options.parameter_tier != Tier::kDevice);
+    spec.sharded.parameters = sharding.is_sharded(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.formats.compute = {model.dtypes.compute};
     if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};
@@ -174,7 +177,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.formats.gradient = {model.dtypes.gradients};
     spec.formats.communication = {options.communication};
     spec.formats.master = {master_dtype(unit, options)};
-    for (const KeptState& state : options.optimizer_states) {
+    for (const OptimizerStateSpec& state : options.optimizer_states) {
       const bool kept = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
       spec.formats.states.push_back(
           kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
@@ -184,15 +187,16 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     if (spec.trainable) {
       // A unit that two stages share is reduced once at the end of the step. Otherwise the last
       // stage would wait for the first stage's partial gradient in every micro-batch.
-      spec.reduces_micro_batches =
-          !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
-      spec.cuts.optimizer = cut.is_cut(unit.id);
-      spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
-      spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
+      spec.reduces_each_micro_batch =
+          !spec.shared_by_stages &&
+          reduces_each_micro_batch(options, spec.shard_place, micro_batches);
+      spec.sharded.optimizer = sharding.is_sharded(unit.id);
+      spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_each_micro_batch;
+      spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;
       spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
       spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
-      const bool away = spec.reduces_micro_batches && spec.tiers.optimizer != Tier::kDevice;
+      const bool away = spec.reduces_each_micro_batch && spec.tiers.optimizer != Tier::kDevice;
       spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;
       spec.has_master = spec.formats.compute != spec.formats.master ||
                         spec.tiers.parameters != spec.tiers.optimizer;

@@ -24,9 +24,9 @@ struct PartialGradients {
   std::vector<UnitRange> parts;
 };
 
-/// StateCuts says which states of a unit are sharded over StateSpec::shard. Each rank holds the
-/// other states whole.
-struct StateCuts {
+/// ShardedStates says which states of a unit are sharded over StateSpec::shard. Each rank has all
+/// elements of the other states.
+struct ShardedStates {
   bool parameters = false;
   bool gradients = false;
   bool optimizer = false;
@@ -52,34 +52,34 @@ struct StateFormats {
   std::vector<std::optional<StorageFormat>> states;
 };
 
-/// StateSpec describes how the state of one unit is held and moved. It expresses everything in
+/// StateSpec describes how the state of one unit is stored and moved. It expresses everything in
 /// which ZeRO stages, hybrid sharding, tensor parallelism, precision and offload differ, so the
 /// placement, the passes and the update need to know none of these.
 struct StateSpec {
-  /// Layers of this pipeline stage read the unit. False: the rank holds no part of the unit.
-  bool held = true;
-  /// The first pipeline stage that holds the unit. It adds the unit to the gradient norm, and saves
+  /// Layers of this pipeline stage use the unit. False: the rank has no part of the unit.
+  bool used_by_stage = true;
+  /// The first pipeline stage that uses the unit. It adds the unit to the gradient norm, and saves
   /// it. `is_first_stage`: this rank's stage is the first.
   int first_stage = 0;
   bool is_first_stage = true;
-  /// Another stage holds a copy of the unit and computes a partial gradient of it.
+  /// Another stage has a copy of the unit and computes a partial gradient of it.
   bool shared_by_stages = false;
   /// The unit trains. A frozen unit has no gradient and no optimizer state, and is never updated;
-  /// its parameters are held and gathered like those of other units.
+  /// its parameters are stored and gathered like those of other units.
   bool trainable = true;
   /// The group of ranks that the unit is sharded over, and the group of ranks that hold the same
   /// shard as this rank.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
   /// This rank's place in `shard`; place 0 of 1 if there is no such group.
-  GroupPlace place;
-  StateCuts cuts;
+  GroupPlace shard_place;
+  ShardedStates sharded;
   /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
   /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is
   /// then added to the sum. False: the operation lists of all micro-batches add to one gradient,
   /// which is reduced at the end.
-  bool reduces_micro_batches = false;
+  bool reduces_each_micro_batch = false;
   /// The reduction of a sharded gradient gives each rank only its shard. False: it gives each rank
   /// the whole sum.
   bool reduce_scatter = true;

@@ -16,7 +16,7 @@
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
 #include "program/buffer_names.h"
-#include "program/gradient_reduction.h"
+#include "program/gradient_reducer.h"
 #include "program/layer_instr.h"
 #include "program/parameter_uses.h"
 #include "program/passes.h"
@@ -30,49 +30,49 @@ namespace {
 
 /// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
 /// place. For values in the operation list's scratch buffer the scratch plan has done this already.
-void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValuePlaces& places) {
+void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValueRanges& ranges) {
   for (const Op& op : op_list) {
     if (op_spec(op.kind).collective != CollectiveKind::kAllReduce) continue;
-    const BufferRange out = places.at(op.out[0]);
+    const BufferRange out = ranges.at(op.out[0]);
     const bool moves =
-        graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
-    if (moves) places.set(op.in[0], out);
+        graph.at(op.in[0]).role == ValueRole::kTemp && ranges.at(op.in[0]).buffer != out.buffer;
+    if (moves) ranges.set(op.in[0], out);
   }
 }
 
-/// ListPart is a part of a list that one instruction runs: one collective, or the operations
-/// between two cuts. The list is cut at each collective, which runs on its group's lane, and before
-/// the first operation that reads the collective's result: the operations between the two run while
-/// it is in progress.
-struct ListPart {
+/// OpListPart is a part of a list that one instruction runs: one collective, or the operations
+/// between two splits. The list is split at each collective, which runs on its group's lane, and
+/// before the first operation that reads the collective's result: the operations between the two
+/// run while it is in progress.
+struct OpListPart {
   size_t first = 0;
   size_t end = 0;
   bool is_collective = false;
-  /// The values that the operations touch; empty for a collective.
-  TouchedValues touched = {};
+  /// The values that the operations read or write; empty for a collective.
+  OperandValues operands = {};
 };
 
-std::vector<ListPart> cut_list(const std::vector<Op>& op_list) {
-  std::vector<ListPart> parts;
+std::vector<OpListPart> split_list(const std::vector<Op>& op_list) {
+  std::vector<OpListPart> parts;
   size_t first = 0;
   const auto add_ops = [&](size_t end) {
     if (first < end)
       parts.push_back(
-          {first, end, false, touched_values(std::span(op_list).subspan(first, end - first))});
+          {first, end, false, operand_values(std::span(op_list).subspan(first, end - first))});
     first = end;
   };
-  std::set<ValueId> on_the_way;
+  std::set<ValueId> in_progress;
   for (size_t i = 0; i < op_list.size(); ++i) {
     const Op& op = op_list[i];
     if (is_collective(op.kind)) {
       add_ops(i);
       parts.push_back({i, i + 1, true});
-      on_the_way.insert(op.out[0]);
+      in_progress.insert(op.out[0]);
       first = i + 1;
       continue;
     }
     size_t arrived = 0;
-    for (const ValueId id : op.in) arrived += on_the_way.erase(id);
+    for (const ValueId id : op.in) arrived += in_progress.erase(id);
     if (arrived > 0) add_ops(i);
   }
   add_ops(op_list.size());
@@ -93,43 +93,43 @@ struct BufferPlan {
   std::vector<std::pair<ValueId, BufferRange>> values;
 };
 
-/// ListFacts holds what all instructions of one list have in common, regardless of their layer and
+/// OpListInfo holds what all instructions of one list have in common, regardless of their layer and
 /// micro-batch.
-struct ListFacts {
-  ListFacts(const LayerGraph& graph, const std::vector<Op>& ops)
+struct OpListInfo {
+  OpListInfo(const LayerGraph& graph, const std::vector<Op>& ops)
       : op_list(ops),
         reads(values_read(graph, op_list)),
         writes(values_written(graph, op_list)),
-        parts(cut_list(op_list)),
+        parts(split_list(op_list)),
         scratch(graph, plan_scratch(graph, op_list)) {}
 
   const std::vector<Op>& op_list;
   /// Says for each value (ValueId) whether the list reads it, and whether it writes it.
   std::vector<char> reads;
   std::vector<char> writes;
-  std::vector<ListPart> parts;
+  std::vector<OpListPart> parts;
   BufferPlan scratch;
 };
 
 /// GraphStorage is the storage of a graph's values, made once for all layers that share the graph.
 class GraphStorage {
  public:
-  GraphStorage(const LayerGraph& graph, bool weight_grads_apart)
-      : saved(graph,
-              plan_saved(graph, weight_grads_apart ? SavedFor::kWeightGrad : SavedFor::kBackward)),
+  GraphStorage(const LayerGraph& graph, bool separate_weight_grads)
+      : saved(graph, plan_saved(graph, separate_weight_grads ? SavedFor::kWeightGrad
+                                                             : SavedFor::kBackward)),
         saved_for_input_grad(
-            graph, weight_grads_apart ? plan_saved(graph, SavedFor::kInputGrad) : ScratchPlan()),
+            graph, separate_weight_grads ? plan_saved(graph, SavedFor::kInputGrad) : ScratchPlan()),
         deferred(graph, plan_deferred(graph)),
         graph_(&graph) {}
 
-  /// Returns the facts of the list that instructions of a kind run, found when first asked for.
-  const ListFacts& facts(InstrKind kind) {
-    const auto known = facts_.find(kind);
-    if (known != facts_.end()) return known->second;
-    return facts_.try_emplace(kind, *graph_, op_list_of(*graph_, kind)).first->second;
+  /// Returns the OpListInfo of the list that instructions of a kind run, made at the first call.
+  const OpListInfo& info(InstrKind kind) {
+    const auto known = infos_.find(kind);
+    if (known != infos_.end()) return known->second;
+    return infos_.try_emplace(kind, *graph_, op_list_of(*graph_, kind)).first->second;
   }
 
-  /// The places of values that forward leaves for backward, and input gradients for weight
+  /// The ranges of values that forward leaves for backward, and input gradients for weight
   /// gradients. If the two lists run separately, values of forward that weight gradients do not
   /// read have their own buffer, which ends with the input gradients.
   BufferPlan saved;
@@ -138,7 +138,7 @@ class GraphStorage {
 
  private:
   const LayerGraph* graph_;
-  std::map<InstrKind, ListFacts> facts_;
+  std::map<InstrKind, OpListInfo> infos_;
 };
 
 /// Returns the beginning of the names of a list's scratch buffers.
@@ -208,10 +208,11 @@ class StepBuilder {
         placement_(program_, model, partition, options.state, trains_ ? options.micro_batches : 0),
         parameters_(program_, placement_),
         gradients_(program_, model, options.state, placement_),
-        pieces_(place_state_pieces(program_, model, options.state, placement_)) {
+        pieces_(list_state_pieces(program_, model, options.state, placement_)) {
     program_.name = std::move(name);
-    const bool weight_grads_apart = has_input_grads(actions_);
-    for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph, weight_grads_apart);
+    const bool separate_weight_grads = has_input_grads(actions_);
+    for (const LayerGraph& graph : model.graphs)
+      storage_.emplace_back(graph, separate_weight_grads);
   }
 
   /// Flow holds the buffers of one micro-batch whose values go from layer to layer or from pass to
@@ -226,15 +227,16 @@ class StepBuilder {
     std::vector<BufferId> deferred;  // for its weight gradients
   };
 
-  BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
+  BufferId add_sums_buffer(PersistentKind kind, const std::string& name, DType dtype,
+                           int64_t elements) {
     return program_.add({.name = name,
                          .category = Category::kSums,
                          .bytes = elements * dtype_bytes(dtype),
-                         .persistent = which,
+                         .persistent_kind = kind,
                          .format = {.dtype = dtype}});
   }
 
-  BufferId result(const std::string& name, DType dtype, int64_t elements) {
+  BufferId add_result_buffer(const std::string& name, DType dtype, int64_t elements) {
     return program_.add({.name = name,
                          .bytes = elements * dtype_bytes(dtype),
                          .is_result = true,
@@ -267,18 +269,18 @@ class StepBuilder {
     return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = exchanges_});
   }
   const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
-  BufferRange whole(BufferId id) const { return program_.whole(id); }
+  BufferRange full_range(BufferId id) const { return program_.full_range(id); }
   Instr& emit(InstrKind kind) {
     program_.instrs.emplace_back().kind = kind;
     return program_.instrs.back();
   }
 
   const PipelineLayout& pipeline() const { return options_.state.pipeline; }
-  bool holds(size_t layer) const {
-    return pipeline().holds(options_.state.pipeline_stage, static_cast<int32_t>(layer));
+  bool has_layer(size_t layer) const {
+    return pipeline().stage_has_layer(options_.state.pipeline_stage, static_cast<int32_t>(layer));
   }
   int32_t layer_count() const { return static_cast<int32_t>(model_.layers.size()); }
-  LayersOfModel all_layers() const { return {layer_count(), model_.first_trained}; }
+  LayerCounts all_layers() const { return {layer_count(), model_.first_trained}; }
 
   void reduce_loss(BufferId loss);
   void add_phase(const ScheduleAction& action, BufferId result);
@@ -288,25 +290,25 @@ class StepBuilder {
   void make_rope_table(Flow& flow);
   void receive(const Transfer& transfer, size_t action, Flow& flow);
   void send(const Transfer& transfer, size_t action, const Flow& flow);
-  /// Places the values of one of a layer's operation lists, and emits the list.
+  /// Sets the ranges of the values of one of a layer's operation lists, and emits the list.
   void add_layer_list(InstrKind kind, size_t layer, Flow& flow, BufferId result);
-  void place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const;
-  void place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places);
-  void place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places);
-  void place_parameters(size_t layer, int32_t micro_batch, const ListFacts& facts,
-                        ValuePlaces& places);
-  void place_gradients(size_t layer, int32_t micro_batch, const ListFacts& facts,
-                       ValuePlaces& places);
-  void place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
-                int32_t micro_batch, ValuePlaces& places);
+  void set_input_ranges(size_t layer, const Flow& flow, ValueRanges& ranges) const;
+  void set_output_ranges(size_t layer, Flow& flow, BufferId result, ValueRanges& ranges);
+  void set_hidden_gradient_ranges(size_t layer, Flow& flow, ValueRanges& ranges);
+  void set_parameter_ranges(size_t layer, int32_t micro_batch, const OpListInfo& info,
+                            ValueRanges& ranges);
+  void set_gradient_ranges(size_t layer, int32_t micro_batch, const OpListInfo& info,
+                           ValueRanges& ranges);
+  void set_ranges_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
+                     int32_t micro_batch, ValueRanges& ranges);
   /// Emits an instruction for each part of a list; `like` is the instruction for the whole list.
-  void emit_parts(const Instr& like, const ListFacts& facts, ValuePlaces& places);
-  void emit_compute(const Instr& like, const ListPart& part, const ValuePlaces& places);
-  void emit_collective(const Instr& like, const Op& op, const ValuePlaces& places);
-  GradientWrite record_writes(size_t layer, int32_t micro_batch, const ListFacts& facts);
+  void emit_parts(const Instr& like, const OpListInfo& info, ValueRanges& ranges);
+  void emit_compute(const Instr& like, const OpListPart& part, const ValueRanges& ranges);
+  void emit_collective(const Instr& like, const Op& op, const ValueRanges& ranges);
+  GradientWrite record_writes(size_t layer, int32_t micro_batch, const OpListInfo& info);
   const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
   std::vector<std::vector<BufferId>> offloaded_outputs() const;
-  GatherLimits gather_limits() const;
+  GatherOptions gather_options() const;
 
   const ModelDescription& model_;
   const Partition& partition_;
@@ -317,7 +319,7 @@ class StepBuilder {
   Program program_;
   const UnitPlacement placement_;
   ParameterUses parameters_;
-  GradientReduction gradients_;
+  GradientReducer gradients_;
   std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   /// The units that each layer's lists read, found when first asked for.
@@ -329,19 +331,19 @@ class StepBuilder {
   /// The first instruction of each action, and the values that actions receive from or send to
   /// other stages.
   std::vector<size_t> begins_;
-  std::vector<PlacedTransfer> transfers_;
+  std::vector<BufferedTransfer> transfers_;
 };
 
 void StepBuilder::begin(std::vector<BufferId> cleared) {
   Instr& instr = emit(InstrKind::kBegin);
-  for (const BufferId buffer : cleared) instr.writes.push_back(whole(buffer));
+  for (const BufferId buffer : cleared) instr.writes.push_back(full_range(buffer));
 }
 
 void StepBuilder::reduce_loss(BufferId loss) {
   const GroupId all = placement_.groups().all;
   if (all == kNoGroup) return;
-  program_.instrs.push_back(
-      make_collective(InstrKind::kAllReduce, {all, DType::kF64}, whole(loss), whole(loss)));
+  program_.instrs.push_back(make_collective(InstrKind::kAllReduce, {all, DType::kF64},
+                                            full_range(loss), full_range(loss)));
 }
 
 void StepBuilder::begin_micro_batch(int32_t micro_batch) {
@@ -351,7 +353,7 @@ void StepBuilder::begin_micro_batch(int32_t micro_batch) {
        {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
     buffers->assign(model_.layers.size(), -1);
   load_batch(flow);
-  if (!holds(0)) make_rope_table(flow);
+  if (!has_layer(0)) make_rope_table(flow);
 }
 
 void StepBuilder::load_batch(Flow& flow) {
@@ -362,7 +364,7 @@ void StepBuilder::load_batch(Flow& flow) {
   for (const BatchPort& of_batch : kBatchPorts) {
     const Port port = of_batch.port;
     flow.ports[port] = temporary(cat(port_name(port), ".", flow.micro_batch), bytes);
-    instr.writes.push_back(whole(flow.ports[port]));
+    instr.writes.push_back(full_range(flow.ports[port]));
   }
   program_.instrs.push_back(std::move(instr));
 }
@@ -372,32 +374,34 @@ void StepBuilder::load_batch(Flow& flow) {
 void StepBuilder::make_rope_table(Flow& flow) {
   if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
-  ValuePlaces places(graph);
+  ValueRanges ranges(graph);
   for (const ValueId id : graph.with_role(ValueRole::kInput))
-    places.set(id, whole(flow.ports.at(graph.at(id).port)));
+    ranges.set(id, full_range(flow.ports.at(graph.at(id).port)));
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     flow.ports[graph.at(id).port] =
         temporary(cat(port_name(graph.at(id).port), ".", flow.micro_batch), graph.at(id).bytes());
-    places.set(id, whole(flow.ports.at(graph.at(id).port)));
+    ranges.set(id, full_range(flow.ports.at(graph.at(id).port)));
   }
   Instr instr;
   instr.kind = InstrKind::kForward;
   instr.micro_batch = flow.micro_batch;
   instr.detail =
       LayerOps{.graph = model_.rope_graph, .op_count = static_cast<int32_t>(graph.forward.size())};
-  bind_ops(instr, graph, touched_values(graph.forward), places);
+  bind_ops(instr, graph, operand_values(graph.forward), ranges);
   program_.instrs.push_back(std::move(instr));
 }
 
-void StepBuilder::place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const {
+void StepBuilder::set_input_ranges(size_t layer, const Flow& flow, ValueRanges& ranges) const {
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kInput)) {
     const Port port = graph.at(id).port;
-    places.set(id, whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port)));
+    ranges.set(id,
+               full_range(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port)));
   }
 }
 
-void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places) {
+void StepBuilder::set_output_ranges(size_t layer, Flow& flow, BufferId result,
+                                    ValueRanges& ranges) {
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     const Value& value = graph.at(id);
@@ -407,80 +411,83 @@ void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, Value
       to = flow.hidden[layer] = exchanged(std::move(name), value.bytes());
     else if (value.port == Port::kRope)
       to = flow.ports[Port::kRope] = temporary(std::move(name), value.bytes());
-    places.set(id, {to, 0, value.bytes()});
+    ranges.set(id, {to, 0, value.bytes()});
   }
 }
 
 /// Assigns buffers to the gradient with respect to the layer's output, which the next layer has
 /// computed, and to the gradient with respect to its input.
-void StepBuilder::place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places) {
+void StepBuilder::set_hidden_gradient_ranges(size_t layer, Flow& flow, ValueRanges& ranges) {
   const LayerGraph& graph = graph_of(layer);
   if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
-    places.set(id, whole(flow.d_hidden[layer + 1]));
+    ranges.set(id, full_range(flow.d_hidden[layer + 1]));
   const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden);
   if (id < 0) return;
   BufferId& buffer = flow.d_hidden[layer];
   if (buffer < 0)
     buffer = exchanged(numbered_name("d_hidden.", layer, flow.micro_batch), graph.at(id).bytes());
-  places.set(id, whole(buffer));
+  ranges.set(id, full_range(buffer));
 }
 
-void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFacts& facts,
-                                   ValuePlaces& places) {
-  const Layer& layer = model_.layers[l];
-  for (size_t i = 0; i < layer.params.size(); ++i) {
-    const ValueId id = layer.params[i].value;
-    if (facts.reads[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, parameters_.range_for_parameters(partition_.param_locations[l][i],
-                                                    graph_of(l).at(id).bytes(), micro_batch));
+void StepBuilder::set_parameter_ranges(size_t layer, int32_t micro_batch, const OpListInfo& info,
+                                       ValueRanges& ranges) {
+  const std::vector<GraphParam>& params = model_.layers[layer].params;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const ValueId id = params[i].value;
+    if (info.reads[static_cast<size_t>(id)] == 0) continue;
+    ranges.set(id, parameters_.range_for_parameters(partition_.param_locations[layer][i],
+                                                    graph_of(layer).at(id).bytes(), micro_batch));
   }
 }
 
-/// Places those of the gradients that a list makes.
-void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts& facts,
-                                  ValuePlaces& places) {
-  const Layer& layer = model_.layers[l];
-  const LayerGraph& graph = graph_of(l);
-  for (size_t i = 0; i < layer.params.size(); ++i) {
-    const ValueId id = graph.at(layer.params[i].value).grad;
-    if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, gradients_.range_for_gradient(partition_.param_locations[l][i],
+/// Sets the ranges of those gradients that a list makes.
+void StepBuilder::set_gradient_ranges(size_t layer, int32_t micro_batch, const OpListInfo& info,
+                                      ValueRanges& ranges) {
+  const std::vector<GraphParam>& params = model_.layers[layer].params;
+  const LayerGraph& graph = graph_of(layer);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const ValueId id = graph.at(params[i].value).grad;
+    if (id < 0 || info.writes[static_cast<size_t>(id)] == 0) continue;
+    ranges.set(id, gradients_.range_for_gradient(partition_.param_locations[layer][i],
                                                  graph.at(id).bytes(), micro_batch));
   }
 }
 
-/// Places the values of a storage plan in a buffer that is made when it is first needed.
-void StepBuilder::place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
-                           int32_t micro_batch, ValuePlaces& places) {
+/// Sets the ranges of the values of a storage plan, in a buffer that is made when it is first
+/// needed.
+void StepBuilder::set_ranges_in(BufferId& buffer, const char* name, size_t layer,
+                                const BufferPlan& plan, int32_t micro_batch, ValueRanges& ranges) {
   if (plan.bytes == 0) return;
   if (buffer < 0) buffer = exchanged(numbered_name(name, layer, micro_batch), plan.bytes);
-  for (const auto& [id, range] : plan.values) places.set(id, {buffer, range.offset, range.bytes});
+  for (const auto& [id, range] : plan.values) ranges.set(id, {buffer, range.offset, range.bytes});
 }
 
-void StepBuilder::emit_parts(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
-  sum_in_place(graph_of(static_cast<size_t>(like.layer)), facts.op_list, places);
-  for (const ListPart& part : facts.parts) {
+void StepBuilder::emit_parts(const Instr& like, const OpListInfo& info, ValueRanges& ranges) {
+  sum_in_place(graph_of(static_cast<size_t>(like.layer)), info.op_list, ranges);
+  for (const OpListPart& part : info.parts) {
     if (part.is_collective)
-      emit_collective(like, facts.op_list[part.first], places);
+      emit_collective(like, info.op_list[part.first], ranges);
     else
-      emit_compute(like, part, places);
+      emit_compute(like, part, ranges);
   }
 }
 
-void StepBuilder::emit_compute(const Instr& like, const ListPart& part, const ValuePlaces& places) {
+void StepBuilder::emit_compute(const Instr& like, const OpListPart& part,
+                               const ValueRanges& ranges) {
   Instr& instr = program_.instrs.emplace_back(like);
   instr.ops().first_op = static_cast<int32_t>(part.first);
   instr.ops().op_count = static_cast<int32_t>(part.end - part.first);
-  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], part.touched, places);
+  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], part.operands, ranges);
 }
 
-void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
+void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValueRanges& ranges) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
-  const BufferRange& in = places.at(op.in[0]);
-  const BufferRange& out = places.at(op.out[0]);
+  const BufferRange& in = ranges.at(op.in[0]);
+  const BufferRange& out = ranges.at(op.out[0]);
   const auto& over = op.attrs.get<CollectiveAttrs>();
   const GroupId group = placement_.groups().along(over.axis);
-  require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
+  require(program_.place_in_group(group).count == over.ranks,
+          "a collective of a layer has its group");
   const std::optional<CollectiveKind> collective = op_spec(op.kind).collective;
   require(collective.has_value(), "the operation is a collective");
   const bool is_all_reduce = collective == CollectiveKind::kAllReduce;
@@ -499,18 +506,19 @@ void StepBuilder::emit_collective(const Instr& like, const Op& op, const ValuePl
 /// Records the gradients that a list writes, so it is called once for a list, and returns how the
 /// list writes them: the first list that writes a parameter's gradient overwrites, later ones add,
 /// within a step where one buffer holds it all the time, else within a micro-batch.
-GradientWrite StepBuilder::record_writes(size_t l, int32_t micro_batch, const ListFacts& facts) {
+GradientWrite StepBuilder::record_writes(size_t layer, int32_t micro_batch,
+                                         const OpListInfo& info) {
   bool adds = false;
   bool overwrites = false;
-  const Layer& layer = model_.layers[l];
-  for (size_t i = 0; i < layer.params.size(); ++i) {
-    const GraphParam& param = layer.params[i];
-    const ValueId grad = graph_of(l).at(param.value).grad;
-    if (grad < 0 || facts.writes[static_cast<size_t>(grad)] == 0) continue;
-    const UnitId unit = partition_.param_locations[l][i].unit;
-    const bool apart = placement_.spec(unit).reduces_micro_batches;
+  const std::vector<GraphParam>& params = model_.layers[layer].params;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const GraphParam& param = params[i];
+    const ValueId grad = graph_of(layer).at(param.value).grad;
+    if (grad < 0 || info.writes[static_cast<size_t>(grad)] == 0) continue;
+    const UnitId unit = partition_.param_locations[layer][i].unit;
+    const bool separately = placement_.spec(unit).reduces_each_micro_batch;
     for (const TensorId tensor : param.tensors) {
-      const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;
+      const bool first = written_[separately ? micro_batch : -1].insert(tensor).second;
       (first && !gradients_.begins_as_zero(unit, tensor) ? overwrites : adds) = true;
     }
   }
@@ -518,36 +526,38 @@ GradientWrite StepBuilder::record_writes(size_t l, int32_t micro_batch, const Li
   return adds ? GradientWrite::kAdds : GradientWrite::kOverwrites;
 }
 
-void StepBuilder::add_layer_list(InstrKind kind, size_t l, Flow& flow, BufferId result) {
+void StepBuilder::add_layer_list(InstrKind kind, size_t layer, Flow& flow, BufferId result) {
   Instr like;
   like.kind = kind;
-  like.layer = static_cast<int32_t>(l);
+  like.layer = static_cast<int32_t>(layer);
   like.micro_batch = flow.micro_batch;
-  like.detail = LayerOps{.graph = model_.layers[l].graph};
-  if (op_list_of(graph_of(l), kind).empty()) return;
+  like.detail = LayerOps{.graph = model_.layers[layer].graph};
+  if (op_list_of(graph_of(layer), kind).empty()) return;
   GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
-  const ListFacts& facts = storage.facts(kind);
+  const OpListInfo& info = storage.info(kind);
   const bool forward = kind == InstrKind::kForward;
-  ValuePlaces places(graph_of(l));
-  place_parameters(l, flow.micro_batch, facts, places);
-  place_inputs(l, flow, places);
+  ValueRanges ranges(graph_of(layer));
+  set_parameter_ranges(layer, flow.micro_batch, info, ranges);
+  set_input_ranges(layer, flow, ranges);
   if (forward)
-    place_outputs(l, flow, result, places);
+    set_output_ranges(layer, flow, result, ranges);
   else
-    place_hidden_gradients(l, flow, places);
+    set_hidden_gradient_ranges(layer, flow, ranges);
   if (trains_) {
-    place_gradients(l, flow.micro_batch, facts, places);
-    like.ops().accumulate = record_writes(l, flow.micro_batch, facts) == GradientWrite::kAdds;
+    set_gradient_ranges(layer, flow.micro_batch, info, ranges);
+    like.ops().accumulate = record_writes(layer, flow.micro_batch, info) == GradientWrite::kAdds;
   }
   BufferId scratch = -1;
-  place_in(scratch, scratch_name(kind), l, facts.scratch, flow.micro_batch, places);
-  if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
+  set_ranges_in(scratch, scratch_name(kind), layer, info.scratch, flow.micro_batch, ranges);
+  if (trains_)
+    set_ranges_in(flow.saved[layer], "saved.", layer, storage.saved, flow.micro_batch, ranges);
   if (trains_ && kind != InstrKind::kWeightGrad)
-    place_in(flow.saved_for_input_grad[l], "saved_for_input_grad.", l, storage.saved_for_input_grad,
-             flow.micro_batch, places);
+    set_ranges_in(flow.saved_for_input_grad[layer], "saved_for_input_grad.", layer,
+                  storage.saved_for_input_grad, flow.micro_batch, ranges);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
-    place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  emit_parts(like, facts, places);
+    set_ranges_in(flow.deferred[layer], "deferred.", layer, storage.deferred, flow.micro_batch,
+                  ranges);
+  emit_parts(like, info, ranges);
 }
 
 const std::set<UnitId>& StepBuilder::units_read_by(size_t layer, InstrKind kind) {
@@ -591,15 +601,15 @@ void StepBuilder::add_phase(const ScheduleAction& action, BufferId result) {
   const int stage = options_.state.pipeline_stage;
   const ActionTransfers moved = transfers_of(pipeline(), stage, action, all_layers());
   receive(moved.received, number, flow);
-  const InstrKind kind = kind_of(action.phase);
+  const InstrKind kind = instr_kind_of(action.phase);
   const LayerRange chunk =
       pipeline().layers(pipeline().model_chunk_of(stage, action.chunk), layer_count());
   const auto layers = static_cast<size_t>(chunk.end - chunk.first);
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;
-    const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
-    add_layer_list(kind, l, flow, result);
-    const size_t next = forward ? l + 1 : l - 1;
+    const size_t layer = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
+    add_layer_list(kind, layer, flow, result);
+    const size_t next = forward ? layer + 1 : layer - 1;
     parameters_.release(k + 1 < layers ? units_read_by(next, kind) : std::set<UnitId>());
   }
   send(moved.sent, number, flow);
@@ -620,7 +630,7 @@ void StepBuilder::expand_schedule(BufferId result, ResultKind kind) {
 
 void StepBuilder::decide(BufferId norm, BufferId loss) {
   Instr& instr = emit(InstrKind::kDecide);
-  instr.reads = {whole(norm), whole(loss)};
+  instr.reads = {full_range(norm), full_range(loss)};
 }
 
 /// Lists the layer outputs that are inputs of blocks or of the head, by micro-batch.
@@ -628,19 +638,20 @@ std::vector<std::vector<BufferId>> StepBuilder::offloaded_outputs() const {
   std::vector<std::vector<BufferId>> outputs;
   for (const auto& [micro_batch, flow] : flows_) {
     outputs.emplace_back();
-    for (size_t l = 0; l + 1 < flow.hidden.size(); ++l)
-      if (flow.hidden[l] >= 0 && holds(l + 1)) outputs.back().push_back(flow.hidden[l]);
+    for (size_t layer = 0; layer + 1 < flow.hidden.size(); ++layer)
+      if (flow.hidden[layer] >= 0 && has_layer(layer + 1))
+        outputs.back().push_back(flow.hidden[layer]);
   }
   return outputs;
 }
 
-GatherLimits StepBuilder::gather_limits() const {
+GatherOptions StepBuilder::gather_options() const {
   return {.reuse_distance = options_.reuse_distance,
           .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
           .max_live_elements = options_.max_live_elements,
           // Only the training step keeps secondary shards: when another program runs, the shards
           // that the last step wrote may be older than the parameters.
-          .secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
+          .keeps_secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
 }
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
@@ -655,10 +666,10 @@ StepProgram StepBuilder::finish() {
   };
   if (trains_ && options_.offload_activations)
     add(offload_outputs(program_, offloaded_outputs(), pipeline().stages() == 1));
-  add(gather_parameters(program_, placement_, parameters_.uses(), gather_limits()));
+  add(gather_parameters(program_, placement_, parameters_.uses(), gather_options()));
   add(reduce_gradients(program_, gradients_, options_.bucket_elements));
   Program program = merge_insertions(std::move(program_), std::move(moves));
-  program = place_buffers(add_waits(std::move(program), options_.overlap), options_.arenas);
+  program = assign_arena_offsets(add_waits(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
   return {std::move(program), std::move(pieces_), holders_of_units(options_.state, placement_)};
 }
@@ -674,9 +685,10 @@ StepProgram build_training_step(const ModelDescription& model, const Partition& 
       make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches),
       Trains::kYes);
   const BufferId loss =
-      builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
-  const BufferId norm = builder.persistent(Persistent::kGradientNorm, buffer_names::kGradientNorm,
-                                           DType::kF64, builder.gradient_norm_slots());
+      builder.add_sums_buffer(PersistentKind::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId norm =
+      builder.add_sums_buffer(PersistentKind::kGradientNorm, buffer_names::kGradientNorm,
+                              DType::kF64, builder.gradient_norm_slots());
   builder.begin({loss, norm});
   builder.expand_schedule(loss, ResultKind::kLoss);
   builder.gradient_norm(norm);
@@ -691,7 +703,7 @@ StepProgram build_evaluation_step(const ModelDescription& model, const Partition
   StepBuilder builder("evaluate", model, partition, options,
                       forward_actions(options, options.micro_batches), Trains::kNo);
   const BufferId loss =
-      builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
+      builder.add_sums_buffer(PersistentKind::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
   builder.expand_schedule(loss, ResultKind::kLoss);
   return builder.finish();
@@ -705,9 +717,10 @@ StepProgram build_logits_step(const ModelDescription& model, const Partition& pa
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();
   const int64_t ranks = model.split.degree;
   const int64_t columns = ranks * divide_up(model.vocab_rows, ranks);
-  const BufferId logits = has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute,
-                                                    model.batch.tokens() * columns)
-                                   : -1;
+  const BufferId logits =
+      has_head ? builder.add_result_buffer(buffer_names::kLogits, model.dtypes.compute,
+                                           model.batch.tokens() * columns)
+               : -1;
   builder.expand_schedule(logits, ResultKind::kLogits);
   return builder.finish();
 }

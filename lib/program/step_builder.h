@@ -33,7 +33,7 @@ struct StepOptions {
   /// The inputs of layers are kept on the host until backward (cpu_checkpointing).
   bool offload_activations = false;
   /// The sizes of the arenas of the rank's training step, which its other programs share
-  /// (place_buffers).
+  /// (assign_arena_offsets).
   ArenaBytes arenas{};
 };
 

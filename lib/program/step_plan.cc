@@ -9,7 +9,7 @@
 #include "base/round_up.h"
 #include "model/families.h"
 #include "model/tensors.h"
-#include "program/kept_states.h"
+#include "program/optimizer_state_specs.h"
 #include "program/state_spec.h"
 #include "program/training_model.h"
 
@@ -32,17 +32,17 @@ bool saves_in_background(const Config& config) {
 
 namespace {
 
-/// The maximum number of tokens in the row with which a sample of generated text is computed.
+/// The maximum number of tokens in the sequence with which a sample of generated text is computed.
 constexpr int64_t kTextTokens = 128;
 
-/// Returns the number of tokens of the row in which texts are computed. It is no more than the
-/// longest text has, because each generated token costs a pass over the whole row.
+/// Returns the number of tokens of the sequence in which texts are computed. It is no more than the
+/// longest text has, because each generated token costs a pass over the whole sequence.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
   const int64_t max_tokens =
-      std::min(kTextTokens, trained.batch.sequence_length - trained.batch.row_padding);
+      std::min(kTextTokens, trained.batch.sequence_length - trained.batch.sequence_padding);
   const int64_t longest =
       std::min(wanted.prompt_tokens, max_tokens) + std::min(wanted.tokens, max_tokens);
-  // The length is a multiple of the number of tensor-parallel ranks, which split the row as in
+  // The length is a multiple of the number of tensor-parallel ranks, which split the sequence as in
   // training.
   return std::min(round_up(longest, trained.split.degree), max_tokens);
 }
@@ -54,18 +54,19 @@ Tier tier_of(OffloadDevice device) {
 
 StateOptions state_options(const Config& config, const ModelConfig& model_config,
                            const ModelDescription& model, int rank) {
-  StateOptions state = place_options(config, rank);
+  StateOptions state = state_options_of_rank(config, rank);
   state.tensor_copies = kv_copies(model_config, tensor_split(config, rank));
   state.zero_stage = static_cast<int>(config.zero.stage);
   state.pipeline = pipeline_layout(config, model);
-  state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
+  state.ties_first_and_last_stage =
+      model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
   state.master = dtype_of(master_dtype(config));
   state.parameter_tier = tier_of(config.zero.offload_param.device);
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
-  state.optimizer_states = kept_states(config);
+  state.optimizer_states = optimizer_state_specs(config);
   state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
   state.has_8bit_states = tensors_with_8bit_states(model, config.optimizer);
@@ -76,7 +77,8 @@ StateOptions state_options(const Config& config, const ModelConfig& model_config
 int64_t padded_elements(const Partition& partition, const StateOptions& state) {
   int64_t elements = 0;
   for (const Unit& unit : partition.units)
-    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage)) elements += unit.padded;
+    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage))
+      elements += unit.padded_numel;
   return elements;
 }
 
@@ -135,7 +137,7 @@ int32_t evaluation_micro_batches(const Config& config, const StateOptions& state
   const int64_t samples = config.train.evaluation.samples;
   if (samples <= 0) return static_cast<int32_t>(max_batches);
   const int64_t batches =
-      divide_up(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
+      divide_up(samples, config.train_micro_batch_size_per_gpu * data_parallel_place(state).count);
   return static_cast<int32_t>(divide_up(batches, divide_up(batches, max_batches)));
 }
 
@@ -165,13 +167,13 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   const GenerateConfig& text = config.train.generate;
   if (text.prompt_tokens > 0 && !config.data.validation.empty())
-    plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
+    plan.generation = plan_logits(model, plan, text_tokens(text, plan.train.model));
   return plan;
 }
 
 std::vector<const ProgramPlan*> StepPlan::program_plans() const {
   std::vector<const ProgramPlan*> plans = {&train, &evaluate};
-  if (text) plans.push_back(&*text);
+  if (generation) plans.push_back(&*generation);
   return plans;
 }
 
@@ -195,8 +197,9 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   // parallelism is off if the tokens cannot be divided among the tensor ranks.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
-  const BatchShape row{.sequence_length = tokens, .longest_row = plan.train.model.batch.longest()};
-  ModelDescription model = build_model(config, row, Mode::kLogits, plan.train.model.dtypes, {},
+  const BatchShape shape{.sequence_length = tokens,
+                         .longest_sequence = plan.train.model.batch.longest()};
+  ModelDescription model = build_model(config, shape, Mode::kLogits, plan.train.model.dtypes, {},
                                        split, plan.train.model.adapter);
   StepOptions options = plan.options;
   options.arenas = plan.train.program.arena_bytes;

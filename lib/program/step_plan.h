@@ -36,10 +36,11 @@ struct StepPlan {
   /// idle with a single one.
   int32_t evaluation_micro_batches = 1;
   /// The program that scores each next token of a text (train.generate); nothing where no text is
-  /// wanted, or there is no validation data to begin one with.
-  std::optional<ProgramPlan> text;
+  /// generated, or there is no validation data to begin one with.
+  std::optional<ProgramPlan> generation;
 
-  /// Lists the programs that a rank runs, one at a time: training, validation and, if wanted, text.
+  /// Lists the programs that a rank runs, one at a time: training, validation and, if wanted,
+  /// generation.
   std::vector<const ProgramPlan*> program_plans() const;
   std::vector<const Program*> programs() const;
 };
@@ -57,7 +58,8 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 /// Returns the bytes of all tensors in a checkpoint, over all ranks. Frozen tensors are not saved.
 int64_t checkpoint_bytes(const StepPlan& plan);
 
-/// Plans the program that scores each next token of a text, in rows of at most `tokens` tokens.
+/// Plans the program that scores each next token of a text, in sequences of at most `tokens`
+/// tokens.
 ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

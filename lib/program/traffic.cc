@@ -43,7 +43,7 @@ Traffic program_traffic(const Program& program) {
   Traffic traffic;
   for (const Instr& instr : program.instrs) {
     if (!sends(instr)) continue;
-    const int ranks = program.place_in(instr.group()).count;
+    const int ranks = program.place_in_group(instr.group()).count;
     TrafficRow& row = rows[{instr.kind, instr.group()}];
     row.kind = instr.kind;
     row.group = instr.group();
@@ -75,7 +75,7 @@ DiskTraffic disk_traffic(const Program& program) {
 
 bool gathers_parameters(const Program& program, const Instr& instr) {
   return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
-         !program.at(instr.writes[0].buffer).persistent;
+         !program.at(instr.writes[0].buffer).persistent_kind;
 }
 
 namespace {
@@ -109,7 +109,7 @@ class Formula {
         partition_(partition),
         options_(options),
         state_(options.state),
-        cut_(cut_states(partition, state_)),
+        sharding_(shard_units(partition, state_)),
         gradient_bytes_(dtype_bytes(state_.communication)),
         compute_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
@@ -128,7 +128,7 @@ class Formula {
     int64_t over_shards = 0;     // bytes, multiplied by the number of shards
     int64_t over_secondary = 0;  // multiplied by the number of secondary shards
     for (const Unit& unit : partition_.units) {
-      if (!spec(unit.id).held) continue;
+      if (!spec(unit.id).used_by_stage) continue;
       const bool whole = stays_whole(unit.id, terms);
       const int64_t elements = elements_of(unit, terms, whole);
       const bool frozen = terms.frozen && !spec(unit.id).trainable;
@@ -140,7 +140,7 @@ class Formula {
       const int64_t gathered =
           unpacked ? elements * compute_bytes_ : spec(unit.id).formats.compute.bytes(elements);
       const GatherCounts times =
-          frozen && !spec(unit.id).cuts.parameters ? GatherCounts() : gathers(unit.id, terms);
+          frozen && !spec(unit.id).sharded.parameters ? GatherCounts() : gathers(unit.id, terms);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_secondary += gathered * times.secondary * (state_.secondary_shards - 1);
     }
@@ -160,7 +160,8 @@ class Formula {
     if (terms.stages)
       bytes += sent_by([&](const Instr& instr) {
         return instr.is_transfer() ||
-               (groups_.ends != kNoGroup && instr.unit >= 0 && instr.group() == groups_.ends);
+               (groups_.first_and_last_stage != kNoGroup && instr.unit >= 0 &&
+                instr.group() == groups_.first_and_last_stage);
       });
     return bytes;
   }
@@ -170,7 +171,8 @@ class Formula {
   /// Counts the parameters of this pipeline stage.
   int64_t parameters() const {
     int64_t elements = 0;
-    for (const Unit& unit : partition_.units) elements += spec(unit.id).held ? unit.numel : 0;
+    for (const Unit& unit : partition_.units)
+      elements += spec(unit.id).used_by_stage ? unit.numel : 0;
     return elements;
   }
 
@@ -195,7 +197,7 @@ class Formula {
       before = std::move(units);
     };
     const auto held = [&](size_t l) {
-      return state_.pipeline.holds(state_.pipeline_stage, static_cast<int>(l));
+      return state_.pipeline.stage_has_layer(state_.pipeline_stage, static_cast<int>(l));
     };
     for (size_t l = 0; l < layers; ++l)
       if (held(l)) read_by(l, model.graph_of(model.layers[l]).forward);
@@ -208,12 +210,12 @@ class Formula {
     if (state_.zero_stage == 0) return true;
     // Replicas all-reduce whole gradients if there is one shard: each replica has the whole state.
     if (shards() == 1) return terms.replicas;
-    return !cut_.is_cut(unit) && terms.small_units;
+    return !sharding_.is_sharded(unit) && terms.small_units;
   }
 
   int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
     if (!terms.padding) return unit.numel;
-    if (whole || shards() == 1 || state_.zero_stage == 0) return unit.padded;
+    if (whole || shards() == 1 || state_.zero_stage == 0) return unit.padded_numel;
     return shard_size(unit, shards()) * shards();
   }
 
@@ -224,7 +226,7 @@ class Formula {
   }
 
   int64_t reductions(UnitId unit, const TrafficTerms& terms) const {
-    return terms.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
+    return terms.micro_batches && spec(unit).reduces_each_micro_batch ? options_.micro_batches : 1;
   }
 
   template <typename Count>
@@ -258,7 +260,7 @@ class Formula {
     for (const Instr& instr : program_.instrs) {
       if (!sends(instr) || !counts(instr)) continue;
       for (size_t i = 0; i < calls_of(instr); ++i)
-        bytes += sent(instr, i, program_.place_in(instr.group()).count);
+        bytes += sent(instr, i, program_.place_in_group(instr.group()).count);
     }
     return bytes;
   }
@@ -275,7 +277,7 @@ class Formula {
   const Partition& partition_;
   const StepOptions& options_;
   const StateOptions& state_;
-  Sharding cut_;
+  Sharding sharding_;
   int64_t gradient_bytes_;
   int64_t compute_bytes_;
   Traffic traffic_;
@@ -310,8 +312,8 @@ constexpr std::array<DeviationCause, 14> kCauses{{
 
 }  // namespace
 
-TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
-                              const Partition& partition, const StepOptions& options) {
+TrafficTheory traffic_theory(const Program& program, const ModelDescription& model,
+                             const Partition& partition, const StepOptions& options) {
   const Formula formula(program, model, partition, options);
   TrafficTheory theory;
   theory.zero_stage = options.state.zero_stage;
@@ -360,7 +362,7 @@ std::string formula_text(const TrafficTheory& theory) {
 
 }  // namespace
 
-std::string traffic_text(const Traffic& traffic) {
+std::string planned_traffic_text(const Traffic& traffic) {
   std::string text = "sent by a rank each time\n";
   for (const TrafficRow& row : traffic.rows)
     text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks along ", row.axes, ", ",
@@ -369,8 +371,8 @@ std::string traffic_text(const Traffic& traffic) {
   return text + line(cat("sum, ", human_bytes(traffic.bytes)), traffic.bytes);
 }
 
-std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory) {
-  std::string text = traffic_text(traffic);
+std::string planned_traffic_text(const Traffic& traffic, const TrafficTheory& theory) {
+  std::string text = planned_traffic_text(traffic);
   text += line("theory: " + formula_text(theory), theory.bytes);
   for (const TrafficDeviation& deviation : theory.deviations)
     text += line(deviation.cause, deviation.bytes);

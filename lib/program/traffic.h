@@ -71,13 +71,13 @@ struct TrafficTheory {
 
 /// Compares a program with the theory. `program` is the training step built from the other three
 /// arguments.
-TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
-                              const Partition& partition, const StepOptions& options);
+TrafficTheory traffic_theory(const Program& program, const ModelDescription& model,
+                             const Partition& partition, const StepOptions& options);
 
 /// Returns a table of the collectives, and below it the theory and the deviations, which add up to
 /// the total of the table.
-std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory);
+std::string planned_traffic_text(const Traffic& traffic, const TrafficTheory& theory);
 /// Returns only the table, for programs that do not train.
-std::string traffic_text(const Traffic& traffic);
+std::string planned_traffic_text(const Traffic& traffic);
 
 }  // namespace ftrun

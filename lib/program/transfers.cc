@@ -11,7 +11,7 @@
 namespace ftrun {
 
 ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
-                             const ScheduleAction& action, const LayersOfModel& layers) {
+                             const ScheduleAction& action, const LayerCounts& layers) {
   if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
   const auto transfer_between = [&](int from, int to) {
@@ -35,26 +35,26 @@ namespace {
 class TransferPass {
  public:
   TransferPass(const Program& program, const GroupCollection& groups, DType dtype)
-      : program_(program), groups_(groups), dtype_(dtype), touches_(find_touches(program)) {}
+      : program_(program), groups_(groups), dtype_(dtype), uses_(find_buffer_uses(program)) {}
 
-  void send(const PlacedTransfer& placed) {
-    Instr instr = transfer(InstrKind::kSend, placed);
-    instr.reads = {program_.whole(placed.buffer)};
-    insertions_.push_back({.at = touches_[static_cast<size_t>(placed.buffer)].last,
+  void send(const BufferedTransfer& buffered) {
+    Instr instr = transfer(InstrKind::kSend, buffered);
+    instr.reads = {program_.full_range(buffered.buffer)};
+    insertions_.push_back({.at = uses_[static_cast<size_t>(buffered.buffer)].last,
                            .after = true,
                            .instrs = {std::move(instr)}});
   }
 
   /// Adds the receives of all transfers over one link, in the order in which they are sent.
-  void receive(const std::vector<const PlacedTransfer*>& arriving,
+  void receive(const std::vector<const BufferedTransfer*>& arriving,
                const std::vector<size_t>& begins) {
     std::vector<Insertion> made;
     size_t latest = program_.instrs.size();
-    for (auto placed = arriving.rbegin(); placed != arriving.rend(); ++placed) {
-      const size_t action = (*placed)->action;
+    for (auto buffered = arriving.rbegin(); buffered != arriving.rend(); ++buffered) {
+      const size_t action = (*buffered)->action;
       latest = std::min(latest, begins[action == 0 ? 0 : action - 1]);
-      Instr instr = transfer(InstrKind::kReceive, **placed);
-      instr.writes = {program_.whole((*placed)->buffer)};
+      Instr instr = transfer(InstrKind::kReceive, **buffered);
+      instr.writes = {program_.full_range((*buffered)->buffer)};
       made.push_back({.at = latest, .waits_for_compute = true, .instrs = {std::move(instr)}});
     }
     insertions_.insert(insertions_.end(), std::make_move_iterator(made.rbegin()),
@@ -64,8 +64,8 @@ class TransferPass {
   std::vector<Insertion> release() { return std::move(insertions_); }
 
  private:
-  Instr transfer(InstrKind kind, const PlacedTransfer& placed) const {
-    const Transfer& what = placed.transfer;
+  Instr transfer(InstrKind kind, const BufferedTransfer& buffered) const {
+    const Transfer& what = buffered.transfer;
     Instr instr;
     instr.kind = kind;
     instr.detail = Communication{groups_.links.at({what.from, what.to}), dtype_};
@@ -78,28 +78,28 @@ class TransferPass {
   const Program& program_;
   const GroupCollection& groups_;
   const DType dtype_;
-  const std::vector<Touches> touches_;
+  const std::vector<BufferUse> uses_;
   std::vector<Insertion> insertions_;
 };
 
 }  // namespace
 
-Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
+Program add_transfers(Program program, const std::vector<BufferedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
                       const StateOptions& state, const GroupCollection& groups,
-                      const LayersOfModel& layers, DType dtype) {
+                      const LayerCounts& layers, DType dtype) {
   TransferPass pass(program, groups, dtype);
-  std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const PlacedTransfer*> arriving;
-  for (const PlacedTransfer& placed : transfers) {
-    const Transfer& what = placed.transfer;
+  std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const BufferedTransfer*> arriving;
+  for (const BufferedTransfer& buffered : transfers) {
+    const Transfer& what = buffered.transfer;
     if (what.from == state.pipeline_stage)
-      pass.send(placed);
+      pass.send(buffered);
     else
-      arriving[{what.layer, {what.micro_batch, what.gradient}}] = &placed;
+      arriving[{what.layer, {what.micro_batch, what.gradient}}] = &buffered;
   }
   size_t received = 0;
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
-    std::vector<const PlacedTransfer*> over_link;
+    std::vector<const BufferedTransfer*> over_link;
     for (const ScheduleAction& action : actions[static_cast<size_t>(stage)]) {
       const Transfer sent = transfers_of(state.pipeline, stage, action, layers).sent;
       if (sent.to != state.pipeline_stage) continue;

@@ -23,9 +23,9 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// LayersOfModel counts the layers of a model and names the first one that has backward lists
-/// (ModelDescription::first_trained).
-struct LayersOfModel {
+/// LayerCounts holds the number of layers of a model, and the number of the first one that has
+/// backward lists (ModelDescription::first_trained).
+struct LayerCounts {
   int32_t count = 0;
   int32_t first_trained = 0;
 };
@@ -38,10 +38,10 @@ struct ActionTransfers {
   Transfer sent;
 };
 ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
-                             const ScheduleAction& action, const LayersOfModel& layers);
+                             const ScheduleAction& action, const LayerCounts& layers);
 
-/// PlacedTransfer is a transfer of this rank and the buffer that holds it.
-struct PlacedTransfer {
+/// BufferedTransfer is a transfer of this rank, with the buffer that it sends or fills.
+struct BufferedTransfer {
   Transfer transfer;
   BufferId buffer = -1;
   /// The action of this stage that reads or writes the buffer.
@@ -51,9 +51,9 @@ struct PlacedTransfer {
 /// Adds a send after the last writer of each output, and a receive one action before the first
 /// reader of each input, in the order in which the sender's `actions` make them, so that transfers
 /// overlap the work before. `begins` holds the first plain instruction of each action.
-Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
+Program add_transfers(Program program, const std::vector<BufferedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
                       const StateOptions& state, const GroupCollection& groups,
-                      const LayersOfModel& layers, DType dtype);
+                      const LayerCounts& layers, DType dtype);
 
 }  // namespace ftrun

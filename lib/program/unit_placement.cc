@@ -11,30 +11,30 @@
 namespace ftrun {
 namespace {
 
-constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
-    {Persistent::kParameters, buffer_names::kParameters},
-    {Persistent::kPackedParameters, buffer_names::kPackedParameters},
-    {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
+constexpr std::array<std::pair<PersistentKind, const char*>, 3> kParameterBuffers{{
+    {PersistentKind::kParameters, buffer_names::kParameters},
+    {PersistentKind::kPackedParameters, buffer_names::kPackedParameters},
+    {PersistentKind::kFp32Parameters, buffer_names::kFp32Parameters},
 }};
 
 /// Returns the persistent buffer for parameters stored in `format` if layers compute in dtype
 /// `compute`: one buffer for packed parameters, one for parameters in the compute dtype, and one
 /// for other (fp32) parameters.
-Persistent parameter_buffer(const StorageFormat& format, DType compute) {
-  if (format.packed) return Persistent::kPackedParameters;
-  return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
+PersistentKind parameter_buffer(const StorageFormat& format, DType compute) {
+  if (format.packed) return PersistentKind::kPackedParameters;
+  return format.dtype == compute ? PersistentKind::kParameters : PersistentKind::kFp32Parameters;
 }
 
 }  // namespace
 
 BufferRange add_temporary(Program& program, std::string name, Tier tier, Category category,
                           const StorageFormat& format, int64_t elements, bool peer_visible) {
-  return program.whole(program.add({.name = std::move(name),
-                                    .tier = tier,
-                                    .category = category,
-                                    .bytes = format.bytes(elements),
-                                    .peer_visible = peer_visible,
-                                    .format = format}));
+  return program.full_range(program.add({.name = std::move(name),
+                                         .tier = tier,
+                                         .category = category,
+                                         .bytes = format.bytes(elements),
+                                         .peer_visible = peer_visible,
+                                         .format = format}));
 }
 
 UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
@@ -44,14 +44,14 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
       options_(options),
       groups_(group_collection(options)),
       specs_(state_specs(model, partition, options, groups_, micro_batches)),
-      cut_(cut_states(partition, options)) {
+      sharding_(shard_units(partition, options)) {
   program.groups = groups_.list;
   program.stage = {options.pipeline.stages(), options.pipeline_stage};
-  place_parameters(program, model.dtypes.compute);
+  add_parameter_buffers(program, model.dtypes.compute);
   if (micro_batches == 0) return;
-  place_gradients(program);
-  place_optimizer(program);
-  place_straddling(program, model);
+  add_gradient_buffers(program);
+  add_optimizer_buffers(program);
+  add_straddling_buffers(program, model);
 }
 
 /// Adds a buffer. The name of a buffer that is not persistent ends in the number of its first unit.
@@ -63,7 +63,7 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
   const BufferRange whole =
       add_temporary(program, std::move(name), tier, options.category, options.format, elements,
                     options.peer_visible && tier == Tier::kDevice);
-  program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.persistent_kind;
+  program.buffers[static_cast<size_t>(whole.buffer)].persistent_kind = options.persistent_kind;
   if (options.persistent_kind) program.initialized_ranges.push_back(whole);
   return whole.buffer;
 }
@@ -91,7 +91,7 @@ std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
   return buffers;
 }
 
-std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
+std::vector<UnitPlacement::UnitBuffer> UnitPlacement::add_unit_buffers(
     Program& program, const UnitBufferOptions& options,
     const std::function<TierPart(const StateSpec&)>& part_of) const {
   std::vector<TierPart> parts;
@@ -100,9 +100,10 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
-      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].held) continue;
+      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].used_by_stage) continue;
       const auto id = static_cast<UnitId>(u);
-      elements[u] = parts[u].cut ? cut_.held_elements(id) : cut_.whole(id);
+      elements[u] =
+          parts[u].is_sharded ? sharding_.held_elements(id) : sharding_.padded_elements(id);
     }
     const FlatLayout layout = flat_layout(elements, options.order);
     for (const std::vector<UnitId>& units : by_buffer(options, layout, elements)) {
@@ -111,16 +112,16 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
       const BufferId buffer = add_buffer(program, options, tier, end - begin, units.front());
       for (const UnitId id : units)
         unit_buffers[static_cast<size_t>(id)] = {
-            buffer, layout.at(id) - begin, parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0,
-            options.format};
+            buffer, layout.at(id) - begin,
+            parts[static_cast<size_t>(id)].is_sharded ? sharding_.begin(id) : 0, options.format};
     }
   }
   return unit_buffers;
 }
 
-void UnitPlacement::place_parameters(Program& program, DType compute) {
-  const bool cuts = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
-    return spec.cuts.optimizer || spec.cuts.parameters;
+void UnitPlacement::add_parameter_buffers(Program& program, DType compute) {
+  const bool any_is_sharded = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
+    return spec.sharded.optimizer || spec.sharded.parameters;
   });
   parameters_.resize(specs_.size());
   for (const auto& [which, name] : kParameterBuffers) {
@@ -130,76 +131,79 @@ void UnitPlacement::place_parameters(Program& program, DType compute) {
     const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_buffer);
     if (first == specs_.end()) continue;
     const std::vector<UnitBuffer> unit_buffers =
-        place_units(program,
-                    {.persistent_kind = which,
-                     .name = name,
-                     .category = Category::kParameters,
-                     .format = first->formats.compute,
-                     .peer_visible = cuts},
-                    [&](const StateSpec& spec) {
-                      return TierPart{.tier = spec.tiers.parameters,
-                                      .wanted = is_in_buffer(spec),
-                                      .cut = spec.cuts.parameters};
-                    });
+        add_unit_buffers(program,
+                         {.persistent_kind = which,
+                          .name = name,
+                          .category = Category::kParameters,
+                          .format = first->formats.compute,
+                          .peer_visible = any_is_sharded},
+                         [&](const StateSpec& spec) {
+                           return TierPart{.tier = spec.tiers.parameters,
+                                           .wanted = is_in_buffer(spec),
+                                           .is_sharded = spec.sharded.parameters};
+                         });
     for (size_t u = 0; u < unit_buffers.size(); ++u)
       if (unit_buffers[u].buffer >= 0) parameters_[u] = unit_buffers[u];
   }
 }
 
-void UnitPlacement::place_gradients(Program& program) {
-  gradients_ = place_units(program,
-                           {.persistent_kind = std::nullopt,
-                            .name = buffer_names::kGradients,
-                            .category = Category::kGradients,
-                            .format = specs_.front().formats.gradient,
-                            .order = FlatOrder::kBackward,
-                            .peer_visible = groups_.all != kNoGroup},
-                           [](const StateSpec& spec) {
-                             return TierPart{.tier = spec.tiers.gradients,
-                                             .wanted = spec.trainable,
-                                             .cut = spec.cuts.gradients};
-                           });
+void UnitPlacement::add_gradient_buffers(Program& program) {
+  gradients_ = add_unit_buffers(program,
+                                {.persistent_kind = std::nullopt,
+                                 .name = buffer_names::kGradients,
+                                 .category = Category::kGradients,
+                                 .format = specs_.front().formats.gradient,
+                                 .order = FlatOrder::kBackward,
+                                 .peer_visible = groups_.all != kNoGroup},
+                                [](const StateSpec& spec) {
+                                  return TierPart{.tier = spec.tiers.gradients,
+                                                  .wanted = spec.trainable,
+                                                  .is_sharded = spec.sharded.gradients};
+                                });
 }
 
-void UnitPlacement::place_optimizer(Program& program) {
-  const auto place_state = [&](Persistent which, std::string name, const StorageFormat& format,
-                               const std::function<bool(const StateSpec&)>& has_state) {
-    return place_units(program,
-                       {.persistent_kind = which,
-                        .name = std::move(name),
-                        .category = Category::kOptimizer,
-                        .format = format},
-                       [&](const StateSpec& spec) {
-                         // Scales are small and do not fill whole disk sectors, so they stay on
-                         // the host.
-                         const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
-                         return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
-                                         .wanted = spec.trainable && has_state(spec),
-                                         .cut = spec.cuts.optimizer};
-                       });
+void UnitPlacement::add_optimizer_buffers(Program& program) {
+  const auto add_state_buffers = [&](PersistentKind which, std::string name,
+                                     const StorageFormat& format,
+                                     const std::function<bool(const StateSpec&)>& has_state) {
+    return add_unit_buffers(program,
+                            {.persistent_kind = which,
+                             .name = std::move(name),
+                             .category = Category::kOptimizer,
+                             .format = format},
+                            [&](const StateSpec& spec) {
+                              // Scales are small and do not fill whole disk sectors, so they stay
+                              // on the host.
+                              const bool few =
+                                  format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
+                              return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
+                                              .wanted = spec.trainable && has_state(spec),
+                                              .is_sharded = spec.sharded.optimizer};
+                            });
   };
-  masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().formats.master,
-                         [](const StateSpec& spec) { return spec.has_master; });
+  masters_ = add_state_buffers(PersistentKind::kMaster, buffer_names::kMaster,
+                               specs_.front().formats.master,
+                               [](const StateSpec& spec) { return spec.has_master; });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
-    const KeptState& kept = options_.optimizer_states[s];
+    const OptimizerStateSpec& spec = options_.optimizer_states[s];
     const auto number = static_cast<int32_t>(s);
-    states_.push_back(
-        place_state(state_buffer(number), optimizer_buffer_name(number),
-                    {.dtype = kept.dtype, .block = kept.block},
-                    [&](const StateSpec& spec) { return spec.formats.states[s].has_value(); }));
+    states_.push_back(add_state_buffers(
+        optimizer_state_kind(number), optimizer_buffer_name(number),
+        {.dtype = spec.dtype, .block = spec.block},
+        [&](const StateSpec& unit) { return unit.formats.states[s].has_value(); }));
   }
 }
 
-void UnitPlacement::place_straddling(Program& program, const ModelDescription& model) {
+void UnitPlacement::add_straddling_buffers(Program& program, const ModelDescription& model) {
   straddling_.states = static_cast<size_t>(
       std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
-                    [](const KeptState& kept) { return kept.is_8bit && kept.block > 1; }));
+                    [](const OptimizerStateSpec& spec) { return spec.is_8bit && spec.block > 1; }));
   if (straddling_.states == 0) return;
   straddling_.tensors = straddling_tensors(model, partition_, options_, specs_);
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     if (const int64_t elements = straddling_.elements(tier); elements > 0)
       straddling_.buffers[tier] = add_buffer(program,
-                                             {.persistent_kind = Persistent::kStraddlingScales,
+                                             {.persistent_kind = PersistentKind::kStraddlingScales,
                                               .name = buffer_names::kStraddlingScales,
                                               .category = Category::kOptimizer,
                                               .format = {.dtype = DType::kF32}},
@@ -208,9 +212,9 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
 
 BufferRange UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                                  const UnitRange& elements) {
-  const UnitBuffer& kept = unit_buffers[static_cast<size_t>(id)];
-  return {kept.buffer, kept.format.bytes(kept.offset + elements.begin - kept.first),
-          kept.format.bytes(elements.size())};
+  const UnitBuffer& found = unit_buffers[static_cast<size_t>(id)];
+  return {found.buffer, found.format.bytes(found.offset + elements.begin - found.first),
+          found.format.bytes(elements.size())};
 }
 
 const StraddlingTensor& StraddlingScales::find_tensor(TensorId tensor) const {

@@ -58,11 +58,11 @@ class UnitPlacement {
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
   /// Returns how each unit is sharded over ranks.
-  const Sharding& sharding() const { return cut_; }
+  const Sharding& sharding() const { return sharding_; }
   /// Returns the elements of this rank's shard of the unit, or of the whole unit if it is not
   /// sharded, including padding past the unit's end.
   UnitRange shard(UnitId id) const {
-    return {cut_.begin(id), cut_.begin(id) + cut_.held_elements(id)};
+    return {sharding_.begin(id), sharding_.begin(id) + sharding_.held_elements(id)};
   }
 
   // The functions below return the range that holds the given elements of a unit. Even if a unit is
@@ -97,7 +97,7 @@ class UnitPlacement {
   };
   struct UnitBufferOptions {
     /// The kind of persistent state; nullopt for gradients, which live within a step.
-    std::optional<Persistent> persistent_kind;
+    std::optional<PersistentKind> persistent_kind;
     std::string name;
     Category category;
     StorageFormat format;
@@ -109,11 +109,11 @@ class UnitPlacement {
     Tier tier = Tier::kDevice;
     bool wanted = true;
     /// The rank holds only its shard, not a whole copy.
-    bool cut = false;
+    bool is_sharded = false;
   };
   static BufferRange range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                            const UnitRange& elements);
-  std::vector<UnitBuffer> place_units(
+  std::vector<UnitBuffer> add_unit_buffers(
       Program& program, const UnitBufferOptions& options,
       const std::function<TierPart(const StateSpec&)>& part_of) const;
   std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,
@@ -121,16 +121,16 @@ class UnitPlacement {
                                              const std::vector<int64_t>& elements) const;
   static BufferId add_buffer(Program& program, const UnitBufferOptions& options, Tier tier,
                              int64_t elements, UnitId first);
-  void place_parameters(Program& program, DType compute);
-  void place_gradients(Program& program);
-  void place_optimizer(Program& program);
-  void place_straddling(Program& program, const ModelDescription& model);
+  void add_parameter_buffers(Program& program, DType compute);
+  void add_gradient_buffers(Program& program);
+  void add_optimizer_buffers(Program& program);
+  void add_straddling_buffers(Program& program, const ModelDescription& model);
 
   const Partition& partition_;
   const StateOptions& options_;
   const GroupCollection groups_;
   const std::vector<StateSpec> specs_;
-  const Sharding cut_;
+  const Sharding sharding_;
   std::vector<UnitBuffer> parameters_;
   std::vector<UnitBuffer> gradients_;
   std::vector<UnitBuffer> masters_;

@@ -27,11 +27,11 @@ int64_t gradient_norm_range_count(const UnitPlacement& placement) {
 }
 
 /// Returns the number of ranks that have their own slot for every norm range; 1 (all ranks share
-/// slots) if that would be more slots than StateOptions::most_gradient_norm_slots.
+/// slots) if that would be more slots than StateOptions::max_gradient_norm_slots.
 int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
   const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
-  return gradient_norm_range_count(placement) * ranks <= options.most_gradient_norm_slots ? ranks
-                                                                                          : 1;
+  return gradient_norm_range_count(placement) * ranks <= options.max_gradient_norm_slots ? ranks
+                                                                                         : 1;
 }
 
 /// UnitUpdate holds the updates of one interval of a unit, with the copies between tiers that they
@@ -62,14 +62,14 @@ struct UpdateQueue {
 void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> all,
                   int64_t bucket_elements) {
   BucketFiller filler(program, bucket_elements);
-  std::vector<std::pair<UpdateQueue*, size_t>> places;
+  std::vector<std::pair<UpdateQueue*, size_t>> positions;
   for (UpdateQueue* queue : all)
     for (UpdateQueue::Gather& gather : std::exchange(queue->gathers, {})) {
-      filler.add(places.size(), std::move(gather.instr));
-      places.emplace_back(queue, gather.behind);
+      filler.add(positions.size(), std::move(gather.instr));
+      positions.emplace_back(queue, gather.behind);
     }
   for (Bucket& bucket : filler.finish()) {
-    const auto& [queue, behind] = places[bucket.last];
+    const auto& [queue, behind] = positions[bucket.last_position];
     queue->gathers.push_back({behind, std::move(bucket.collective)});
   }
 }
@@ -232,10 +232,10 @@ class UpdateBuilder {
     UpdateQueue in_place, staged;
     for (const Unit& unit : placement_.partition().units) {
       const StateSpec& state = placement_.spec(unit.id);
-      if (!state.held || !state.trainable) continue;
+      if (!state.used_by_stage || !state.trainable) continue;
       UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
       plan_updates(unit, queue.units);
-      if (state.cuts.optimizer && !state.cuts.parameters)
+      if (state.sharded.optimizer && !state.sharded.parameters)
         queue.gathers.push_back({queue.units.size(), gather_updated(unit.id)});
     }
     join_gathers(program_, {&in_place, &staged}, bucket_elements);
@@ -250,8 +250,8 @@ class UpdateBuilder {
   }
 
   std::vector<UnitRange> intervals_of(UnitId id) const {
-    return update_intervals(placement_.sharding().own(id), placement_.spec(id).tiers.optimizer,
-                            options_.update_elements);
+    return update_intervals(placement_.sharding().own_range(id),
+                            placement_.spec(id).tiers.optimizer, options_.update_elements);
   }
 
   /// Splits an interval of a unit into ranges that each have a single update kind.
@@ -271,10 +271,10 @@ class UpdateBuilder {
 
   Instr gather_updated(UnitId id) const {
     const StateSpec& state = placement_.spec(id);
-    Instr gather =
-        make_collective(InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
-                        placement_.parameters(id, placement_.shard(id)),
-                        placement_.parameters(id, {0, placement_.sharding().whole(id)}), id);
+    Instr gather = make_collective(
+        InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
+        placement_.parameters(id, placement_.shard(id)),
+        placement_.parameters(id, {0, placement_.sharding().padded_elements(id)}), id);
     gather.if_finite = true;
     return gather;
   }
@@ -290,7 +290,7 @@ class UpdateBuilder {
     const BufferRange parameters = placement_.parameters(unit.id, interval);
     const StagedOperands operands = staging_.stage_operands(interval, true, plan);
     std::vector<BufferRange> weights{operands.weights};
-    const bool writes_copy =
+    const bool writes_working_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
     for (Instr& instr : plan.after) instr.if_finite = true;
 
@@ -299,7 +299,7 @@ class UpdateBuilder {
     int64_t done = interval.begin;
     const auto pass_padding = [&](int64_t until) {
       const UnitRange padding{done, until};
-      if (!writes_copy || padding.size() <= 0) return;
+      if (!writes_working_copy || padding.size() <= 0) return;
       plan.updates.push_back(make_copy(program_, subrange_of(weights.front(), padding, interval),
                                        subrange_of(weights.back(), padding, interval), unit.id));
       plan.updates.back().if_finite = true;
@@ -308,8 +308,8 @@ class UpdateBuilder {
       pass_padding(part.begin);
       done = part.end;
       Instr update = update_of(unit, part, operands, interval);
-      update.update().writes_copy = writes_copy;
-      if (writes_copy)
+      update.update().writes_working_copy = writes_working_copy;
+      if (writes_working_copy)
         update.writes.push_back(subrange_of(weights.back(), {part.begin, part.end}, interval));
       plan.updates.push_back(std::move(update));
     }
@@ -329,9 +329,9 @@ class UpdateBuilder {
     update.reads = {subrange_of(operands.gradient, elements, interval)};
     update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
-      const KeptState& kept = options_.optimizer_states[s];
-      if (kept.is_8bit != part.kind.has_8bit_states ||
-          (part.kind.straddling >= 0 && kept.block > 1))
+      const OptimizerStateSpec& spec = options_.optimizer_states[s];
+      if (spec.is_8bit != part.kind.has_8bit_states ||
+          (part.kind.straddling >= 0 && spec.block > 1))
         continue;
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
       update.writes.push_back(subrange_of(*operands.states[s], elements, interval));
@@ -372,7 +372,7 @@ class UpdateBuilder {
       emit(std::move(clear));
     }
     UpdateQueue in_place, staged;
-    std::set<GroupId> cut_over;
+    std::set<GroupId> shard_groups;
     for (const Unit& unit : placement_.partition().units) {
       const bool straddles =
           std::any_of(scales_.tensors.begin(), scales_.tensors.end(),
@@ -380,10 +380,11 @@ class UpdateBuilder {
       if (!straddles) continue;
       plan_scales(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
       const StateSpec& state = placement_.spec(unit.id);
-      if (state.cuts.optimizer) cut_over.insert(state.shard);
+      if (state.sharded.optimizer) shard_groups.insert(state.shard);
     }
     emit_updates(in_place, staged, program_);
-    for (const auto& [tier, buffer] : new_scales_) reduce_scales(program_.whole(buffer), cut_over);
+    for (const auto& [tier, buffer] : new_scales_)
+      reduce_scales(program_.full_range(buffer), shard_groups);
   }
 
   void plan_scales(const Unit& unit, std::vector<UnitUpdate>& scales) {
@@ -419,10 +420,10 @@ class UpdateBuilder {
   }
 
   /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
-  /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
-  /// there.
-  void reduce_scales(const BufferRange& scales, const std::set<GroupId>& cut_over) {
-    std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
+  /// `shard_groups`. Scales on the host are copied to the device and back, because ranks
+  /// communicate there.
+  void reduce_scales(const BufferRange& scales, const std::set<GroupId>& shard_groups) {
+    std::vector<GroupId> groups(shard_groups.begin(), shard_groups.end());
     const GroupId tensor = placement_.groups().tensor;
     if (tensor != kNoGroup) groups.insert(groups.begin(), tensor);
     if (groups.empty()) return;
@@ -446,7 +447,8 @@ class UpdateBuilder {
   /// Copies the new scales to the old ones, for the next step.
   void copy_new_scales() {
     for (const auto& [tier, buffer] : new_scales_)
-      emit(make_copy(program_, program_.whole(buffer), program_.whole(scales_.buffers.at(tier))))
+      emit(make_copy(program_, program_.full_range(buffer),
+                     program_.full_range(scales_.buffers.at(tier))))
           .if_finite = true;
   }
 
@@ -481,9 +483,9 @@ void add_gradient_norm(Program& program, const StateOptions& options,
   int64_t first_slot = 0;
   for (const Unit& unit : placement.partition().units) {
     const StateSpec& state = placement.spec(unit.id);
-    const UnitRange own = shard_range(unit, state.place.index, state.place.count);
+    const UnitRange own = shard_range(unit, state.shard_place.index, state.shard_place.count);
     for (const GradientNormRange& range : state.gradient_norm_ranges) {
-      const int64_t slot = first_slot + slots.place;
+      const int64_t slot = first_slot + slots.index;
       first_slot += slots.ranks;
       const UnitRange part{std::max(own.begin, range.part.begin),
                            std::min(own.end, range.part.end)};
@@ -497,7 +499,7 @@ void add_gradient_norm(Program& program, const StateOptions& options,
   program.instrs.push_back(std::move(sum));
   const GroupId model = placement.groups().model;
   if (model == kNoGroup) return;
-  const BufferRange all = program.whole(norm);
+  const BufferRange all = program.full_range(norm);
   program.instrs.push_back(make_collective(InstrKind::kAllReduce, {model, DType::kF64}, all, all));
 }
 

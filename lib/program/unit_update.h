@@ -11,7 +11,7 @@ namespace ftrun {
 
 /// Returns the number of slots of the norm buffer (F64): one for each norm range
 /// (GradientNormRange) and each rank that may hold a part of it; the sums are added in this order.
-/// If that would be more than StateOptions::most_gradient_norm_slots, there is one slot for each
+/// If that would be more than StateOptions::max_gradient_norm_slots, there is one slot for each
 /// range, in which the all-reduce sums the parts of all ranks.
 int64_t gradient_norm_slots(const StateOptions& options, const UnitPlacement& placement);
 

@@ -22,9 +22,9 @@ std::optional<UpdateOperands> update_operands(const Program& program, const Inst
     if (!straddles || writes.size() != states) return std::nullopt;
     return operands;
   }
-  const bool copies = instr.update().writes_copy;
+  const bool copies = instr.update().writes_working_copy;
   if (writes.size() != operands.updated.size() + (copies ? 1 : 0)) return std::nullopt;
-  if (copies) operands.copy = writes.back();
+  if (copies) operands.working_copy = writes.back();
   return operands;
 }
 

@@ -10,8 +10,8 @@ namespace ftrun {
 /// UpdateOperands names the ranges of a kUpdate or kComputeScales. It points into the instruction,
 /// which must outlive it. Both kinds read {gradient, weights, states..., scales..., new scales...}:
 /// states that are codes have scales, and only those of a tensor that straddles blocks
-/// (UpdateDetail::blocks) have new ones. A kUpdate writes `updated`, then the copy of the weights;
-/// a kComputeScales writes the new scales.
+/// (UpdateDetail::blocks) have new ones. A kUpdate writes `updated`, then the working copy of the
+/// weights; a kComputeScales writes the new scales.
 struct UpdateOperands {
   BufferRange gradient;
   BufferRange weights;
@@ -22,8 +22,8 @@ struct UpdateOperands {
   std::span<const BufferRange> new_scales;
   /// The ranges that a kUpdate reads and writes: weights, states, and scales without new ones.
   std::span<const BufferRange> updated;
-  /// The copy of the weights that a kUpdate writes (UpdateDetail::writes_copy).
-  std::optional<BufferRange> copy;
+  /// The working copy of the weights that a kUpdate writes (UpdateDetail::writes_working_copy).
+  std::optional<BufferRange> working_copy;
 };
 
 /// Decodes the operands of a kUpdate or kComputeScales; returns nothing if the number of ranges is

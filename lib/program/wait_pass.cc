@@ -131,7 +131,7 @@ class BucketsInFlight {
   explicit BucketsInFlight(const Program& program)
       : program_(program),
         filled_(program.buffers.size(), 0),
-        newest_(nothing_done(program)),
+        newest_(initial_lane_clock(program)),
         older_(newest_) {}
 
   /// Returns the instructions that must be done before a compute instruction starts to fill another
@@ -157,7 +157,7 @@ class BucketsInFlight {
  private:
   bool is_bucket(const BufferRange& range) const {
     const Buffer& buffer = program_.at(range.buffer);
-    return !buffer.persistent && buffer.category == Category::kBuckets;
+    return !buffer.persistent_kind && buffer.category == Category::kBuckets;
   }
   /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
   /// ranks leaves them in the bucket.
@@ -184,7 +184,7 @@ class SendsInFlight {
  public:
   explicit SendsInFlight(const Program& program)
       : lane_of_(program.buffers.size(), kNotSent),
-        newest_(nothing_done(program)),
+        newest_(initial_lane_clock(program)),
         older_(newest_) {
     for (const Instr& instr : program.instrs)
       if (instr.kind == InstrKind::kSend)
@@ -227,7 +227,7 @@ class WaitAdder {
         log_(program),
         buckets_(program),
         sends_(program),
-        latest_(nothing_done(program)),
+        latest_(initial_lane_clock(program)),
         needed_(latest_) {}
 
   void add(InstrId id) {

@@ -169,8 +169,8 @@ BoundCalculator::ModelCosts BoundCalculator::make_model_costs(const Layout& layo
     }
     const auto by = pipeline_partition(config.pipeline.partition);
     require(by.has_value(), "pipeline.partition was checked");
-    costs.layer_weights = layer_weights(costs.model, *by);
-    costs.whole_layer_weights = whole_weights(costs.layer_weights);
+    costs.layer_weights = layer_loads(costs.model, *by);
+    costs.whole_layer_weights = rounded_loads(costs.layer_weights);
   } catch (const Error& error) {
     costs.failure = error;
   }

@@ -76,7 +76,7 @@ class BoundCalculator {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// LayerWeights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
+  /// LayerWeights holds the load of each layer in whole numbers (rounded_loads()). Equal loads give
   /// equal stage partitions.
   using LayerWeights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the

@@ -176,8 +176,8 @@ std::variant<Config, std::string> try_layout(const SearchTask& task, const Layou
     if (problem.severity == Severity::kError) return problem.message;
   if (!resolution.unsupported.empty())
     return cat("not supported yet: ", resolution.unsupported.front().feature);
-  if (const auto misfit = model_misfit(resolution.config, task.model))
-    return misfit->error.message();
+  if (const auto problem = find_model_fit_problem(resolution.config, task.model))
+    return problem->error.message();
   return std::move(resolution.config);
 }
 

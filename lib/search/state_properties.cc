@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/dtype.h"
-#include "program/kept_states.h"
+#include "program/optimizer_state_specs.h"
 #include "program/training_model.h"
 
 namespace ftrun {
@@ -16,7 +16,7 @@ double bytes_of(ConfigDtype dtype) {
 double state_bytes(const Config& config) {
   double in_8bit = 0, plain = 0;
   bool has_8bit = false;
-  for (const KeptState& state : kept_states(config)) {
+  for (const OptimizerStateSpec& state : optimizer_state_specs(config)) {
     const auto bytes = static_cast<double>(dtype_bytes(state.dtype));
     has_8bit |= state.is_8bit;
     (state.is_8bit ? in_8bit : plain) += bytes / static_cast<double>(state.block);

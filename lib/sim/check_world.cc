@@ -150,7 +150,7 @@ void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Fa
 /// consist of whole blocks, and they do not overlap. In a kCountedAllToAll the sizes may differ.
 void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const int ranks = program.place_in(instr.group()).count;
+  const int ranks = program.place_in_group(instr.group()).count;
   const bool is_counted = instr.kind == InstrKind::kCountedAllToAll;
   const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks
                         : is_counted                       ? instr.communication().row_elements
@@ -191,7 +191,7 @@ void check_moved_blocks(const Program& program, size_t at, Faults& faults) {
 /// collective, or are U8.
 void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const GroupPlace group = program.place_in(instr.group());
+  const GroupPlace group = program.place_in_group(instr.group());
   const bool is_all_reduce = instr.kind == InstrKind::kAllReduce;
   const bool is_all_gather = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -217,7 +217,7 @@ void check_gathered_parts(const Program& program, size_t at, Faults& faults) {
 /// receive on another link, and the range has a size and dtype that the link can carry.
 bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
-  const std::vector<BufferRange>& ranges = instr.whole_ranges();
+  const std::vector<BufferRange>& ranges = instr.full_ranges();
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).format.dtype;
@@ -332,7 +332,7 @@ bool is_sound_scale_computation(const Program& program, const Instr& instr) {
 GroupPlace place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
-      return program.place_in(instr.group());
+      return program.place_in_group(instr.group());
   return {};
 }
 
@@ -345,12 +345,12 @@ bool is_sound_gradient_norm(const Program& program, const Instr& instr) {
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
   const auto& slots = std::get<GradientNormSlots>(instr.detail);
-  const bool own = slots.ranks == place.count && slots.place == place.index;
-  if (!own && (slots.ranks != 1 || slots.place != 0)) return false;
+  const bool own = slots.ranks == place.count && slots.index == place.index;
+  if (!own && (slots.ranks != 1 || slots.index != 0)) return false;
   int64_t last = -1;
   for (const BufferRange& range : instr.writes) {
     const int64_t slot = range.offset / dtype_bytes(DType::kF64);
-    if (range.bytes != dtype_bytes(DType::kF64) || slot % slots.ranks != slots.place ||
+    if (range.bytes != dtype_bytes(DType::kF64) || slot % slots.ranks != slots.index ||
         slot <= last)
       return false;
     last = slot;
@@ -548,7 +548,7 @@ void check_arena(const Program& program, const LaneClocks& known, Faults& faults
   std::vector<size_t> order;
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    if (buffer.persistent || lifetimes[b].first > lifetimes[b].last) continue;
+    if (buffer.persistent_kind || lifetimes[b].first > lifetimes[b].last) continue;
     if (buffer.arena_offset < 0 ||
         buffer.arena_offset + buffer.bytes > program.arena(arena_of(buffer)))
       faults.push_back(cat("buffer ", buffer.name, " lies outside the arena"));
@@ -576,7 +576,7 @@ void check_result(const Program& program, Faults& faults) {
     for (const BufferRange& range : program.instrs[i].writes) {
       if (range.buffer == result)
         made = true;
-      else if (made && share_bytes(program, range, program.whole(result)))
+      else if (made && share_bytes(program, range, program.full_range(result)))
         faults.push_back(
             cat(instr_text(program, i), " writes over the result ", program.at(result).name));
     }
@@ -607,7 +607,7 @@ bool check_program(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);
   check_written_before_read(program, faults);
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   check_order(program, known, faults);
   check_arena(program, known, faults);
   check_result(program, faults);

@@ -18,7 +18,7 @@ namespace {
 /// Returns the bytes of one call of a collective, as machine files count them: the size of the
 /// whole buffer.
 double communicated_bytes(const Instr& instr, size_t call) {
-  return static_cast<double>(instr.whole_ranges()[call].bytes);
+  return static_cast<double>(instr.full_ranges()[call].bytes);
 }
 
 /// Names a collective or transfer as machine files do. In a shift each rank sends once. Counted

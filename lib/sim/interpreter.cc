@@ -72,11 +72,11 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     rank.batch_part = static_cast<uint64_t>(mesh.place_on(static_cast<int>(r), kGradientAxes));
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
-      rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,
-                                   0);
+      rank.persistent.emplace_back(
+          buffer.persistent_kind ? static_cast<size_t>(buffer.bytes / 2) : 0, 0);
     for (size_t b = 0; b < program.buffers.size(); ++b) {
       const Buffer& buffer = program.buffers[b];
-      if (!buffer.persistent) continue;
+      if (!buffer.persistent_kind) continue;
       const Cells all = cells(rank, {static_cast<BufferId>(b), 0, buffer.bytes});
       for (int64_t e = 0; e < all.count; ++e) write(all, e, 0);
     }
@@ -85,7 +85,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
     ranks_.push_back(std::move(rank));
   }
   for (const Unit& unit : partition.units) {
-    std::vector<int> copies(static_cast<size_t>(unit.padded), 0);
+    std::vector<int> copies(static_cast<size_t>(unit.padded_numel), 0);
     for (const Slice& slice : unit.slices)
       std::fill_n(copies.begin() + slice.position_in_unit, slice.extent,
                   model.tensor(slice.tensor).copies);
@@ -105,7 +105,7 @@ Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& ran
   const Buffer& buffer = rank.step.program.at(range.buffer);
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
   const int64_t count = divide_up(range.bytes / 2, size);
-  if (buffer.persistent)
+  if (buffer.persistent_kind)
     return {rank.persistent[static_cast<size_t>(range.buffer)].data() + range.offset / 2, size,
             count};
   auto& arena = rank.arenas[static_cast<size_t>(arena_of(buffer))];
@@ -158,8 +158,8 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   std::vector<std::vector<char>> held;
   for (int t = 0; t < tensor_ranks_; ++t)
     for (const Unit& unit : partition_.units) {
-      values.emplace_back(static_cast<size_t>(unit.padded), 0);
-      held.emplace_back(static_cast<size_t>(unit.padded), 0);
+      values.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
+      held.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
     }
   const size_t units = partition_.units.size();
   // Either all ranks that hold a unit have this state of it, or none has.
@@ -234,9 +234,9 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 std::vector<uint64_t> Interpreter::loss(int r) const {
   SymbolicRank& rank = const_cast<SymbolicRank&>(ranks_[static_cast<size_t>(r)]);
   const Program& program = rank.step.program;
-  const BufferId loss = find_persistent(program, Persistent::kLoss);
+  const BufferId loss = find_persistent(program, PersistentKind::kLoss);
   require(loss >= 0, "a step has a loss");
-  const Cells from = cells(rank, program.whole(loss));
+  const Cells from = cells(rank, program.full_range(loss));
   std::vector<uint64_t> values;
   for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   return values;
@@ -457,11 +457,11 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
         for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
       }
       if (instr.kind != InstrKind::kBegin) return;
-      if (cells(rank, instr.writes[0]).count <= kLossNumbers)
+      if (cells(rank, instr.writes[0]).count <= kLossSums)
         return fail(cat(instr_text(rank, instr), " has no loss"));
-      // The first slot after the loss numbers is a vote, which the caller sets. Here only the first
-      // stage votes (1), so the sum does not depend on the number of stages.
-      return write(cells(rank, instr.writes[0]), kLossNumbers,
+      // The first slot after the sums of the loss buffer is a flag, which the caller sets. Here
+      // only the first stage sets it (1), so the sum does not depend on the number of stages.
+      return write(cells(rank, instr.writes[0]), kLossSums,
                    rank.step.program.stage.index == 0 ? 1 : 0);
     case InstrKind::kForward:
     case InstrKind::kBackward:
@@ -514,7 +514,8 @@ ValueId without_place(const Op& op, const std::map<ValueId, BufferRange>& places
 
 void Interpreter::run_ops(SymbolicRank& rank, const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
-  if (!has_ops(graph, instr)) return fail(cat(instr_text(rank, instr), " is not in its list"));
+  if (!has_valid_ops(graph, instr))
+    return fail(cat(instr_text(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, BufferRange> places;
   for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
@@ -646,7 +647,7 @@ void Interpreter::update_codes(SymbolicRank& rank, const Instr& instr,
   for (int64_t e = 0; !computes_scales && e < gradient.count; ++e) {
     const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
     write(weights, e, weight);
-    if (operands.copy) write(cells(rank, *operands.copy), e, weight);
+    if (operands.working_copy) write(cells(rank, *operands.working_copy), e, weight);
   }
 }
 
@@ -670,7 +671,7 @@ void Interpreter::update_numbers(SymbolicRank& rank, const Instr& instr,
     }
     weight = mix(weight, instr.update().decay ? 1 : 2);
     write(written[0], e, weight);
-    if (operands.copy) write(written.back(), e, weight);
+    if (operands.working_copy) write(written.back(), e, weight);
   }
 }
 

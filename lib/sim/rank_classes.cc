@@ -38,7 +38,7 @@ class TraitFinder {
  public:
   TraitFinder(const ModelDescription& model, const Partition& partition, const StateOptions& state,
               int stage)
-      : model_(model), state_(state), sharding_(cut_states(partition, state)) {
+      : model_(model), state_(state), sharding_(shard_units(partition, state)) {
     kinds_.resize(model.tensors.size());
     for (const Unit& unit : partition.units)
       for (const Slice& slice : unit.slices)
@@ -54,10 +54,10 @@ class TraitFinder {
     state_.context.index = index % state_.context.count;
     RankTraits shard;
     for (const Unit* unit : units_) {
-      const GroupPlace place = unit_place(state_, *unit);
+      const GroupPlace place = shard_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
       add_gradient_norm_parts(*unit, own, shard.gradient_norm_parts);
-      if (!sharding_.is_cut(unit->id)) continue;
+      if (!sharding_.is_sharded(unit->id)) continue;
       shard.traits.push_back(own.size());
       if (unit->trainable) add_updates(*unit, own, shard.traits);
     }
@@ -67,7 +67,7 @@ class TraitFinder {
  private:
   bool is_on_stage(const Unit& unit, int stage) const {
     return std::any_of(unit.layers.begin(), unit.layers.end(),
-                       [&](int layer) { return state_.pipeline.holds(stage, layer); });
+                       [&](int layer) { return state_.pipeline.stage_has_layer(stage, layer); });
   }
 
   const UpdateKind& kind_of(TensorId tensor) const { return kinds_[static_cast<size_t>(tensor)]; }
@@ -75,7 +75,7 @@ class TraitFinder {
   /// Describes the shape of a unit. Most layers are alike, so units of the same shape are examined
   /// only once.
   Traits shape_of(const Unit& unit) const {
-    Traits shape{unit.padded, sharding_.is_cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
+    Traits shape{unit.padded_numel, sharding_.is_sharded(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
       shape.insert(shape.end(),
                    {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),

@@ -33,7 +33,7 @@ IdleByLane idle_by_lane_of(const RankTime& rank, const Program& program) {
     if (seconds == 0) continue;
     switch (wait_cause(program, lane)) {
       case WaitCause::kGroup:
-        groups[group_on(program, lane)->members.label] += seconds;
+        groups[group_of_lane(program, lane)->members.label] += seconds;
         break;
       case WaitCause::kStages:
         idle.stage_seconds += seconds;

@@ -8,7 +8,7 @@
 namespace ftrun {
 
 std::string lane_title(const Program& program, Lane lane) {
-  const ProgramGroup* const group = group_on(program, lane);
+  const ProgramGroup* const group = group_of_lane(program, lane);
   if (group == nullptr) return std::string(lane_name(lane));
   return group->members.is_link() ? group->members.name() : group->members.label;
 }

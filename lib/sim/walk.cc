@@ -44,7 +44,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
 void write_announcement(const Program& program, const Instr& instr, std::string& text) {
   text.clear();
   if (instr.is_transfer()) {
-    const BufferRange& range = instr.whole_ranges()[0];
+    const BufferRange& range = instr.full_ranges()[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
     append_text(text, "transfer ", dtype_name(instr.communication().dtype), " ", range.bytes,
                 " of ", program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
@@ -64,7 +64,7 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
     return;
   }
   const bool parts = adds_parts(program, instr);
-  for (const BufferRange& range : instr.whole_ranges())
+  for (const BufferRange& range : instr.full_ranges())
     append_text(text, " ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
 }
 
@@ -149,14 +149,14 @@ size_t schedule_lane(const Program& program, size_t lane) {
 LaneSchedule collective_schedule(const Program& program) {
   AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   // The instructions of each lane of the schedule, in ascending order.
   std::vector<std::vector<InstrId>> ids(schedule.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!instr.communicates()) continue;
     const size_t own = schedule_lane(program, static_cast<size_t>(instr.lane));
-    LaneClock done = nothing_done(program);
+    LaneClock done = initial_lane_clock(program);
     for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < done.size(); ++lane) {
       InstrId& latest = done[schedule_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);

@@ -93,16 +93,17 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   return resumed;
 }
 
-void Checkpointer::add_votes(Votes& votes) const {
-  if (save_in_progress_ == nullptr || save_in_progress_->has_ended()) votes.add(Vote::kSaveEnded);
+void Checkpointer::add_flags(RankFlags& flags) const {
+  if (save_in_progress_ == nullptr || save_in_progress_->has_ended())
+    flags.add(RankFlag::kSaveEnded);
   const double minutes = (parts_.clock() - last_save_start_) / 60;
   const double every = config_.checkpoint.every_minutes;
-  if (session_.is_first() && every > 0 && minutes >= every) votes.add(Vote::kSaveDue);
+  if (session_.is_first() && every > 0 && minutes >= every) flags.add(RankFlag::kSaveDue);
 }
 
-void Checkpointer::read_votes(const Votes& votes) {
-  all_saves_ended_ = votes.count_of(Vote::kSaveEnded) == session_.world_size();
-  is_due_by_time_ = votes.count_of(Vote::kSaveDue) > 0;
+void Checkpointer::read_flags(const RankFlags& flags) {
+  all_saves_ended_ = flags.count_of(RankFlag::kSaveEnded) == session_.world_size();
+  is_due_by_time_ = flags.count_of(RankFlag::kSaveDue) > 0;
 }
 
 bool Checkpointer::is_due(int64_t step) const {
@@ -353,7 +354,7 @@ void Checkpointer::end_background_save(const Error& error) noexcept {
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
   const ExportOutcome outcome =
-      parts_.model.export_weights(session_.is_first(), [&stop] { return stop.vote(); });
+      parts_.model.export_weights(session_.is_first(), [&stop] { return stop.agree(); });
   session_.run_on_all_ranks("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;

@@ -51,8 +51,8 @@ class Checkpointer : public Saver {
   /// the state of the checkpoint. `describe` returns this run's manifest; it is called on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
-  void add_votes(Votes& votes) const override;
-  void read_votes(const Votes& votes) override;
+  void add_flags(RankFlags& flags) const override;
+  void read_flags(const RankFlags& flags) override;
   bool will_save(const TrainingProgress& progress) const override;
   bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) override;
   void save(TrainingProgress& progress, const std::string& data_fingerprint) override;
@@ -116,7 +116,7 @@ class Checkpointer : public Saver {
   /// A text that names the step of the exported weights, if it is not the last step.
   std::string exported_step_text_;
   std::unique_ptr<BackgroundSave> save_in_progress_;
-  /// Says whether the saves of all ranks have ended, according to the last step's votes.
+  /// Says whether the saves of all ranks have ended, according to the last step's flags.
   bool all_saves_ended_ = false;
   /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
   bool is_due_by_time_ = false;

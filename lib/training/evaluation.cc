@@ -34,7 +34,7 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                                              const ValidationSet& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const GroupPlace place = sample_place(setup.plan().options.state);
+  const GroupPlace place = data_parallel_place(setup.plan().options.state);
   ValidationReader reader(*set.sequences, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
                           setup.evaluation_plan().model.vocab_rows,
@@ -49,11 +49,11 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
   for (int64_t pass = 0; pass < reader.passes(); ++pass) {
     ForwardRun run;
     run.micro_batches = reader.read(pass);
-    stop.add_vote(run.votes);
+    stop.add_flags(run.flags);
     setup.evaluation_executor().run_forward(run);
     loss += run.result.loss_sum;
     correct += run.result.correct_tokens;
-    stop.read_votes(run.result.all_votes);
+    stop.read_flags(run.result.flags_of_all_ranks);
     if (stop.reached() && (pass + 1 < reader.passes() || !is_last)) return std::nullopt;
   }
   const auto tokens = static_cast<double>(reader.counted_tokens_global());

@@ -2,9 +2,9 @@
 
 namespace ftrun {
 
-void EvaluationClock::add_vote(Votes& votes) const {
+void EvaluationClock::add_flags(RankFlags& flags) const {
   if (!is_first_ || config_.every_minutes == 0) return;
-  if (clock_() - last_start_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
+  if (clock_() - last_start_ >= 60 * config_.every_minutes) flags.add(RankFlag::kEvaluationDue);
 }
 
 bool EvaluationClock::is_due(int64_t step, int64_t total_steps) const {

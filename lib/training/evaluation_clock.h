@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "config/config.h"
-#include "engine/votes.h"
+#include "engine/rank_flags.h"
 
 namespace ftrun {
 
@@ -17,10 +17,10 @@ class EvaluationClock {
   EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> clock)
       : config_(config), is_first_(is_first), clock_(std::move(clock)), last_start_(clock_()) {}
 
-  /// Adds rank 0's vote; read_votes() receives the votes of all ranks.
-  void add_vote(Votes& votes) const;
-  void read_votes(const Votes& votes) {
-    is_due_by_time_ = votes.count_of(Vote::kEvaluationDue) > 0;
+  /// Adds rank 0's flag; read_flags() receives the flags of all ranks.
+  void add_flags(RankFlags& flags) const;
+  void read_flags(const RankFlags& flags) {
+    is_due_by_time_ = flags.count_of(RankFlag::kEvaluationDue) > 0;
   }
 
   /// Returns whether an evaluation is due after `step`: by the interval, by the clock, or because

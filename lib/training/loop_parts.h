@@ -39,17 +39,17 @@ class Stepper {
   virtual void check_replicas(int64_t step) = 0;
 };
 
-/// Saver writes checkpoints. Its functions are collective except add_votes(), read_votes(),
+/// Saver writes checkpoints. Its functions are collective except add_flags(), read_flags(),
 /// will_save(), longest_save() and has_saved(). The data fingerprint is used on rank 0 only; "" if
 /// it is not known.
 class Saver {
  public:
   virtual ~Saver() = default;
 
-  /// Adds this rank's votes about its checkpoints before each step; read_votes() receives the votes
+  /// Adds this rank's flags about its checkpoints before each step; read_flags() receives the flags
   /// of all ranks after the step.
-  virtual void add_votes(Votes& votes) const = 0;
-  virtual void read_votes(const Votes& votes) = 0;
+  virtual void add_flags(RankFlags& flags) const = 0;
+  virtual void read_flags(const RankFlags& flags) = 0;
 
   /// Returns whether save_if_due() would write a checkpoint now.
   virtual bool will_save(const TrainingProgress& progress) const = 0;

@@ -19,7 +19,7 @@ int64_t order_of(const ProgramPlan& train, InstrId id) {
 
 NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
   const NonfiniteLocation own = setup.train_executor().find_nonfinite(step);
-  const int data = sample_place(setup.plan().options.state).index;
+  const int data = data_parallel_place(setup.plan().options.state).index;
   const std::vector<std::string> all = session.all_gather_text(
       "nonfinite", encode_nonfinite({order_of(setup.train_plan(), own.instr), data, own.text}));
   return {nonfinite_locations(all), step.result.finite};

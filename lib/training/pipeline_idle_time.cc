@@ -39,7 +39,7 @@ void StageActionSeconds::add(const PipelineSeconds& step, const std::vector<Sche
     const LayerRange chunk = pipeline.layers(pipeline.model_chunk_of(stage, list[i].chunk), layers);
     for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
       const auto found =
-          step.layer_seconds.find({kind_of(list[i].phase), layer, list[i].micro_batch});
+          step.layer_seconds.find({instr_kind_of(list[i].phase), layer, list[i].micro_batch});
       if (found != step.layer_seconds.end()) actions[i] += found->second;
     }
   }

@@ -21,7 +21,7 @@ namespace {
 int64_t batch_bytes(const Config& config) {
   const int64_t sequences =
       config.train_micro_batch_size_per_gpu * config.gradient_accumulation_steps;
-  const int64_t positions = config.data.sequence_length + row_padding(config);
+  const int64_t positions = config.data.sequence_length + sequence_padding(config);
   return (config.data.prefetch + 3) * sequences * positions * kBatchLists *
          static_cast<int64_t>(sizeof(int32_t));
 }

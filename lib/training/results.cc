@@ -80,7 +80,7 @@ class InitialWeightsReader {
 struct ExportStopped {};
 
 /// PieceCollector does one rank's part of the joint work on each piece of the export: all ranks
-/// vote whether to stop, and the writing rank receives the piece.
+/// agree on whether to stop, and the writing rank receives the piece.
 class PieceCollector {
  public:
   /// Keeps references to all arguments. `changed_tensors` is null except on the writing rank.
@@ -122,7 +122,7 @@ class PieceCollector {
 
  private:
   /// Returns whether this rank sends its state. All replicas hold the same state, so only the ranks
-  /// of the first replica send; the others only vote.
+  /// of the first replica send; the others only take part in the agreement.
   bool is_sender() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;

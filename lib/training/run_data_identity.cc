@@ -97,7 +97,8 @@ void RunDataIdentity::await_fingerprints(StopAgreement& stop) {
                          " s at most"));
     return seconds < kLongestSeconds;
   };
-  while (!stop.reached() && session_.broadcast_decision("reading the data", must_wait)) stop.vote();
+  while (!stop.reached() && session_.broadcast_decision("reading the data", must_wait))
+    stop.agree();
 }
 
 }  // namespace ftrun

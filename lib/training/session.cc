@@ -277,11 +277,11 @@ void Session::sum(std::span<double> numbers, const char* what) {
       .wait();
 }
 
-int Session::vote_to_stop(int signal) {
-  Votes votes;
-  add_stop_vote(signal, votes);
-  sum(votes.counts(), "votes to stop");
-  return voted_signal(votes);
+int Session::agree_on_stop(int signal) {
+  RankFlags flags;
+  add_stop_flag(signal, flags);
+  sum(flags.counts(), "stop signals");
+  return stop_signal_of(flags);
 }
 
 /// Sets the time limit of waits for all host groups and, with `include_programs`, for the groups of

@@ -25,8 +25,8 @@ namespace ftrun {
 ///
 /// Numbers and texts of the ranks are combined in three ways. Choose the cheapest that serves:
 ///
-/// * a Vote (program/loss_slots.h), cast into StepRun::votes before a step and read from
-///   StepResult::all_votes after it: the ranks that cast it are counted in the step's own
+/// * a RankFlag (program/loss_slots.h), set in StepRun::flags before a step and read from
+///   StepResult::flags_of_all_ranks after it: the ranks that set it are counted in the step's own
 ///   all-reduce, with the loss, so it costs no communication of its own and may be used in every
 ///   step;
 /// * sum(): an additional all-reduce of doubles, in which this rank waits for all others. Call it
@@ -94,10 +94,10 @@ class Session {
   /// slot of its own and zeros elsewhere. May be called in a step, at the cost of a wait for all
   /// ranks. Messages name `what`.
   void sum(std::span<double> numbers, const char* what);
-  /// Collective: returns the signal that the votes of all ranks select; 0 for none. `signal` is
-  /// this rank's vote. It calls sum() and is for decisions outside of a step; in a step the votes
-  /// go with the loss (StopAgreement::add_vote).
-  int vote_to_stop(int signal);
+  /// Collective: returns the signal on which all ranks stop; 0 for none. `signal` is the one that
+  /// this rank has received. It calls sum() and is for decisions outside of a step; in a step flags
+  /// go with the loss (StopAgreement::add_flags).
+  int agree_on_stop(int signal);
   /// Adapts the time limits of waits for other ranks to the duration of a step: with comm.timeout
   /// "auto" they depend on the slowest step. Must not be called while a collective runs.
   void adapt_timeout(double seconds);

@@ -15,8 +15,8 @@ struct StopCosts {
   /// finishes it first.
   bool saves_in_background = false;
 
-  /// The maximum number of steps for which a stop waits. If the signal arrives just after the
-  /// ranks' vote, these are the current step and the next one.
+  /// The maximum number of steps for which a stop waits. If the signal arrives just after the rank
+  /// has sent its flags, these are the current step and the next one.
   static constexpr int kAwaitedSteps = 2;
   int awaited_saves() const { return saves_in_background ? 2 : 1; }
   /// Returns the longest time in seconds from a signal to the end of the save that follows it.

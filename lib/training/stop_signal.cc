@@ -40,15 +40,15 @@ void set_handler(int signal, void (*handler)(int)) {
 
 struct StopSignal {
   int signal;
-  Vote vote;
+  RankFlag flag;
   const char* name;
 };
 /// The signals that stop a run, in order of precedence: if ranks received different signals, the
 /// first in this list counts.
-constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue, "SIGUSR1"},
-                                                  {SIGTERM, Vote::kTerminate, "SIGTERM"},
-                                                  {SIGHUP, Vote::kHangup, "SIGHUP"},
-                                                  {SIGINT, Vote::kInterrupt, "SIGINT"}}};
+constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, RankFlag::kRequeue, "SIGUSR1"},
+                                                  {SIGTERM, RankFlag::kTerminate, "SIGTERM"},
+                                                  {SIGHUP, RankFlag::kHangup, "SIGHUP"},
+                                                  {SIGINT, RankFlag::kInterrupt, "SIGINT"}}};
 
 }  // namespace
 
@@ -65,14 +65,14 @@ int stop_signal() {
   return static_cast<int>(caught_signal.load() % 256);
 }
 
-void add_stop_vote(int signal, Votes& votes) {
+void add_stop_flag(int signal, RankFlags& flags) {
   for (const StopSignal& stop : kStopSignals)
-    if (stop.signal == signal) votes.add(stop.vote);
+    if (stop.signal == signal) flags.add(stop.flag);
 }
 
-int voted_signal(const Votes& votes) {
+int stop_signal_of(const RankFlags& flags) {
   for (const StopSignal& stop : kStopSignals)
-    if (votes.count_of(stop.vote) > 0) return stop.signal;
+    if (flags.count_of(stop.flag) > 0) return stop.signal;
   return 0;
 }
 

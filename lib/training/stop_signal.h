@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/votes.h"
+#include "engine/rank_flags.h"
 
 namespace ftrun {
 
@@ -16,11 +16,11 @@ void ignore_stop_signals();
 /// Returns the signal that asked this process to stop, or 0.
 int stop_signal();
 
-/// Adds the vote of a rank that has received `signal`; adds none if it is 0.
-void add_stop_vote(int signal, Votes& votes);
-/// Returns the signal that the votes of all ranks select (SIGUSR1 before SIGTERM before SIGHUP
-/// before SIGINT), or 0.
-int voted_signal(const Votes& votes);
+/// Sets the flag of a rank that has received `signal`; sets none if it is 0.
+void add_stop_flag(int signal, RankFlags& flags);
+/// Returns the signal on which all ranks stop, from the flags of all (SIGUSR1 before SIGTERM before
+/// SIGHUP before SIGINT), or 0.
+int stop_signal_of(const RankFlags& flags);
 
 /// Returns the name of a signal, such as "SIGTERM".
 const char* signal_name(int signal);

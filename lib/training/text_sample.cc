@@ -48,7 +48,7 @@ std::vector<TextSample> TextSamples::generate_all() {
   std::vector<TextSample> samples;
   for (const std::vector<int32_t>& prompt : prompts_) {
     samples.push_back(sample_text(config_, setup_, prompt, detokenizer_ ? &*detokenizer_ : nullptr,
-                                  [this] { return vote_to_stop(); }));
+                                  [this] { return agree_on_stop(); }));
     if (signal_ == 0) continue;
     journal_.print(cat("no sample of text: ", signal_name(signal_), " ended it"));
     return {};
@@ -68,8 +68,8 @@ void TextSamples::prepare() {
     read();
 }
 
-bool TextSamples::vote_to_stop() {
-  signal_ = setup_.needs_all_ranks() ? session_.vote_to_stop(stop_signal()) : stop_signal();
+bool TextSamples::agree_on_stop() {
+  signal_ = setup_.needs_all_ranks() ? session_.agree_on_stop(stop_signal()) : stop_signal();
   return signal_ != 0;
 }
 

@@ -38,7 +38,7 @@ class TextSamples {
   std::vector<TextSample> generate_on_first();
   std::vector<TextSample> generate_all();
   void prepare();
-  bool vote_to_stop();
+  bool agree_on_stop();
 
   const Config& config_;
   Session& session_;

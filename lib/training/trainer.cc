@@ -75,7 +75,7 @@ Trainer::Trainer(const TrainRequest& request)
     : session_(request),
       request_(request_of_start(request, session_.agent_launch())),
       config_(request_.config),
-      stop_(stop_signal, [this](int signal) { return session_.vote_to_stop(signal); }),
+      stop_(stop_signal, [this](int signal) { return session_.agree_on_stop(signal); }),
       stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
       clock_([start = Clock::now()] { return seconds_since(start); }),
@@ -242,11 +242,11 @@ void Trainer::warn_of_placement() {
   TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
   if (crossing.groups == 0) return;
   std::array<double, 1> bytes{};
-  if (passes_to_other_node(mesh, session_.rank(), nodes))
-    bytes[0] = static_cast<double>(tensor_bytes(setup_->train_plan().program));
+  if (sends_to_other_node(mesh, session_.rank(), nodes))
+    bytes[0] = static_cast<double>(tensor_group_bytes(setup_->train_plan().program));
   session_.sum(bytes, "bytes between nodes");
   crossing.bytes = std::llround(bytes[0]);
-  journal_.warn(crossing_text(crossing, nodes));
+  journal_.warn(crossing_warning(crossing, nodes));
 }
 
 Trainer::LoopObjects::LoopObjects(Trainer& run, PlanSummary summary)

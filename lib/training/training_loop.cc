@@ -55,7 +55,7 @@ void TrainingLoop::check_and_save() {
            parts_.saver.save_if_due(progress_, parts_.data_identity.training_fingerprint()))
     // Saving took time. A stop that was requested during the save must not wait for another step
     // and its save.
-    parts_.stop.vote();
+    parts_.stop.agree();
   review_stop_lead();
 }
 
@@ -117,18 +117,18 @@ StepMetrics TrainingLoop::train_step() {
   parts_.journal.show_phase(cat("step ", progress_.step + 1));
   parts_.journal.record_first_batch();
   StepRun step = prepare_step(config_, plan_.schedule, progress_, fetched.batch);
-  parts_.stop.add_vote(step.votes);
-  parts_.saver.add_votes(step.votes);
-  evaluation_clock_.add_vote(step.votes);
+  parts_.stop.add_flags(step.flags);
+  parts_.saver.add_flags(step.flags);
+  evaluation_clock_.add_flags(step.flags);
   parts_.stepper.run(step);
   const StepResult& result = step.result;
   require(result.counted_tokens == static_cast<double>(fetched.batch.counted_tokens_global),
           "a step counts the tokens that the loader has counted");
   ++progress_.step;
   progress_.tokens += static_cast<int64_t>(result.counted_tokens);
-  parts_.stop.read_votes(result.all_votes);
-  parts_.saver.read_votes(result.all_votes);
-  evaluation_clock_.read_votes(result.all_votes);
+  parts_.stop.read_flags(result.flags_of_all_ranks);
+  parts_.saver.read_flags(result.flags_of_all_ranks);
+  evaluation_clock_.read_flags(result.flags_of_all_ranks);
 
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
@@ -272,7 +272,7 @@ void TrainingLoop::save_last() {
   parts_.data_identity.await_fingerprints(parts_.stop);
   report_unknown_data();
   parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
-  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.vote();
+  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.agree();
 }
 
 }  // namespace ftrun

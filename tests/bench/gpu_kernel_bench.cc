@@ -24,6 +24,7 @@
 #include "graph/op_spec.h"
 #include "graph/op_workspace.h"
 #include "kernels/device.h"
+#include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/workspace.h"
@@ -187,12 +188,16 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
                    {{{n, wide}}, f32({n, m.head_size})},
                    {{{n, wide}}},
                    RopeAttrs{heads}});
-  cases.push_back(
-      {cat("gated_activation ", m.name), OpKind::kGatedActivation, {{{n, 2 * f}}}, {{{n, f}}}});
+  cases.push_back({cat("gated_activation ", m.name),
+                   OpKind::kGatedActivation,
+                   {{{n, 2 * f}}},
+                   {{{n, f}}},
+                   ActivationAttrs{}});
   cases.push_back({cat("gated_activation_dgrad ", m.name),
                    OpKind::kGatedActivationDgrad,
                    {{{n, f}}, {{n, 2 * f}}},
-                   {{{n, 2 * f}}}});
+                   {{{n, 2 * f}}},
+                   ActivationAttrs{}});
   cases.push_back({cat("embed ", m.name),
                    OpKind::kEmbed,
                    {tokens_below(n, m.vocabulary), {{m.vocabulary, d}}},

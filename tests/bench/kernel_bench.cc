@@ -29,6 +29,7 @@
 #include "kernels/choose_matmul_library.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
+#include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/heads.h"
@@ -257,8 +258,10 @@ void Bench::attention() {
 void Bench::mlp() {
   const ValueId gu = real({tokens_, 2 * kFeedForward}), s = real({tokens_, kFeedForward});
   at::Tensor g = at::randn({tokens_, kFeedForward}), u = at::randn({tokens_, kFeedForward});
-  op("gated_activation", OpKind::kGatedActivation, {gu}, {s}, NoAttrs{}, [&] { at::silu(g) * u; });
-  op("gated_activation_dgrad in place", OpKind::kGatedActivationDgrad, {s, gu}, {gu}, NoAttrs{});
+  op("gated_activation", OpKind::kGatedActivation, {gu}, {s}, ActivationAttrs{},
+     [&] { at::silu(g) * u; });
+  op("gated_activation_dgrad in place", OpKind::kGatedActivationDgrad, {s, gu}, {gu},
+     ActivationAttrs{});
 }
 
 void Bench::embedding() {

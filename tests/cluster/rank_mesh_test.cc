@@ -114,9 +114,9 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK(mesh.group_of(5, {MeshAxis::kData, MeshAxis::kTensor}).axes() == MeshAxes{MeshAxis::kData});
   CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});
   CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
-  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).factors ==
+  CHECK(mesh.first_and_last_of(5, MeshAxis::kPipeline).factors ==
         std::vector<StridedPlaces>{{{MeshAxis::kPipeline}, 2, 2}});
-  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).name() == "pipeline/ends@5");
+  CHECK(mesh.first_and_last_of(5, MeshAxis::kPipeline).name() == "pipeline/ends@5");
   const RankGroup link = mesh.link(21, 13, MeshAxis::kPipeline);
   CHECK(link.name() == "pipeline@21>13");
   CHECK(link.runs_within({MeshAxis::kPipeline}));

@@ -215,7 +215,7 @@ with tempfile.TemporaryDirectory() as scratch:
             device = {category: int(bytes)
                       for category, bytes in re.findall(r"^device +(\w+) +(\d+) ", text, re.M)}
             return device["all"] - sum(device[kept]
-                                       for kept in ("parameters", "optimizer", "buffers"))
+                                       for kept in ("parameters", "optimizer", "sums"))
 
         page = os.sysconf("SC_PAGE_SIZE")
         temporary_bytes = [line["memory"]["temporary"] for line in steps(a)]

@@ -31,7 +31,7 @@ class ExchangeRun {
 
   template <typename T>
   void write(BufferId buffer, const std::vector<T>& values) {
-    memory_.write(program_, program_.whole(buffer), values.data());
+    memory_.write(program_, program_.full_range(buffer), values.data());
   }
   void run() {
     Executor executor(program_, model_, memory_, communicators_);
@@ -41,7 +41,7 @@ class ExchangeRun {
   template <typename T>
   std::vector<T> read(BufferId buffer) const {
     std::vector<T> values(static_cast<size_t>(program_.at(buffer).bytes) / sizeof(T));
-    memory_.read(program_, program_.whole(buffer), values.data());
+    memory_.read(program_, program_.full_range(buffer), values.data());
     return values;
   }
 

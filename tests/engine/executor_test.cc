@@ -244,38 +244,40 @@ TEST_CASE(
   REQUIRE_FALSE(expected.empty());
 }
 
-TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
+TEST_CASE("all ranks learn each flag, whatever other flags are set") {
   testing::require_no_failures(testing::errors_on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
       RankFixture fixture(testing::config_of_stage(stage), testing::small_model(), group);
       fixture.train(1);
       StepRun run = fixture.prepared(2);
-      if (group.rank() == 1) add_stop_vote(SIGTERM, run.votes);
-      if (group.rank() == 0) run.votes.add(Vote::kSaveDue);
-      if (group.rank() == 0) run.votes.add(Vote::kEvaluationDue);
-      run.votes.add(Vote::kSaveEnded);
+      if (group.rank() == 1) add_stop_flag(SIGTERM, run.flags);
+      if (group.rank() == 0) run.flags.add(RankFlag::kSaveDue);
+      if (group.rank() == 0) run.flags.add(RankFlag::kEvaluationDue);
+      run.flags.add(RankFlag::kSaveEnded);
       fixture.train_executor.run(run);
-      require(voted_signal(run.result.all_votes) == SIGTERM, "every rank stops");
-      require(run.result.all_votes.count_of(Vote::kTerminate) == 1 &&
-                  run.result.all_votes.count_of(Vote::kInterrupt) == 0,
+      require(stop_signal_of(run.result.flags_of_all_ranks) == SIGTERM, "every rank stops");
+      require(run.result.flags_of_all_ranks.count_of(RankFlag::kTerminate) == 1 &&
+                  run.result.flags_of_all_ranks.count_of(RankFlag::kInterrupt) == 0,
               "one rank was told to");
-      require(run.result.all_votes.count_of(Vote::kSaveEnded) == 3, "all saves have ended");
-      require(run.result.all_votes.count_of(Vote::kSaveDue) == 1 &&
-                  run.result.all_votes.count_of(Vote::kEvaluationDue) == 1,
+      require(run.result.flags_of_all_ranks.count_of(RankFlag::kSaveEnded) == 3,
+              "all saves have ended");
+      require(run.result.flags_of_all_ranks.count_of(RankFlag::kSaveDue) == 1 &&
+                  run.result.flags_of_all_ranks.count_of(RankFlag::kEvaluationDue) == 1,
               "the save and the evaluation are due on every rank");
-      // Vote k is cast k + 1 times, so that each kind has a different number of votes.
-      run.votes = {};
-      for (int64_t vote = 0; vote < kVotes; ++vote)
-        for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
+      // Flag k is set k + 1 times, so that each has a different count.
+      run.flags = {};
+      for (int64_t flag = 0; flag < kRankFlags; ++flag)
+        for (int64_t times = 0; times <= flag; ++times) run.flags.add(static_cast<RankFlag>(flag));
       fixture.train_executor.run(run);
-      for (int64_t vote = 0; vote < kVotes; ++vote)
-        require(run.result.all_votes.count_of(static_cast<Vote>(vote)) == 3 * (vote + 1),
-                "each kind has a slot of its own");
+      for (int64_t flag = 0; flag < kRankFlags; ++flag)
+        require(
+            run.result.flags_of_all_ranks.count_of(static_cast<RankFlag>(flag)) == 3 * (flag + 1),
+            "each kind has a slot of its own");
       require(run.result.counted_tokens == 3 * 32, "token counts have a slot of their own");
-      run.votes = {};
+      run.flags = {};
       fixture.train_executor.run(run);
-      for (const double count : run.result.all_votes.counts())
-        require(count == 0, "the votes of the step before are gone");
+      for (const double count : run.result.flags_of_all_ranks.counts())
+        require(count == 0, "the flags of the step before are gone");
     }
   }));
 }

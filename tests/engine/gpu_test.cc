@@ -624,7 +624,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   REQUIRE(after.operations > before.operations);
   REQUIRE(after.made == before.made);
   // The host waits once, for the decision. The marks of pinned slots (two of scalars, one of the
-  // vote, one per micro-batch) were reached long before, so they cause no wait.
+  // flags, one per micro-batch) were reached long before, so they cause no wait.
   REQUIRE(after.host_waits - before.host_waits == 1);
 }
 

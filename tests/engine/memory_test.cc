@@ -13,12 +13,12 @@
 namespace ftrun {
 namespace {
 
-Buffer persistent(Persistent which, const std::string& name, int64_t bytes, Category category) {
+Buffer persistent(PersistentKind which, const std::string& name, int64_t bytes, Category category) {
   Buffer buffer;
   buffer.name = name;
   buffer.bytes = bytes;
   buffer.category = category;
-  buffer.persistent = which;
+  buffer.persistent_kind = which;
   return buffer;
 }
 
@@ -49,13 +49,13 @@ TEST_CASE(
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   const Program small =
-      with_buffers({persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
+      with_buffers({persistent(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
                     temporary(256, 512)},
                    {1024, 0, 0});
-  const Program large =
-      with_buffers({persistent(Persistent::kLoss, "other", 64, Category::kSums),
-                    persistent(Persistent::kParameters, "matrices", 4096, Category::kParameters)},
-                   {8192, 0, 0});
+  const Program large = with_buffers(
+      {persistent(PersistentKind::kLoss, "other", 64, Category::kSums),
+       persistent(PersistentKind::kParameters, "matrices", 4096, Category::kParameters)},
+      {8192, 0, 0});
   memory.allocate(small);
   memory.allocate(large);
   REQUIRE(memory.at(small, {0, 100, 8}) == memory.at(small, {0, 0, 8}) + 100);
@@ -80,7 +80,7 @@ TEST_CASE("private memory, memory that peers read and host memory have an arena 
   const Program program = with_buffers(
       {temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
        on(Tier::kHost,
-          persistent(Persistent::kOptimizerStates, "moments", 512, Category::kOptimizer))},
+          persistent(PersistentKind::kOptimizerStates, "moments", 512, Category::kOptimizer))},
       {1000, 8192, 3000});
   memory.allocate(program);
   const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
@@ -104,14 +104,14 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
   RankMemory memory(*single_rank.group, {.folder = scratch / "made", .name = "rank0"});
   const Program train = with_buffers(
       {on(Tier::kNvme,
-          persistent(Persistent::kOptimizerStates, "first", 3 * 4096, Category::kOptimizer)),
-       persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
+          persistent(PersistentKind::kOptimizerStates, "first", 3 * 4096, Category::kOptimizer)),
+       persistent(PersistentKind::kParameters, "weights", 4096, Category::kParameters),
        on(Tier::kNvme,
-          persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
+          persistent(PersistentKind::kParameters, "second", 2 * 4096, Category::kParameters))},
       {0, 0, 0});
   const Program evaluate = with_buffers(
       {on(Tier::kNvme,
-          persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
+          persistent(PersistentKind::kParameters, "second", 2 * 4096, Category::kParameters))},
       {0, 0, 0});
   memory.allocate(train);
   memory.allocate(evaluate);
@@ -152,9 +152,9 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
   REQUIRE(holds(2, 2 * 4096));
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
   REQUIRE_THROWS_WITH(
-      memory.allocate(with_buffers(
-          {on(Tier::kNvme, persistent(Persistent::kMaster, "late", 4096, Category::kOptimizer))},
-          {0, 0, 0})),
+      memory.allocate(with_buffers({on(Tier::kNvme, persistent(PersistentKind::kMaster, "late",
+                                                               4096, Category::kOptimizer))},
+                                   {0, 0, 0})),
       Catch::Contains("the first program has all that lies on disk"));
 }
 
@@ -170,9 +170,9 @@ TEST_CASE("the bytes counted as allocated are those by which the process's addre
   RankMemory memory(*single_rank.group);
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
   Program large = with_buffers(
-      {persistent(Persistent::kParameters, "weights", 5'000'000, Category::kParameters),
-       on(Tier::kHost,
-          persistent(Persistent::kOptimizerStates, "moments", 7'000'001, Category::kOptimizer))},
+      {persistent(PersistentKind::kParameters, "weights", 5'000'000, Category::kParameters),
+       on(Tier::kHost, persistent(PersistentKind::kOptimizerStates, "moments", 7'000'001,
+                                  Category::kOptimizer))},
       {20 << 20, 0, 11'000'000});
   const int64_t before = mapped_by_the_process();
   const auto counted = [&] {
@@ -191,11 +191,11 @@ TEST_CASE("the bytes counted as allocated are those by which the process's addre
 TEST_CASE("pages count as touched when they were written, and stay counted") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  Buffer shared = persistent(Persistent::kMaster, "master", 64 * 4096, Category::kOptimizer);
+  Buffer shared = persistent(PersistentKind::kMaster, "master", 64 * 4096, Category::kOptimizer);
   shared.peer_visible = true;
   const Program program = with_buffers(
       {shared,
-       persistent(Persistent::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
+       persistent(PersistentKind::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
        on(Tier::kHost, temporary(4096, 0))},
       {0, 0, 100 * 4096});
   memory.allocate(program);
@@ -222,12 +222,12 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
 TEST_CASE("allocated memory is zero at first, whether peers may map it or not") {
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
-  Buffer shared = persistent(Persistent::kMaster, "master", 10'000, Category::kOptimizer);
+  Buffer shared = persistent(PersistentKind::kMaster, "master", 10'000, Category::kOptimizer);
   shared.peer_visible = true;
   const Program program = with_buffers(
-      {shared, persistent(Persistent::kParameters, "weights", 10'000, Category::kParameters),
+      {shared, persistent(PersistentKind::kParameters, "weights", 10'000, Category::kParameters),
        on(Tier::kHost,
-          persistent(Persistent::kOptimizerStates, "moments", 10'000, Category::kOptimizer))},
+          persistent(PersistentKind::kOptimizerStates, "moments", 10'000, Category::kOptimizer))},
       {100, 0, 0});
   memory.allocate(program);
   for (const BufferId id : {0, 1, 2})
@@ -239,13 +239,13 @@ TEST_CASE(
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   memory.allocate(with_buffers(
-      {persistent(Persistent::kParameters, "weights", 4096, Category::kParameters)}, {}));
+      {persistent(PersistentKind::kParameters, "weights", 4096, Category::kParameters)}, {}));
   REQUIRE_THROWS_WITH(
       memory.allocate(with_buffers(
-          {persistent(Persistent::kParameters, "weights", 8192, Category::kParameters)}, {})),
+          {persistent(PersistentKind::kParameters, "weights", 8192, Category::kParameters)}, {})),
       Catch::Contains("buffer weights has 4096 bytes in one program and 8192 in another"));
   const Program unknown =
-      with_buffers({persistent(Persistent::kMaster, "master", 64, Category::kOptimizer)}, {});
+      with_buffers({persistent(PersistentKind::kMaster, "master", 64, Category::kOptimizer)}, {});
   REQUIRE_THROWS_WITH(memory.at(unknown, {0, 0, 64}), Catch::Contains("no buffer master"));
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("an allocation of more memory than the machine has is refused with the
   testing::SingleRank single_rank;
   RankMemory memory(*single_rank.group);
   const Program huge = with_buffers(
-      {persistent(Persistent::kParameters, "weights", int64_t{1} << 60, Category::kParameters)},
+      {persistent(PersistentKind::kParameters, "weights", int64_t{1} << 60, Category::kParameters)},
       {});
   try {
     memory.allocate(huge);

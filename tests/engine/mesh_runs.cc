@@ -59,7 +59,7 @@ Batch micro_batch_of_step(const ModelDescription& model, int64_t step, int64_t n
 }
 
 void set_batches(RankFixture& fixture, int64_t step) {
-  const GroupPlace place = sample_place(fixture.plan.options.state);
+  const GroupPlace place = data_parallel_place(fixture.plan.options.state);
   fixture.batches.resize(static_cast<size_t>(fixture.config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < fixture.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;

@@ -66,7 +66,7 @@ StepRun take_step(RankFixture& fixture, TrainingProgress& progress) {
   testing::set_batches(fixture, progress.step + 1);
   StepBatch batch;
   batch.counted_tokens_global = static_cast<int64_t>(fixture.batches.size()) *
-                                sample_place(fixture.plan.options.state).count *
+                                data_parallel_place(fixture.plan.options.state).count *
                                 fixture.plan.train.model.batch.tokens();
   StepRun run = prepare_step(fixture.config, {fixture.config.scheduler, 1}, progress, batch);
   run.micro_batches = fixture.batches;
@@ -365,7 +365,7 @@ TEST_CASE(
       met = true;
       const int ranks_a_stage = layout.mesh.ranks() / layout.mesh.stages;
       // Layers are counted from the embedding, which is layer 0.
-      CHECK(pipeline.holds(static_cast<int>(rank) / ranks_a_stage, layer + 1));
+      CHECK(pipeline.stage_has_layer(static_cast<int>(rank) / ranks_a_stage, layer + 1));
       CHECK(static_cast<int>(rank) % layout.mesh.tensor == tensor_rank);
       CHECK(account.location.find(cat("(layers.", layer, "): d_")) != std::string::npos);
     }

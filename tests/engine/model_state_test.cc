@@ -191,7 +191,7 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
   config.parallel.data = 1;
   const StepPlan plan = plan_steps(config, testing::model_of_many_blocks(), 0);
   int64_t padded = 0;
-  for (const Unit& unit : plan.partition.units) padded += unit.padded;
+  for (const Unit& unit : plan.partition.units) padded += unit.padded_numel;
   // A snapshot holds master weights and two moments: 12 bytes per element.
   REQUIRE(planned(config, Tier::kHost) == 12 * padded);
   REQUIRE(planned(config, Tier::kNvme) == 0);
@@ -484,8 +484,7 @@ struct SplitRank {
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
     const UnitPlacement placement(plan.train.program, plan.train.model, plan.partition, options, 1);
-    plan.train.pieces =
-        place_state_pieces(plan.train.program, plan.train.model, options, placement);
+    plan.train.pieces = list_state_pieces(plan.train.program, plan.train.model, options, placement);
     memory.allocate(plan.train.program);
     state.emplace(plan, memory);
   }

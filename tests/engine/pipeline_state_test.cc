@@ -276,7 +276,7 @@ TEST_CASE(
     for (size_t rank = 0; rank < found.size(); ++rank) {
       INFO("rank " << rank << ": " << found[rank]);
       // Layers are counted from the embedding, which is layer 0.
-      const bool holds = of_stage.holds(static_cast<int>(rank) / ranks_a_stage, 3);
+      const bool holds = of_stage.stage_has_layer(static_cast<int>(rank) / ranks_a_stage, 3);
       CHECK((found[rank].find(expected) != std::string::npos) == holds);
     }
   }
@@ -316,7 +316,7 @@ TEST_CASE(
                                     std::numeric_limits<float>::quiet_NaN());
           testing::set_batches(fixture, 2);
           keep_token_only_in(fixture, kToken,
-                             sample_place(fixture.plan.options.state).index == kPoisonedData
+                             data_parallel_place(fixture.plan.options.state).index == kPoisonedData
                                  ? kPoisonedMicroBatch
                                  : -1);
           StepRun run = fixture.prepared(2);

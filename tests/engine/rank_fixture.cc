@@ -159,7 +159,7 @@ const ModelFolder& model_folder(const ModelConfig& model) {
 }
 
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
-  const auto positions = static_cast<size_t>(shape.rows * shape.sequence_length);
+  const auto positions = static_cast<size_t>(shape.sequences * shape.sequence_length);
   const auto vocabulary = static_cast<uint64_t>(vocab_rows);
   Batch batch;
   batch.tokens.resize(positions);
@@ -167,7 +167,7 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
   batch.positions.resize(positions);
   batch.starts.assign(positions, 0);
   const auto length = static_cast<size_t>(shape.sequence_length),
-             filled = length - static_cast<size_t>(shape.row_padding);
+             filled = length - static_cast<size_t>(shape.sequence_padding);
   for (size_t i = 0; i < positions; ++i) {
     const size_t place = i % length, number = i / length * filled + place;
     if (place >= filled) {
@@ -179,7 +179,7 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
     batch.labels[i] = static_cast<int32_t>(mixed(seed * 1000 + number + 1) % vocabulary);
     batch.positions[i] = static_cast<int32_t>(place);
   }
-  batch.counted_tokens = shape.rows * static_cast<int64_t>(filled);
+  batch.counted_tokens = shape.sequences * static_cast<int64_t>(filled);
   return batch;
 }
 
@@ -251,7 +251,7 @@ StepRun RankFixture::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   const BatchShape& shape = plan.train.model.batch;
   for (size_t slot = 0; slot < batches.size(); ++slot) {
-    const auto place = static_cast<uint64_t>(sample_place(plan.options.state).index);
+    const auto place = static_cast<uint64_t>(data_parallel_place(plan.options.state).index);
     batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place,
                                  plan.train.model.vocab_rows);
     batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();

@@ -4,6 +4,7 @@
 #include "graph/cost.h"
 #include "graph/op_workspace.h"
 #include "graph/storage.h"
+#include "ops/activation/activation_traits.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
 #include "ops/attention/workspace.h"
@@ -61,10 +62,10 @@ TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of on
       INFO(tokens << " tokens, window " << window);
       // There are 3 rows and 4 heads of size 4; forward has the multiplications for scores and
       // results, backward has five.
-      const Pass forward = work(g, first_of(g, OpKind::kAttention)).total();
+      const MemoryPass forward = work(g, first_of(g, OpKind::kAttention)).total();
       CHECK(forward.flops == 2 * 2.0 * 3 * pairs * 16);
       CHECK(forward.transcendentals == 3 * pairs * 4);
-      const Pass backward = work(g, first_of(g, OpKind::kAttentionDgrad)).total();
+      const MemoryPass backward = work(g, first_of(g, OpKind::kAttentionDgrad)).total();
       CHECK(backward.flops == 5 * 2.0 * 3 * pairs * 16);
       CHECK(backward.transcendentals == 3 * pairs * 4);
     }
@@ -84,15 +85,14 @@ TEST_CASE("the embedding moves a row for each token, whatever the size of its ta
 }
 
 TEST_CASE("smooth activations count an exponential per element, others none") {
-  for (const auto kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                          Activation::kRelu, Activation::kRelu2}) {
+  for (const Activation kind : kActivations) {
     GraphBuilder b("layer", 8, 4, {});
     const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
     const ValueId w = b.param("w", {32, 16}), down = b.param("down", {16, 16});
     const ValueId s = ops::gated_activation(b, ops::linear(b, x, w), kind);
     b.output(ops::activation(b, ops::linear(b, s, down), kind), Port::kHidden);
     const LayerGraph g = b.finish(true);
-    const double each = kind == Activation::kRelu || kind == Activation::kRelu2 ? 0 : 1;
+    const double each = traits_of(kind).is_smooth ? 1 : 0;
     for (const auto* list : {&g.forward, &g.backward})
       for (const Op& op : *list) {
         INFO(op_text(g, op));
@@ -151,8 +151,8 @@ TEST_CASE("the cost of passes adds up: each is bound by its arithmetic or by its
   const LayerGraph g = head({});
   const Op& op = first_of(g, OpKind::kLinearCrossEntropy);
   double cost = 0, in_one = 0;
-  Pass all;
-  for (const Pass& pass : work(g, op)) {
+  MemoryPass all;
+  for (const MemoryPass& pass : work(g, op)) {
     const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
     cost += arithmetic > kFlopsPerByte * pass.bytes ? arithmetic : kFlopsPerByte * pass.bytes;
     all.flops += pass.flops;

@@ -81,14 +81,14 @@ TEST_CASE("every kind of operation has an entry, whose fields do not contradict 
     }
     CHECK_FALSE((spec.must_not_recompute && spec.cheap_result >= 0));
     CHECK(spec.parameter_gradient < static_cast<int>(patterns.out.size()));
-    CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
+    CHECK(spec.device_specific_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
     if (spec.collective) {
       CHECK(spec.work == work_of::communication);
       CHECK(spec.workspace == nullptr);
-      CHECK(spec.shared_by.empty());
+      CHECK(spec.split_along.empty());
     }
-    for (const char letter : spec.shared_by) {
+    for (const char letter : spec.split_along) {
       INFO(letter);
       CHECK(spec.shapes.find(letter) != std::string_view::npos);
     }

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(sys.argv[1])
 # A collective in a layer's graph names the axis along which it runs.
 ALLOWED = {"lib/graph/collective_attrs.h"}
 ROW = re.compile(r"^FTRUN_MESH_AXIS\((k\w+), (\w+), ", re.M)
-FOLDER = re.compile(r"^FTRUN_(?:CUT_)?AXIS\((\w+)\)$", re.M)
+FOLDER = re.compile(r"^FTRUN_(?:MODEL_FIT_)?AXIS\((\w+)\)$", re.M)
 
 
 def pattern_of(rows):
@@ -27,7 +27,7 @@ def faults_of(name, text, pattern):
     for number, line in enumerate(without_comments(text).splitlines(), 1):
         if found := pattern.search(line):
             yield (f"{name}:{number}: names {found.group(0)}; ask for the axes by what their ranks "
-                   "share out (axes/mesh_axis.h)")
+                   "divide (axes/mesh_axis.h)")
 
 
 def folder_faults(names):

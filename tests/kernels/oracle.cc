@@ -160,7 +160,7 @@ std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>
 }
 
 Tensor activation(const OpAttrs& attrs, const Tensor& x) {
-  switch (attrs.get_or<ActivationAttrs>().kind) {
+  switch (attrs.get<ActivationAttrs>().kind) {
     case Activation::kSilu:
       return at::silu(x);
     case Activation::kGelu:

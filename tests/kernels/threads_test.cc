@@ -74,8 +74,8 @@ void run_pointwise(OperationRunner& runner, Results& results) {
   std::vector<int32_t> ids(101);
   for (size_t n = 0; n < ids.size(); ++n) ids[n] = static_cast<int32_t>(n * n % 13);
   const ValueId tokens = runner.ints(ids), dtable = runner.output({13, 77});
-  runner.run(OpKind::kGatedActivation, {gu}, {s});
-  runner.run(OpKind::kGatedActivationDgrad, {ds, gu}, {dgu});
+  runner.run(OpKind::kGatedActivation, {gu}, {s}, ActivationAttrs{});
+  runner.run(OpKind::kGatedActivationDgrad, {ds, gu}, {dgu}, ActivationAttrs{});
   runner.run(OpKind::kAdd, {s, ds}, {sum});
   runner.run(OpKind::kEmbedWgrad, {tokens, ds}, {dtable});
   for (const ValueId id : {s, dgu, sum, dtable}) results.push_back(runner.bits(id));

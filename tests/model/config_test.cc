@@ -62,8 +62,8 @@ TEST_CASE("configs have the meaning that transformers gives them") {
 }
 
 void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& wanted,
-                    int64_t longest_row = 1) {
-  const auto angles = inverse_frequencies(rope, c.rotary_size(), longest_row);
+                    int64_t longest_sequence = 1) {
+  const auto angles = inverse_frequencies(rope, c.rotary_size(), longest_sequence);
   REQUIRE(angles.size() == wanted.size());
   for (size_t i = 0; i < angles.size(); ++i) {
     const double want = wanted[i];

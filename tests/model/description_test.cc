@@ -289,7 +289,7 @@ TEST_CASE("longrope's factors of all graphs follow from the longest sequence tha
   CHECK(fitting[1].magnitude == beyond[1].magnitude);
   CHECK(angles_of("phi4_mini.v4", {1, 16}) == fitting);
   // A shorter row in a run with longer ones, and padding, which is not part of a row.
-  CHECK(angles_of("phi4_mini.v4", {.sequence_length = 16, .longest_row = 4097}) == beyond);
+  CHECK(angles_of("phi4_mini.v4", {.sequence_length = 16, .longest_sequence = 4097}) == beyond);
   CHECK(angles_of("phi4_mini.v4", {1, 4098, 2}) == fitting);
 }
 

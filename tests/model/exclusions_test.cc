@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-using Useless = std::vector<UselessExclusion>;
+using Ineffective = std::vector<IneffectiveExclusion>;
 
-Useless exclusions_without_effect(const LoraOptions& options) {
-  return find_useless_exclusions(testing::config("smollm2_135m.v4"), options, nullptr);
+Ineffective exclusions_without_effect(const LoraOptions& options) {
+  return find_ineffective_exclusions(testing::config("smollm2_135m.v4"), options, nullptr);
 }
 
 TEST_CASE("an exclusion that takes an adapter from a module has an effect") {
@@ -32,11 +32,11 @@ TEST_CASE("an exclusion that takes an adapter from a module has an effect") {
 TEST_CASE("an exclusion of modules without adapters has no effect") {
   CHECK(exclusions_without_effect(
             {.target_modules = {"q_proj"}, .exclude_modules = {"lm_head", "down_proj"}}) ==
-        Useless{{"lm_head", UselessKind::kNoAdapter, "lm_head"},
-                {"down_proj", UselessKind::kNoAdapter, "model.layers.0.mlp.down_proj"}});
+        Ineffective{{"lm_head", ExclusionProblem::kNoAdapter, "lm_head"},
+                    {"down_proj", ExclusionProblem::kNoAdapter, "model.layers.0.mlp.down_proj"}});
   CHECK(
       exclusions_without_effect({.target_modules = {"q_proj"}, .exclude_pattern = ".*layernorm"}) ==
-      Useless{{".*layernorm", UselessKind::kNoAdapter, "model.layers.0.input_layernorm"}});
+      Ineffective{{".*layernorm", ExclusionProblem::kNoAdapter, "model.layers.0.input_layernorm"}});
   // The first entry names modules of layers without adapters, the other a module that trains as a
   // whole.
   CHECK(exclusions_without_effect({.target_modules = {"q_proj"},
@@ -52,18 +52,19 @@ TEST_CASE("an exclusion of modules without adapters has no effect") {
 TEST_CASE("an exclusion of a module that contains others has no effect") {
   CHECK(exclusions_without_effect(
             {.target_modules = {"all-linear"}, .exclude_modules = {"mlp", "layers.29"}}) ==
-        Useless{{"mlp", UselessKind::kHoldsOthers, "model.layers.0.mlp"},
-                {"layers.29", UselessKind::kHoldsOthers, "model.layers.29"}});
+        Ineffective{{"mlp", ExclusionProblem::kHoldsOthers, "model.layers.0.mlp"},
+                    {"layers.29", ExclusionProblem::kHoldsOthers, "model.layers.29"}});
 }
 
 TEST_CASE("an exclusion that names nothing gets the nearest end of a path as a suggestion") {
   CHECK(exclusions_without_effect(
             {.exclude_modules = {"q_porj", "layers.1.self_atn.k_proj", "xyz"}}) ==
-        Useless{{"q_porj", UselessKind::kUnknown, "q_proj"},
-                {"layers.1.self_atn.k_proj", UselessKind::kUnknown, "layers.1.self_attn.k_proj"},
-                {"xyz", UselessKind::kUnknown, ""}});
+        Ineffective{
+            {"q_porj", ExclusionProblem::kUnknown, "q_proj"},
+            {"layers.1.self_atn.k_proj", ExclusionProblem::kUnknown, "layers.1.self_attn.k_proj"},
+            {"xyz", ExclusionProblem::kUnknown, ""}});
   CHECK(exclusions_without_effect({.exclude_pattern = "lm_hea"}) ==
-        Useless{{"lm_hea", UselessKind::kUnknown, "lm_head"}});
+        Ineffective{{"lm_hea", ExclusionProblem::kUnknown, "lm_head"}});
   CHECK(exclusions_without_effect({.exclude_pattern = "lm_head("})
             .empty());  // make_adapter() refuses this
 }
@@ -76,15 +77,16 @@ TEST_CASE("exclusions of a multimodal model are compared with its other parts, i
   const LoraOptions options{.target_modules = {"q_proj"},
                             .exclude_modules = {"encoder.layers.0.self_attn.q_proj", "fc1", "fcl",
                                                 "vision_tower", "lm_head"}};
-  CHECK(find_useless_exclusions(config, options, &stored) ==
-        Useless{{"fc1", UselessKind::kNoAdapter, "model.vision_tower.encoder.layers.0.mlp.fc1"},
-                {"fcl", UselessKind::kUnknown, "fc1"},
-                {"vision_tower", UselessKind::kHoldsOthers, "model.vision_tower"},
-                {"lm_head", UselessKind::kNoAdapter, "lm_head"}});
-  CHECK(find_useless_exclusions(config, options, nullptr) ==
-        Useless{{"lm_head", UselessKind::kNoAdapter, "lm_head"}});
+  CHECK(find_ineffective_exclusions(config, options, &stored) ==
+        Ineffective{
+            {"fc1", ExclusionProblem::kNoAdapter, "model.vision_tower.encoder.layers.0.mlp.fc1"},
+            {"fcl", ExclusionProblem::kUnknown, "fc1"},
+            {"vision_tower", ExclusionProblem::kHoldsOthers, "model.vision_tower"},
+            {"lm_head", ExclusionProblem::kNoAdapter, "lm_head"}});
+  CHECK(find_ineffective_exclusions(config, options, nullptr) ==
+        Ineffective{{"lm_head", ExclusionProblem::kNoAdapter, "lm_head"}});
   // Exported adapters have this expression.
-  CHECK(find_useless_exclusions(
+  CHECK(find_ineffective_exclusions(
             config, {.exclude_pattern = ".*(vision_tower|multi_modal_projector).*"}, &stored)
             .empty());
 }

@@ -387,12 +387,12 @@ TEST_CASE("rows get the least padding with which the tokens of a micro-batch can
         CAPTURE(rows, tokens, degree);
         int64_t padded = tokens;
         while (rows * padded % degree != 0) ++padded;
-        CHECK(pad_rows({rows, tokens}, {degree, 0, true}) ==
+        CHECK(pad_sequence_length({rows, tokens}, {degree, 0, true}) ==
               BatchShape{rows, padded, padded - tokens});
-        CHECK(pad_rows({rows, tokens}, {degree, 0, false}) == BatchShape{rows, tokens});
+        CHECK(pad_sequence_length({rows, tokens}, {degree, 0, false}) == BatchShape{rows, tokens});
         // A padded row is not padded again.
-        const BatchShape once = pad_rows({rows, tokens}, {degree, 0, true});
-        CHECK(pad_rows(once, {degree, 0, true}) == once);
+        const BatchShape once = pad_sequence_length({rows, tokens}, {degree, 0, true});
+        CHECK(pad_sequence_length(once, {degree, 0, true}) == once);
       }
   const ModelConfig c = small("llama2.v4");
   const ModelDescription model = build_model(c, {1, 63}, Mode::kTrain, {}, {}, {2, 1, true});
@@ -572,7 +572,7 @@ void compare_layer(const ModelDescription& whole, const ModelDescription& local,
       INFO(op_text(pair.local, *op));
       const std::string letter = shared_letter(pair, *of_whole.at(key), *op);
       if (letter.empty()) continue;
-      CHECK(op_spec(op->kind).shared_by.find(letter) != std::string_view::npos);
+      CHECK(op_spec(op->kind).split_along.find(letter) != std::string_view::npos);
       seen.emplace(op->kind, letter[0]);
       if (list == &LayerGraph::backward) continue;
       check_sums(pair.local, *op, letter[0]);
@@ -629,7 +629,7 @@ TEST_CASE("a rank's operations are divided as the table of kinds says, and terms
   // Every letter in the table is used by some model.
   KindsAndLetters table;
   for (int i = 0; i < kOpKinds; ++i)
-    for (const char letter : op_spec(static_cast<OpKind>(i)).shared_by)
+    for (const char letter : op_spec(static_cast<OpKind>(i)).split_along)
       table.emplace(static_cast<OpKind>(i), letter);
   CHECK(seen == table);
 }

@@ -67,7 +67,7 @@ TEST_CASE("a token has the same mask in a padded row as in an unpadded one") {
                                     .attrs = {.probability = 0.3,
                                               .site = 1,
                                               .sequence_length = kTokens + kPadding,
-                                              .row_padding = kPadding}},
+                                              .sequence_padding = kPadding}},
                                    kRows * (kTokens + kPadding), kWidth);
   for (int64_t row = 0; row < kRows; ++row) {
     const auto begin = [&](const Array& of, int64_t tokens) {

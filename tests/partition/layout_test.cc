@@ -24,11 +24,11 @@ TEST_CASE("parameters' units are laid out in forward order and gradients' in bac
   const FlatLayout forward = flat_layout(partition, FlatOrder::kForward);
   CHECK(forward.offset == std::vector<int64_t>{0, 8192, 28672, 49152});
   CHECK(forward.order == std::vector<UnitId>{0, 1, 2, 3});
-  CHECK(forward.total == 53248);
+  CHECK(forward.total_elements == 53248);
   const FlatLayout backward = flat_layout(partition, FlatOrder::kBackward);
   CHECK(backward.offset == std::vector<int64_t>{45056, 24576, 4096, 0});
   CHECK(backward.order == std::vector<UnitId>{3, 2, 1, 0});
-  CHECK(backward.total == 53248);
+  CHECK(backward.total_elements == 53248);
 }
 
 TEST_CASE("shards are equal and aligned to blocks, and the last ones of a small unit are empty") {
@@ -77,8 +77,8 @@ std::vector<std::vector<int>> coverage(const ModelDescription& model, const Part
           ++seen[static_cast<size_t>(slice.tensor)][static_cast<size_t>(slice.offset + i)];
       }
     }
-    REQUIRE(end == unit.padded);
-    REQUIRE(shard_size(unit, count) * count >= unit.padded);
+    REQUIRE(end == unit.padded_numel);
+    REQUIRE(shard_size(unit, count) * count >= unit.padded_numel);
   }
   return seen;
 }
@@ -103,7 +103,7 @@ TEST_CASE(
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      std::uniform_int_distribution<int64_t> position(0, unit.padded);
+      std::uniform_int_distribution<int64_t> position(0, unit.padded_numel);
       const auto [begin, end] = std::minmax({position(random), position(random)});
       for (const Slice& part : slices_in(unit, begin, end)) {
         const auto whole = std::find_if(unit.slices.begin(), unit.slices.end(),
@@ -154,7 +154,7 @@ TEST_CASE("update ranges cover a shard exactly once and each tensor has its own 
     const ModelDescription model = random_model(random);
     const Partition partition = build_units(model);
     for (const Unit& unit : partition.units) {
-      std::uniform_int_distribution<int64_t> position(0, unit.padded);
+      std::uniform_int_distribution<int64_t> position(0, unit.padded_numel);
       const auto [begin, end_of_part] = std::minmax({position(random), position(random)});
       const UnitRange shard{begin, end_of_part};
       int64_t end = shard.begin;
@@ -182,7 +182,7 @@ TEST_CASE("a tensor that straddles blocks is an update range of its own, without
         return {.has_8bit_states = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
       };
       std::vector<Slice> left = unit.slices;
-      for (const UpdateKindRange& range : update_kind_ranges(unit, kind_of, 0, unit.padded)) {
+      for (const UpdateKindRange& range : update_kind_ranges(unit, kind_of, 0, unit.padded_numel)) {
         const std::vector<Slice> slices = slices_in(unit, range.begin, range.end);
         std::erase_if(left, [&](const Slice& slice) {
           return std::find(slices.begin(), slices.end(), slice) != slices.end();

@@ -62,15 +62,15 @@ TEST_CASE("a fused parameter counts as small if all of its tensors are small") {
   CHECK(std::count(names.begin(), names.end(), "model.layers.0.self_attn.k_proj.weight") == 1);
 }
 
-TEST_CASE("with one rank, or without sharding, no unit is divided") {
+TEST_CASE("with one rank, or without sharding, no unit is sharded") {
   const Partition partition = build_units(tiny_llama(false));
   for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
-      CHECK_FALSE(sharding.is_cut(unit.id));
-      CHECK(sharding.held_elements(unit.id) == unit.padded);
-      CHECK(sharding.whole(unit.id) == unit.padded);
+      CHECK_FALSE(sharding.is_sharded(unit.id));
+      CHECK(sharding.held_elements(unit.id) == unit.padded_numel);
+      CHECK(sharding.padded_elements(unit.id) == unit.padded_numel);
       CHECK(sharding.begin(unit.id) == 0);
-      CHECK(sharding.own(unit.id) == UnitRange{0, unit.padded});
+      CHECK(sharding.own_range(unit.id) == UnitRange{0, unit.padded_numel});
     }
   }
 }
@@ -80,20 +80,20 @@ TEST_CASE(
   const Partition partition = build_units(tiny_llama(false));
   const Sharding first(partition, {2, 0}, true);
   const Sharding second(partition, {2, 1}, true);
-  REQUIRE(partition.unit(1).padded == 5 * kUnitBlock);
+  REQUIRE(partition.unit(1).padded_numel == 5 * kUnitBlock);
   CHECK(first.held_elements(1) == 3 * kUnitBlock);
-  CHECK(first.whole(1) == 6 * kUnitBlock);
-  CHECK(first.own(1) == UnitRange{0, 3 * kUnitBlock});
+  CHECK(first.padded_elements(1) == 6 * kUnitBlock);
+  CHECK(first.own_range(1) == UnitRange{0, 3 * kUnitBlock});
   CHECK(second.begin(1) == 3 * kUnitBlock);
-  CHECK(second.own(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
+  CHECK(second.own_range(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
   // The embedding and the head have two blocks each.
   CHECK(second.held_elements(0) == kUnitBlock);
   CHECK(second.held_elements(3) == kUnitBlock);
-  CHECK(second.whole(3) == 2 * kUnitBlock);
+  CHECK(second.padded_elements(3) == 2 * kUnitBlock);
 }
 
 TEST_CASE(
-    "the ranks' shards of a unit cover it once, and each rank has all of a unit that is not "
+    "all ranks' shards of a unit cover it once, and each rank has all of a unit that is not "
     "sharded") {
   std::mt19937_64 random(77);
   for (int round = 0; round < 60; ++round) {
@@ -101,26 +101,27 @@ TEST_CASE(
     const Partition partition =
         build_units(model, static_cast<UnitGranularity>(round % 3), {90, INT64_MAX});
     const int count = 2 + round % 5;
-    const bool cut_small = round % 2 == 0;
+    const bool shard_small_units = round % 2 == 0;
     for (const Unit& unit : partition.units) {
       int64_t end = 0;
       for (int index = 0; index < count; ++index) {
-        const Sharding sharding(partition, {count, index}, cut_small);
-        REQUIRE(sharding.is_cut(unit.id) ==
-                (!unit.small || (cut_small && shard_range(unit, count - 1, count).size() > 0)));
-        if (!sharding.is_cut(unit.id)) {
-          REQUIRE(sharding.own(unit.id) == UnitRange{0, unit.padded});
-          end = unit.padded;
+        const Sharding sharding(partition, {count, index}, shard_small_units);
+        REQUIRE(
+            sharding.is_sharded(unit.id) ==
+            (!unit.small || (shard_small_units && shard_range(unit, count - 1, count).size() > 0)));
+        if (!sharding.is_sharded(unit.id)) {
+          REQUIRE(sharding.own_range(unit.id) == UnitRange{0, unit.padded_numel});
+          end = unit.padded_numel;
           continue;
         }
-        REQUIRE(sharding.own(unit.id).begin == end);
-        end = sharding.own(unit.id).end;
-        REQUIRE(sharding.own(unit.id).size() <= sharding.held_elements(unit.id));
+        REQUIRE(sharding.own_range(unit.id).begin == end);
+        end = sharding.own_range(unit.id).end;
+        REQUIRE(sharding.own_range(unit.id).size() <= sharding.held_elements(unit.id));
         REQUIRE(sharding.begin(unit.id) == index * sharding.held_elements(unit.id));
-        REQUIRE(sharding.held_elements(unit.id) * count == sharding.whole(unit.id));
-        REQUIRE(sharding.whole(unit.id) >= unit.padded);
+        REQUIRE(sharding.held_elements(unit.id) * count == sharding.padded_elements(unit.id));
+        REQUIRE(sharding.padded_elements(unit.id) >= unit.padded_numel);
       }
-      REQUIRE(end == unit.padded);
+      REQUIRE(end == unit.padded_numel);
     }
   }
 }

@@ -37,7 +37,7 @@ std::vector<std::string> cuts_of(const ModelDescription& model, const Partition&
   for (int index = 0; index < count; ++index) {
     const Sharding sharding(partition, {count, index}, true);
     for (const Unit& unit : partition.units) {
-      const UnitRange own = sharding.own(unit.id);
+      const UnitRange own = sharding.own_range(unit.id);
       for (const Slice& slice : slices_in(unit, own.begin, own.end)) {
         const TensorInfo& tensor = model.tensor(slice.tensor);
         if (!is_whole_blocks(slice.offset, slice.extent, tensor.local.numel()))

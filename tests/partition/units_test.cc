@@ -79,9 +79,9 @@ TEST_CASE("a fused parameter's tensors follow one another without gaps") {
 void check_partition(const ModelDescription& model, const Partition& partition) {
   std::vector<int> seen(model.tensors.size(), 0);
   for (const Unit& unit : partition.units) {
-    REQUIRE(unit.padded % kUnitBlock == 0);
+    REQUIRE(unit.padded_numel % kUnitBlock == 0);
     // A parameter of several tensors may be moved so that no shard begins within it.
-    REQUIRE(unit.padded - unit.numel <
+    REQUIRE(unit.padded_numel - unit.numel <
             kUnitBlock * (1 + static_cast<int64_t>(unit.slices.size()) / 2) +
                 kTensorBlock * static_cast<int64_t>(unit.slices.size()));
     int64_t end = 0;
@@ -94,7 +94,7 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
       sum += slice.extent;
       ++seen[static_cast<size_t>(slice.tensor)];
     }
-    REQUIRE(end <= unit.padded);
+    REQUIRE(end <= unit.padded_numel);
     REQUIRE(sum == unit.numel);
   }
   REQUIRE(seen == std::vector<int>(model.tensors.size(), 1));

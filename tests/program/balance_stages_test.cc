@@ -16,25 +16,24 @@ using namespace testing;
 
 using Counts = std::vector<int64_t>;
 
-/// Returns the weight of each chunk if the chunks have `counts` blocks; embedding and head are in
-/// the first and the last chunk.
-std::vector<double> weights_of(const std::vector<double>& weights, const Counts& counts) {
+/// Returns the load of each chunk if the chunks have `counts` blocks; embedding and head are in the
+/// first and the last chunk.
+std::vector<double> loads_of(const std::vector<double>& loads, const Counts& counts) {
   std::vector<double> chunks;
   size_t at = 1;
   for (const int64_t count : counts) {
     chunks.push_back(0);
-    for (int64_t i = 0; i < count; ++i) chunks.back() += weights[at++];
+    for (int64_t i = 0; i < count; ++i) chunks.back() += loads[at++];
   }
-  chunks.front() += weights.front();
-  chunks.back() += weights.back();
+  chunks.front() += loads.front();
+  chunks.back() += loads.back();
   return chunks;
 }
 
 /// Returns what a cut minimizes, in order of importance: the heaviest chunk, the sum of squares,
 /// and the numbers of blocks of the first chunks.
-std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
-                                           const Counts& counts) {
-  const std::vector<double> chunks = weights_of(weights, counts);
+std::tuple<double, double, Counts> rank_of(const std::vector<double>& loads, const Counts& counts) {
+  const std::vector<double> chunks = loads_of(loads, counts);
   return {*std::max_element(chunks.begin(), chunks.end()),
           std::inner_product(chunks.begin(), chunks.end(), chunks.begin(), 0.0), counts};
 }
@@ -62,25 +61,25 @@ TEST_CASE(
   for (int i = 0; i < 300; ++i) {
     const auto blocks = static_cast<int64_t>(1 + random() % 10);
     const int chunks = static_cast<int>(1 + random() % static_cast<uint64_t>(blocks));
-    // The weights are multiples of 1/16 of the heaviest one, so that they can be compared exactly.
-    std::vector<double> weights{16};
+    // The loads are multiples of 1/16 of the heaviest one, so that they can be compared exactly.
+    std::vector<double> loads{16};
     for (int64_t l = 0; l <= blocks; ++l)
-      weights.push_back(random() % 3 == 0 ? static_cast<double>(random() % 17) : 4);
-    std::shuffle(weights.begin(), weights.end(), random);
+      loads.push_back(random() % 3 == 0 ? static_cast<double>(random() % 17) : 4);
+    std::shuffle(loads.begin(), loads.end(), random);
     Counts best, begun;
     all_cuts(blocks, chunks, begun, [&](const Counts& counts) {
-      if (best.empty() || rank_of(weights, counts) < rank_of(weights, best)) best = counts;
+      if (best.empty() || rank_of(loads, counts) < rank_of(loads, best)) best = counts;
     });
-    REQUIRE(balanced_blocks(weights, chunks) == best);
+    REQUIRE(balanced_blocks(loads, chunks) == best);
   }
 }
 
 TEST_CASE("equal blocks are shared out equally, fewer in the first chunks") {
   const auto equal = [](size_t blocks, int chunks, double embedding, double head) {
-    std::vector<double> weights(blocks + 2, 1.0);
-    weights.front() = embedding;
-    weights.back() = head;
-    return balanced_blocks(weights, chunks);
+    std::vector<double> loads(blocks + 2, 1.0);
+    loads.front() = embedding;
+    loads.back() = head;
+    return balanced_blocks(loads, chunks);
   };
   CHECK(equal(8, 4, 0, 0) == Counts{2, 2, 2, 2});
   CHECK(equal(10, 4, 0, 0) == Counts{2, 2, 3, 3});
@@ -92,12 +91,12 @@ TEST_CASE("equal blocks are shared out equally, fewer in the first chunks") {
 }
 
 TEST_CASE("the chunks of a large model have all of its layers") {
-  std::vector<double> weights(132, 1e15);
-  weights.back() = 1.2e15;
-  const Counts counts = balanced_blocks(weights, 64);
+  std::vector<double> loads(132, 1e15);
+  loads.back() = 1.2e15;
+  const Counts counts = balanced_blocks(loads, 64);
   CHECK(counts.size() == 64);
   CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 130);
-  CHECK(rank_of(weights, counts) <= rank_of(weights, [] {
+  CHECK(rank_of(loads, counts) <= rank_of(loads, [] {
           Counts other(64, 2);
           other[0] = other[1] = 3;
           return other;

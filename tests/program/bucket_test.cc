@@ -48,7 +48,7 @@ TEST_CASE("a bucket has as many complete units as fit, and at least one") {
       // unit does not fit.
       std::vector<int64_t> wanted;
       for (const UnitId id : layout.order) {
-        const int64_t elements = built.partition.unit(id).padded;
+        const int64_t elements = built.partition.unit(id).padded_numel;
         if (wanted.empty() || wanted.back() >= size || elements > size - wanted.back())
           wanted.push_back(0);
         wanted.back() += elements;
@@ -120,7 +120,7 @@ TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separ
   }
   const std::vector<Bucket> buckets = filler.finish();
   REQUIRE(buckets.size() == 1);
-  CHECK(buckets[0].last == 7);
+  CHECK(buckets[0].last_position == 7);
   CHECK(buckets[0].elements == 1024);
   CHECK(buckets[0].collective.reads == buckets[0].collective.writes);
   CHECK(buckets[0].collective.writes ==
@@ -195,7 +195,8 @@ TEST_CASE("a closed bucket accepts nothing more; buckets are sorted by their las
   filler.add(4, sum(InstrKind::kReduceScatter, 2048));
   std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>> found;
   for (const Bucket& bucket : filler.finish())
-    found.emplace_back(bucket.collective.kind, bucket.last, bucket.elements, bucket.after.size());
+    found.emplace_back(bucket.collective.kind, bucket.last_position, bucket.elements,
+                       bucket.after.size());
   CHECK(found == std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>>{
                      {InstrKind::kReduceScatter, 1, 64, 0},
                      {InstrKind::kAllReduce, 2, 128, 3},

@@ -20,7 +20,7 @@ struct Bytes {
 
 Bytes bytes_of(const Program& program, const BufferRange& range) {
   const Buffer& buffer = program.at(range.buffer);
-  if (buffer.persistent)
+  if (buffer.persistent_kind)
     return {static_cast<size_t>(range.buffer), range.offset, range.offset + range.bytes};
   const int64_t begin = buffer.arena_offset + range.offset;
   return {program.buffers.size() + static_cast<size_t>(arena_of(buffer)), begin,
@@ -132,12 +132,12 @@ bool reads_only_own_bytes(const Program& program) {
   };
   for (const Instr& instr : program.instrs) {
     for (const BufferRange& range : instr.reads) {
-      if (program.at(range.buffer).persistent) continue;
+      if (program.at(range.buffer).persistent_kind) continue;
       const auto [begin, end] = places(range);
       if (std::any_of(begin, end, [&](BufferId id) { return id != range.buffer; })) return false;
     }
     for (const BufferRange& range : instr.writes) {
-      if (program.at(range.buffer).persistent) continue;
+      if (program.at(range.buffer).persistent_kind) continue;
       const auto [begin, end] = places(range);
       std::fill(begin, end, range.buffer);
     }

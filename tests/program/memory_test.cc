@@ -25,9 +25,9 @@ std::vector<std::vector<size_t>> instrs_by_buffer(const Program& program) {
   return out;
 }
 
-/// Checks the result of place_buffers by order alone, without positions in the list: two buffers
-/// may share bytes only if all users of one are done before any user of the other starts. Returns
-/// the names of a pair that violates this, or "".
+/// Checks the result of assign_arena_offsets by order alone, without positions in the list: two
+/// buffers may share bytes only if all users of one are done before any user of the other starts.
+/// Returns the names of a pair that violates this, or "".
 std::string shared_too_early(const Program& program) {
   const auto before = happens_before(program);
   const auto used = instrs_by_buffer(program);
@@ -41,7 +41,7 @@ std::string shared_too_early(const Program& program) {
     for (size_t b = 0; b < a; ++b) {
       const Buffer& x = program.buffers[a];
       const Buffer& y = program.buffers[b];
-      if (x.persistent || y.persistent || used[a].empty() || used[b].empty()) continue;
+      if (x.persistent_kind || y.persistent_kind || used[a].empty() || used[b].empty()) continue;
       if (arena_of(x) != arena_of(y)) continue;
       if (x.arena_offset >= y.arena_offset + y.bytes || y.arena_offset >= x.arena_offset + x.bytes)
         continue;
@@ -69,7 +69,7 @@ TEST_CASE("every buffer that is not persistent has an aligned offset inside the 
   const Program program = build(small_config(3, true)).step({.micro_batches = 3});
   for (const Buffer& buffer : program.buffers) {
     INFO(buffer.name);
-    if (buffer.persistent) {
+    if (buffer.persistent_kind) {
       CHECK(buffer.arena_offset == -1);
       continue;
     }
@@ -90,7 +90,7 @@ TEST_CASE(
   const PartitionedModel built = build(small_config(2, false));
   const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes +
                        4 * 16 * 4  // plus the input of the layer
-                       + built.partition.units[1].padded * 4;
+                       + built.partition.units[1].padded_numel * 4;
   CHECK(arena(5, 2) - arena(4, 2) == kept);
   CHECK(arena(6, 2) - arena(5, 2) == kept);
 }
@@ -152,7 +152,7 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
   const auto shares = [](std::vector<InstrId> communication_waits,
                          std::vector<InstrId> compute_waits, size_t other) {
     const Program program =
-        place_buffers(two_lanes(std::move(communication_waits), std::move(compute_waits)));
+        assign_arena_offsets(two_lanes(std::move(communication_waits), std::move(compute_waits)));
     CHECK(shared_too_early(program).empty());
     CHECK(program.arena(Arena::kDevice) >= 128);
     return program.buffers[1].arena_offset == program.buffers[other].arena_offset;
@@ -171,7 +171,7 @@ TEST_CASE("no buffer overlaps a result, which is read after the program has ende
         program_of_touches({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
     program.buffers[0].is_result = is_result;
     CHECK(buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
-    program = place_buffers(std::move(program));
+    program = assign_arena_offsets(std::move(program));
     CHECK((program.buffers[0].arena_offset == program.buffers[1].arena_offset) == !is_result);
     CHECK((program.buffers[0].arena_offset == program.buffers[2].arena_offset) == !is_result);
     CHECK(find_result(program) == (is_result ? 0 : -1));
@@ -184,7 +184,7 @@ TEST_CASE("lifetimes are computed even with waits that the checker would refuse"
 
 TEST_CASE("planning again gives the same offsets") {
   const Program program = build(small_config(2, true)).step({.micro_batches = 2});
-  CHECK(program_text(place_buffers(program)) == program_text(program));
+  CHECK(program_text(assign_arena_offsets(program)) == program_text(program));
 }
 
 /// Returns a step at stage 3 on two ranks, where the buckets of gradients are in use when few
@@ -202,7 +202,7 @@ template <typename Takes>
 int64_t packed_alone(const Program& program, Takes takes) {
   std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
   for (size_t i = 0; i < lifetimes.size(); ++i)
-    if (program.buffers[i].persistent || !takes(program.buffers[i])) lifetimes[i] = {};
+    if (program.buffers[i].persistent_kind || !takes(program.buffers[i])) lifetimes[i] = {};
   return pack_storage(lifetimes, kStorageAlignment).bytes;
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("private buffers use gaps between those that peers read if that makes 
   CHECK(std::any_of(program.buffers.begin(), program.buffers.end(),
                     [](const Buffer& b) { return b.in_gap; }));
   CHECK(shared_too_early(program).empty());
-  CHECK(program_text(place_buffers(program)) == program_text(program));
+  CHECK(program_text(assign_arena_offsets(program)) == program_text(program));
 }
 
 TEST_CASE("however deep the model, two arenas are nearly as small as one") {
@@ -240,10 +240,10 @@ TEST_CASE("a program uses the present size of one arena before it enlarges the o
     return std::count_if(p.buffers.begin(), p.buffers.end(),
                          [](const Buffer& b) { return b.in_gap; });
   };
-  const Program enough = place_buffers(program, {int64_t{1} << 40, 0, 0});
+  const Program enough = assign_arena_offsets(program, {int64_t{1} << 40, 0, 0});
   CHECK(gaps(enough) == 0);
   CHECK(enough.arena(Arena::kShared) == program.arena(Arena::kShared));
-  const Program room = place_buffers(program, {0, 2 * program.arena(Arena::kShared), 0});
+  const Program room = assign_arena_offsets(program, {0, 2 * program.arena(Arena::kShared), 0});
   CHECK(room.arena(Arena::kDevice) < program.arena(Arena::kDevice));
   CHECK(room.arena(Arena::kShared) <= 2 * program.arena(Arena::kShared));
   CHECK(shared_too_early(room).empty());
@@ -357,7 +357,7 @@ TEST_CASE("a group that does not use shared memory maps nothing of its peers") {
 TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {
   const Split whole = split_over(1);
   int64_t norms = 0;  // which every rank has completely
-  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded : 0;
+  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded_numel : 0;
   for (const int ranks : {2, 4}) {
     const Split split = split_over(ranks);
     INFO("tensor " << ranks);

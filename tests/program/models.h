@@ -176,7 +176,7 @@ inline Program with_instruction_moved(Program program, size_t from, size_t to,
   else
     std::rotate(at(to), at(from), at(from) + 1);
   for (Instr& instr : program.instrs) instr.waits.clear();
-  return place_buffers(add_waits(std::move(program), overlap));
+  return assign_arena_offsets(add_waits(std::move(program), overlap));
 }
 
 /// Touch describes an instruction that touches one of the buffers temp0, temp1, ... of 64 bytes
@@ -209,31 +209,31 @@ inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
-                      .persistent = Persistent::kParameters,
+                      .persistent_kind = PersistentKind::kParameters,
                       .format = {.dtype = DType::kF32}},
                      {.name = "out",
                       .bytes = 4096,
-                      .persistent = Persistent::kMaster,
+                      .persistent_kind = PersistentKind::kMaster,
                       .format = {.dtype = DType::kF32}},
                      {.name = "counts",
                       .bytes = 4 * place.count,
-                      .persistent = Persistent::kGradientNorm,
+                      .persistent_kind = PersistentKind::kGradientNorm,
                       .format = {.dtype = DType::kI32}},
                      {.name = "come",
                       .bytes = 4 * place.count,
-                      .persistent = Persistent::kLoss,
+                      .persistent_kind = PersistentKind::kLoss,
                       .format = {.dtype = DType::kI32}}};
-  program.initialized_ranges = {program.whole(0), program.whole(2)};
+  program.initialized_ranges = {program.full_range(0), program.full_range(2)};
   RankGroup all{.label = "context", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
-  const BufferRange in = program.whole(0), out = program.whole(1);
+  const BufferRange in = program.full_range(0), out = program.full_range(1);
   program.instrs = {make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
                     make_collective(InstrKind::kShift, {.group = 0, .shift = by}, in, out),
                     make_collective(InstrKind::kCountedAllToAll,
                                     {.group = 0, .row_elements = row_elements}, in, out)};
-  program.instrs[2].reads.push_back(program.whole(2));
-  program.instrs[2].writes.push_back(program.whole(3));
+  program.instrs[2].reads.push_back(program.full_range(2));
+  program.instrs[2].writes.push_back(program.full_range(3));
   return program;
 }
 

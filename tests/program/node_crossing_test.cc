@@ -21,7 +21,7 @@ int64_t thousand_bytes(int) {
 TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data-parallel ranks lie") {
   REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand_bytes).groups == 0);
   REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 2), thousand_bytes).bytes == 0);
-  REQUIRE(crossing_text({}, {}).empty());
+  REQUIRE(crossing_warning({}, {}).empty());
 }
 
 TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
@@ -30,7 +30,7 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
   REQUIRE(crossing.groups == 2);
   REQUIRE(crossing.ranks == std::vector<int>{0, 1, 2, 3});
   REQUIRE(crossing.bytes == 4 * 1000);
-  REQUIRE(crossing_text(crossing, nodes)
+  REQUIRE(crossing_warning(crossing, nodes)
               .starts_with(
                   "tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
                   "1, and 1 more group. Each step sends 3.91 KiB between nodes while layers wait"));
@@ -47,8 +47,8 @@ TEST_CASE("crossing bytes are counted for the ranks that send them") {
   const std::vector<std::string> nodes{"a", "a", "b", "b"};
   const auto by_rank = [](int rank) { return int64_t{1} << rank; };
   REQUIRE(tensor_crossing(mesh(1, 1, 4), nodes, by_rank).bytes == (1 << 1) + (1 << 3));
-  REQUIRE(passes_to_other_node(mesh(1, 1, 4), 1, nodes));
-  REQUIRE(!passes_to_other_node(mesh(1, 1, 4), 2, nodes));
+  REQUIRE(sends_to_other_node(mesh(1, 1, 4), 1, nodes));
+  REQUIRE(!sends_to_other_node(mesh(1, 1, 4), 2, nodes));
 }
 
 TEST_CASE("nodes that do not divide the ranks are refused") {

@@ -144,7 +144,7 @@ int conflicts_between_lanes(const Program& program) {
 /// Returns the number of missing waits that the checker reports.
 int reported_missing_waits(const Program& program) {
   int count = 0;
-  for (const std::string& fault : check(place_buffers(program)))
+  for (const std::string& fault : check(assign_arena_offsets(program)))
     if (fault.find(" does not wait for ") != std::string::npos) ++count;
   return count;
 }
@@ -156,8 +156,8 @@ TEST_CASE(
     const Lane second = first == Lane::kCompute ? lane_of(0) : Lane::kCompute;
     const auto waits = [&](const Touch& earlier, const Touch& later) {
       Program program = program_of_touches({{Lane::kCompute, 0}, earlier, later});
-      program.buffers[0].persistent = Persistent::kParameters;
-      program = place_buffers(add_waits(std::move(program), true));
+      program.buffers[0].persistent_kind = PersistentKind::kParameters;
+      program = assign_arena_offsets(add_waits(std::move(program), true));
       REQUIRE(unordered_conflicts(program, conflicts(program)).empty());
       for (Instr& instr : program.instrs) instr.waits.clear();
       REQUIRE(reported_missing_waits(program) == conflicts_between_lanes(program));

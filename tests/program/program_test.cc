@@ -60,7 +60,9 @@ TEST_CASE("the name of an instruction has its kind, layer and micro-batch") {
   CHECK(lane_name(Lane::kCompute) == "compute");
   CHECK(lane_name(lane_of(0)) == "communication");
   CHECK(category_name(Category::kParameters) == "parameters");
-  CHECK(category_name(Category::kSums) == "buffers");
+  CHECK(category_name(Category::kSums) == "sums");
+  CHECK(category_key(Category::kSums) == "buffers");
+  CHECK(category_key(Category::kParameters) == "parameters");
 }
 
 TEST_CASE("the text of an exchange names its axis, and that of a shift also the distance") {
@@ -75,7 +77,7 @@ TEST_CASE("the text of an exchange names its axis, and that of a shift also the 
 }
 
 TEST_CASE("exchanges count bytes that leave a rank, counted ones as if all blocks were equal") {
-  CHECK(traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
+  CHECK(planned_traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
         "sent by a rank each time\n"
         "  all_to_all over 4 ranks along context, 1 call                             3072 B\n"
         "  counted_all_to_all over 4 ranks along context, 2 calls                    3084 B\n"
@@ -200,7 +202,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     const Program program =
         built.step({.micro_batches = 1 + round % 3, .state = states(round % 3)});
     const TierPlan account = memory_plan({&program}).at(Tier::kDevice);
-    const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total * 4;
+    const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total_elements * 4;
     const int64_t numbers =
         kLossSlots * 8 + 2 * 8 * static_cast<int64_t>(built.partition.units.size());
     REQUIRE(account.bytes_of(Category::kParameters) == flat);

@@ -90,7 +90,7 @@ TEST_CASE("a rank keeps its own part of the node's copy, for units that are gath
     REQUIRE(kept == std::set<UnitId>{1, 2, 3});
     const Buffer& secondary = program.at(buffer_named(program, buffer_names::kSecondary));
     REQUIRE(secondary.bytes == bytes);
-    REQUIRE(secondary.persistent);
+    REQUIRE(secondary.persistent_kind);
     REQUIRE(secondary.peer_visible);
     REQUIRE(secondary.category == Category::kParameters);
     REQUIRE(secondary.tier == Tier::kDevice);
@@ -165,12 +165,12 @@ TEST_CASE("with secondary shards a step sends the bytes that ZeRO++'s paper stat
     options.state.secondary_shards = neighbors;
     const Program program = built.step(options, 4);
     options.state.data = {4, 0};
-    const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
+    const TrafficTheory theory = traffic_theory(program, built.model, built.partition, options);
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
     CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (neighbors - 1) / neighbors);
     const Traffic traffic = program_traffic(program);
-    INFO(traffic_text(traffic, theory));
+    INFO(planned_traffic_text(traffic, theory));
     std::map<std::string, int64_t> gathered;
     for (const TrafficRow& row : traffic.rows)
       if (row.kind == InstrKind::kAllGather) gathered[row.axes] += row.bytes;
@@ -191,8 +191,8 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   options.state.secondary_shards = 2;
   const Program program = built.step(options, 4);
   options.state.data = {4, 0};
-  CHECK(traffic_text(program_traffic(program),
-                     explain_traffic(program, built.model, built.partition, options)) ==
+  CHECK(planned_traffic_text(program_traffic(program),
+                             traffic_theory(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
         "  all_reduce over 4 ranks along data, 2 calls                                252 B\n"
         "  reduce_scatter over 4 ranks along data, 6 calls                         294912 B\n"

@@ -23,7 +23,7 @@ using namespace testing;
 class Coverage {
  public:
   explicit Coverage(const Partition& partition) {
-    for (const Unit& unit : partition.units) changes_.push_back({{0, 0}, {unit.padded, 0}});
+    for (const Unit& unit : partition.units) changes_.push_back({{0, 0}, {unit.padded_numel, 0}});
   }
   void add(UnitId unit, int64_t begin, int64_t end) {
     auto& changes = changes_[static_cast<size_t>(unit)];
@@ -87,7 +87,7 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
     for (const StepProgram& step : steps)
       for (const StatePiece& piece : step.pieces) {
         const Buffer& buffer = step.program.at(piece.range.buffer);
-        REQUIRE(buffer.persistent);
+        REQUIRE(buffer.persistent_kind);
         REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.format.dtype));
         if (piece.state == StatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
       }
@@ -95,7 +95,7 @@ TEST_CASE("the ranks of one tensor index together save each element of each stat
 }
 
 /// Returns whether a unit is sharded: a small unit is only if it has a block for each shard.
-bool is_cut(const Unit& unit, const StepCase& step_case) {
+bool is_sharded(const Unit& unit, const StepCase& step_case) {
   const int shards = step_case.mesh.shards;
   const bool pays =
       step_case.options.state.zero_stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
@@ -112,10 +112,12 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : step_case.built.partition.units) {
-      const bool cut = state.zero_stage > 0 && step_case.mesh.shards > 1 && is_cut(unit, step_case);
+      const bool sharded =
+          state.zero_stage > 0 && step_case.mesh.shards > 1 && is_sharded(unit, step_case);
       for (int32_t s = 0; s < std::ssize(state.optimizer_states); ++s)
-        REQUIRE(held[{s, unit.id}] == unit.padded * step_case.mesh.tensor *
-                                          (cut ? step_case.mesh.replicas : step_case.mesh.data()));
+        REQUIRE(held[{s, unit.id}] ==
+                unit.padded_numel * step_case.mesh.tensor *
+                    (sharded ? step_case.mesh.replicas : step_case.mesh.data()));
     }
   }
 }
@@ -146,7 +148,7 @@ TEST_CASE(
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
           const bool shared = state.zero_stage > 0 && step_case.mesh.shards > 1 &&
-                              is_cut(partition.unit(instr.unit), step_case);
+                              is_sharded(partition.unit(instr.unit), step_case);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(step_case.built.model.tensor(slice.tensor)) ==
@@ -166,7 +168,7 @@ int64_t counted_by_norm(const StepCase& step_case) {
   for (const Unit& unit : step_case.built.partition.units)
     for (size_t i = 0; i < unit.slices.size(); ++i) {
       const bool last = i + 1 == unit.slices.size();
-      const int64_t end = last ? unit.padded : unit.slices[i + 1].position_in_unit;
+      const int64_t end = last ? unit.padded_numel : unit.slices[i + 1].position_in_unit;
       const int64_t begin = i == 0 ? 0 : unit.slices[i].position_in_unit;
       const int copies = step_case.built.model.tensor(unit.slices[i].tensor).copies;
       elements += (end - begin) * step_case.mesh.tensor / copies;
@@ -183,8 +185,8 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
            buffer.category == Category::kStaging;
   };
   const auto is_kept = [&](const BufferRange& range) {
-    const auto& persistent = program.at(range.buffer).persistent;
-    return persistent && persistent != Persistent::kSecondaryShards;
+    const auto& persistent = program.at(range.buffer).persistent_kind;
+    return persistent && persistent != PersistentKind::kSecondaryShards;
   };
   return (instr.kind == InstrKind::kAllGather || instr.kind == InstrKind::kCopy) &&
          std::all_of(instr.reads.begin(), instr.reads.end(), is_way) &&
@@ -259,12 +261,12 @@ TEST_CASE(
   options.state.zero_stage = 1;
   const auto slots_of = [&](int ranks) {
     const Program program = built.step(options, ranks, ranks - 1);
-    return program.at(find_persistent(program, Persistent::kGradientNorm)).bytes /
+    return program.at(find_persistent(program, PersistentKind::kGradientNorm)).bytes /
            dtype_bytes(DType::kF64);
   };
   for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
   CHECK(slots_of(16'384) == units);
-  options.state.most_gradient_norm_slots = units * 2;
+  options.state.max_gradient_norm_slots = units * 2;
   CHECK(slots_of(2) == units * 2);
   CHECK(slots_of(3) == units);
 }
@@ -282,7 +284,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
       if (is_frozen(piece.unit)) REQUIRE(piece.state == StatePiece::kParam);
     int64_t trained = 0;
     for (const Unit& unit : step_case.built.partition.units)
-      trained += unit.trainable ? unit.padded + kUnitBlock * step_case.mesh.shards : 0;
+      trained += unit.trainable ? unit.padded_numel + kUnitBlock * step_case.mesh.shards : 0;
     int64_t kept = 0;
     std::set<int32_t> gathered;
     for (const Buffer& buffer : step.program.buffers)
@@ -356,8 +358,8 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
-        if (!buffer.persistent) continue;
-        const BufferId in_training = find_persistent(train, *buffer.persistent, buffer.tier);
+        if (!buffer.persistent_kind) continue;
+        const BufferId in_training = find_persistent(train, *buffer.persistent_kind, buffer.tier);
         REQUIRE(in_training >= 0);
         const Buffer& same = train.at(in_training);
         REQUIRE(same.bytes == buffer.bytes);
@@ -480,7 +482,7 @@ TEST_CASE(
   StepOptions options{.prefetch_elements = 1};
   options.state.zero_stage = 3;
   const Program program = build(small_config(4, false)).step(options);
-  const LaneClocks known = known_done(program);
+  const LaneClocks known = vector_clocks(program);
   size_t beside = 0;
   for (const size_t i : all_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;
@@ -618,7 +620,7 @@ struct UpdateInterval {
 std::vector<UpdateInterval> intervals_of(const Program& program) {
   const auto staging = [&](const BufferRange& range) {
     const Buffer& buffer = program.at(range.buffer);
-    return !buffer.persistent && buffer.category == Category::kStaging;
+    return !buffer.persistent_kind && buffer.category == Category::kStaging;
   };
   std::vector<UpdateInterval> all;
   std::map<BufferId, size_t> writer;  // the last fetch into each staging buffer
@@ -700,7 +702,7 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     CHECK(gathered_of(program).size() == 2 * 3);
     options.state.data = {2, 0};
     for (const TrafficDeviation& deviation :
-         explain_traffic(program, built.model, built.partition, options).deviations)
+         traffic_theory(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
   // Parameters are gathered again for lists that are not consecutive; here this is the tied matrix,

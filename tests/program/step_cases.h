@@ -142,8 +142,8 @@ inline PartitionedModel random_partitioned_model(std::mt19937_64& random, const 
   const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
   built.model = build_model(config, batch, Mode::kTrain, random_dtypes(random),
                             random_recompute(random), split);
-  const SmallTensors small{pick<int64_t>(random, {0, 0, 64, 500, 10'000}),
-                           random() % 3 == 0 ? int64_t{200} : INT64_MAX};
+  const SmallTensorThresholds small{pick<int64_t>(random, {0, 0, 64, 500, 10'000}),
+                                    random() % 3 == 0 ? int64_t{200} : INT64_MAX};
   built.partition = build_units(built.model, kGranularities[random() % 3], small);
   return built;
 }
@@ -234,7 +234,8 @@ inline void add_pipeline(std::mt19937_64& random, StepCase& step_case, PipelineS
   step_case.options.schedule = kind;
   step_case.mesh.stages = stages;
   state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
-  state.ties_ends = step_case.built.model.tied && state.pipeline.stage_of(model_chunks - 1) != 0;
+  state.ties_first_and_last_stage =
+      step_case.built.model.tied && state.pipeline.stage_of(model_chunks - 1) != 0;
 }
 
 /// Draws a step case of at most eight ranks, with at least two stages.

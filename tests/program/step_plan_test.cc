@@ -69,17 +69,18 @@ TEST_CASE("context ranks read the same samples, but hold different parts of the 
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const StepPlan plan = plan_steps(config, small_config(1, true), rank);
     const StateOptions& state = plan.options.state;
-    CHECK(sample_place(state).count == 4);
+    CHECK(data_parallel_place(state).count == 4);
     CHECK(state_place(state).count == 6);
     CHECK(gradient_ranks(state) == 12);
     CHECK(is_first_of_stage(state) == (rank == 0));
-    readers[sample_place(state).index].push_back(rank);
+    readers[data_parallel_place(state).index].push_back(rank);
     owners[{state.replica, state_place(state).index}].push_back(rank);
     const Program& program = plan.train.program;
-    CHECK(program.place_in(group_along(program, "data+context")).count == 6);
-    CHECK(program.place_in(group_along(program, "data+context")).index == state_place(state).index);
-    CHECK(program.place_in(group_along(program, "context")).index == rank % 3);
-    CHECK(program.place_in(group_along(program, "data_replicate")).index == rank / 6);
+    CHECK(program.place_in_group(group_along(program, "data+context")).count == 6);
+    CHECK(program.place_in_group(group_along(program, "data+context")).index ==
+          state_place(state).index);
+    CHECK(program.place_in_group(group_along(program, "context")).index == rank % 3);
+    CHECK(program.place_in_group(group_along(program, "data_replicate")).index == rank / 6);
   }
   CHECK(readers == std::map<int, std::vector<int>>{
                        {0, {0, 1, 2}}, {1, {3, 4, 5}}, {2, {6, 7, 8}}, {3, {9, 10, 11}}});
@@ -106,7 +107,7 @@ TEST_CASE("context ranks change what follows from the state, not what follows fr
   CHECK(both.options.bucket_elements == four.options.bucket_elements);
   CHECK(both.options.bucket_elements < two.options.bucket_elements);
   const auto theory = [](const StepPlan& step) {
-    return explain_traffic(step.train.program, step.train.model, step.partition, step.options);
+    return traffic_theory(step.train.program, step.train.model, step.partition, step.options);
   };
   CHECK(theory(both).ranks == 4);
   CHECK(theory(both).bytes == theory(four).bytes);
@@ -123,14 +124,14 @@ TEST_CASE(
     });
   };
   const StepPlan none = plan(0, 16, 64), wanted = plan(8, 16, 64);
-  CHECK_FALSE(none.text);
+  CHECK_FALSE(none.generation);
   CHECK(none.program_plans() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
-  REQUIRE(wanted.text);
+  REQUIRE(wanted.generation);
   CHECK(wanted.program_plans() ==
-        std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.text});
-  CHECK(wanted.text->model.batch.tokens() == 24);
-  CHECK(plan(8, 100, 64).text->model.batch.tokens() == 64);
-  CHECK(plan(100, 100, 512).text->model.batch.tokens() == 128);
+        std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.generation});
+  CHECK(wanted.generation->model.batch.tokens() == 24);
+  CHECK(plan(8, 100, 64).generation->model.batch.tokens() == 64);
+  CHECK(plan(100, 100, 512).generation->model.batch.tokens() == 128);
   const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
   CHECK(device(wanted) == device(none));
   // A tensor-parallel rank has the logits of all tokens of a text, but only a part of those of a
@@ -142,11 +143,12 @@ TEST_CASE(
   config.parallel.tensor = 4;
   config.data.sequence_length = 64;
   config.train.generate = {.prompt_tokens = 32, .tokens = 32};
-  CHECK_FALSE(plan_steps(config, model, 0).text);  // without validation data there are no prompts
+  CHECK_FALSE(
+      plan_steps(config, model, 0).generation);  // without validation data there are no prompts
   config.data.validation = {"validation.bin"};
   const StepPlan narrow = plan_steps(config, model, 0);
-  CHECK(arena_total(narrow.text->program) > arena_total(narrow.train.program));
-  CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.text->program));
+  CHECK(arena_total(narrow.generation->program) > arena_total(narrow.train.program));
+  CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.generation->program));
 }
 
 TEST_CASE(
@@ -186,7 +188,7 @@ TEST_CASE("the keys of the config become options of the step") {
   CHECK(state.zero_stage == 3);
   CHECK(state.communication == DType::kBF16);
   CHECK(state.master == DType::kF32);
-  for (const KeptState& kept : state.optimizer_states) CHECK(kept.dtype == DType::kBF16);
+  for (const OptimizerStateSpec& spec : state.optimizer_states) CHECK(spec.dtype == DType::kBF16);
   CHECK(state.parameter_tier == Tier::kHost);
   CHECK(state.optimizer_tier == Tier::kNvme);
   CHECK(state.optimizer_ratio == 0.5);
@@ -434,7 +436,7 @@ TEST_CASE("tensor-parallel ranks send the bytes of the published formula") {
           if (row.axes.starts_with("tensor")) sent += row.bytes;
         CHECK(sent == micro_batches * (in_blocks + ends + statistics) + shared);
         const TrafficTheory theory =
-            explain_traffic(plan.train.program, model, plan.partition, plan.options);
+            traffic_theory(plan.train.program, model, plan.partition, plan.options);
         int64_t explained = 0;
         for (const TrafficDeviation& deviation : theory.deviations)
           if (deviation.cause.find("tensor-parallel") != std::string::npos)

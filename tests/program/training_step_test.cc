@@ -204,7 +204,7 @@ TEST_CASE("each shard of each unit counts in the norm on one rank, in a separate
         REQUIRE(begin == end);
         end += bytes;
       }
-      REQUIRE(end == flat_layout(c.built.partition, FlatOrder::kBackward).total * 4);
+      REQUIRE(end == flat_layout(c.built.partition, FlatOrder::kBackward).total_elements * 4);
     }
   }
 }
@@ -285,7 +285,7 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
         if (op.workspace >= 0) used.push_back(op.workspace);
         for (const ValueId id : used) {
           INFO(graph.at(id).name);
-          // The loss buffer also has the votes to stop, after the layer's two numbers.
+          // The loss buffer also has the flags of ranks, after the layer's two sums.
           REQUIRE(bound.at(id) == graph.at(id).bytes());
         }
       }

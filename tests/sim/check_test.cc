@@ -62,9 +62,11 @@ TEST_CASE("a disk request that starts early where it must not is named") {
   CHECK(check(changed_program([](Program& p) { p.instrs[17].detail = DiskRequest{true}; })).at(1) ==
         "instruction 17 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
-  program.buffers = {
-      {.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = Persistent::kParameters},
-      {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
+  program.buffers = {{.name = "state",
+                      .tier = Tier::kNvme,
+                      .bytes = 64,
+                      .persistent_kind = PersistentKind::kParameters},
+                     {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
   program.arena_bytes[static_cast<size_t>(Arena::kHost)] = 64;
   program.initialized_ranges = {{0, 0, 64}};
   program.instrs = {{.kind = InstrKind::kCopy,
@@ -376,7 +378,7 @@ TEST_CASE("a list touches exactly its bound ranges, and writes the gradients tha
 
 TEST_CASE("an arena that is too small for one of its buffers is noticed") {
   Program program = good_program();
-  const auto end = [](const Buffer& b) { return b.persistent ? 0 : b.arena_offset + b.bytes; };
+  const auto end = [](const Buffer& b) { return b.persistent_kind ? 0 : b.arena_offset + b.bytes; };
   const auto last =
       std::max_element(program.buffers.begin(), program.buffers.end(),
                        [&](const Buffer& a, const Buffer& b) { return end(a) < end(b); });
@@ -468,10 +470,9 @@ TEST_CASE("ranks that meet for two different units of one size are named") {
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
   const Program fewer = changed_program([](Program& p) { p.instrs[23].detail = {}; });
-  CHECK(
-      faults_with_rank1(fewer).back() ==
-      "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over data@0 and "
-      "waits for rank 1, which has no further collective");
+  CHECK(faults_with_rank1(fewer).back() ==
+        "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over data@0 and "
+        "waits for rank 1, which has no further collective");
 }
 
 TEST_CASE("the faulty rank is named by its number") {

@@ -80,8 +80,8 @@ TEST_CASE("the check of all ranks covers text generation, which changes the hash
   StepPlan own = plan_steps(config, model, 1);
   CHECK(ClassPlans(config, model, 1, own).check() == Faults{});
   CHECK(ClassPlans(config, model, 1, own).hash() != without);
-  std::vector<Instr>& instrs = own.text->program.instrs;
-  const auto gather = all_of(own.text->program, InstrKind::kAllGather).at(0);
+  std::vector<Instr>& instrs = own.generation->program.instrs;
+  const auto gather = all_of(own.generation->program, InstrKind::kAllGather).at(0);
   instrs.erase(instrs.begin() + static_cast<std::ptrdiff_t>(gather));
   CHECK_FALSE(ClassPlans(config, model, 1, own).check().empty());
 }

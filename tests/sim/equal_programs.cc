@@ -10,9 +10,9 @@ namespace {
 
 bool equal(const Buffer& a, const Buffer& b) {
   return a.name == b.name && a.tier == b.tier && a.category == b.category && a.bytes == b.bytes &&
-         a.persistent == b.persistent && a.peer_visible == b.peer_visible && a.in_gap == b.in_gap &&
-         a.shadow_offset == b.shadow_offset && a.arena_offset == b.arena_offset &&
-         a.format == b.format;
+         a.persistent_kind == b.persistent_kind && a.peer_visible == b.peer_visible &&
+         a.in_gap == b.in_gap && a.shadow_offset == b.shadow_offset &&
+         a.arena_offset == b.arena_offset && a.format == b.format;
 }
 
 bool equal(const Binding& a, const Binding& b) {
@@ -31,7 +31,7 @@ bool equal_details(const Communication& a, const Communication& b) {
 }
 /// Compares updates; the elements that are updated may differ, because they are a rank's own part.
 bool equal_details(const UpdateDetail& a, const UpdateDetail& b) {
-  return a.decay == b.decay && a.writes_copy == b.writes_copy &&
+  return a.decay == b.decay && a.writes_working_copy == b.writes_working_copy &&
          a.blocks.has_value() == b.blocks.has_value();
 }
 /// Compares slots of the norm; which slots are a rank's own may differ.

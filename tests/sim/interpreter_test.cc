@@ -109,7 +109,7 @@ TEST_CASE("with frozen units, the others train as in the plain program with the 
                                         : with_frozen(random_step_case(random), random,
                                                       pick<uint64_t>(random, {10, 50, 90, 100}));
     const StepCase oracle = plain(step_case);
-    step_case.options.state.most_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    step_case.options.state.max_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << step_case.text());
     const std::vector<StepProgram> steps = step_case.steps();
     INFO(program_text(steps.back().program));
@@ -228,15 +228,15 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
   const BufferId come = program.add({.name = "come",
                                      .bytes = 4 * program.groups[0].place.count,
                                      .format = {.dtype = DType::kI32}});
-  const std::vector<Instr> made =
-      make(program, program.whole(hidden), program.whole(other), program.whole(come));
+  const std::vector<Instr> made = make(program, program.full_range(hidden),
+                                       program.full_range(other), program.full_range(come));
   const size_t at = nth(program, InstrKind::kForward, 0) + 1;
   for (Instr& instr : program.instrs)
     for (InstrId& wait : instr.waits)
       wait += wait >= static_cast<InstrId>(at) ? static_cast<InstrId>(made.size()) : 0;
   program.instrs.insert(program.instrs.begin() + static_cast<std::ptrdiff_t>(at), made.begin(),
                         made.end());
-  program = place_buffers(add_waits(std::move(program), true));
+  program = assign_arena_offsets(add_waits(std::move(program), true));
   return step;
 }
 
@@ -335,7 +335,7 @@ TEST_CASE(
                     const BufferRange& come) {
       Instr move = make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row_elements = 64},
                                    hidden, other);
-      move.reads.push_back(program.whole(buffer_named(program, counts)));
+      move.reads.push_back(program.full_range(buffer_named(program, counts)));
       move.writes.push_back(come);
       return std::vector<Instr>{move, make_copy(program, other, hidden)};
     };

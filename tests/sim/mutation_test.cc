@@ -23,9 +23,9 @@ namespace {
 
 using namespace testing;
 
-/// Returns a step case where a rank holds a part of each unit that is cut in two (with four ranks,
-/// two of them do). Tensor ranks hold as much each, of a model with fewer layers, because their
-/// lists are cut into many parts.
+/// Returns a step case where a rank holds a part of each unit that is sharded over two (with four
+/// ranks, two of them do). Tensor ranks hold as much each, of a model with fewer layers, because
+/// their lists are cut into many parts.
 StepCase base_step_case(Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(mesh.tensor > 1 ? 1 : 2, true);
   config.hidden = 32;
@@ -212,7 +212,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
       {"what a layer needs comes when compute is close to it, which saves memory alone",
        [](const Mutation& m) {
          return m.instr.lane != Lane::kCompute && m.program.instr(m.wait).lane == Lane::kCompute &&
-                !m.instr.if_finite && !m.program.at(m.instr.writes[0].buffer).persistent;
+                !m.instr.if_finite && !m.program.at(m.instr.writes[0].buffer).persistent_kind;
        }},
   };
   size_t noticed = 0;
@@ -280,8 +280,9 @@ TEST_CASE("a buffer freed early or placed on another is noticed, or their lifeti
       for (size_t b = 0; b < good.buffers.size(); ++b) {
         const Buffer& moved = good.buffers[a];
         const Buffer& other = good.buffers[b];
-        if (a == b || moved.persistent || other.persistent || arena_of(moved) != arena_of(other) ||
-            other.arena_offset < 0 || moved.arena_offset < 0 || moved.bytes == 0 ||
+        if (a == b || moved.persistent_kind || other.persistent_kind ||
+            arena_of(moved) != arena_of(other) || other.arena_offset < 0 ||
+            moved.arena_offset < 0 || moved.bytes == 0 ||
             (a + 3 * b) % (c.step_case.mesh.tensor > 1 ? 101 : 23) !=
                 0)  // a sample: there are many pairs
           continue;
@@ -334,7 +335,7 @@ bool rename(const Program& program, BufferRange& range) {
     if (candidate.bytes < range.offset + range.bytes ||
         candidate.format.dtype != buffer.format.dtype || candidate.tier != buffer.tier ||
         candidate.category != buffer.category ||
-        (!candidate.persistent && candidate.arena_offset < 0))
+        (!candidate.persistent_kind && candidate.arena_offset < 0))
       continue;
     range.buffer = other;
     return true;
@@ -501,7 +502,7 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
                    }});
   if (instr.kind != InstrKind::kUpdate) return;
   flag("decay", [](Instr& i) -> bool& { return i.update().decay; });
-  flag("writes_copy", [](Instr& i) -> bool& { return i.update().writes_copy; });
+  flag("writes_working_copy", [](Instr& i) -> bool& { return i.update().writes_working_copy; });
   all.push_back({"another element", [](const Program&, Instr& i) {
                    i.update().first_element += 1;
                    return true;
@@ -533,7 +534,7 @@ std::string kind_text_of(const Program& program, const Instr& instr) {
     for (const BufferRange& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
       text += cat(" ", category_name(buffer.category), tier_name(buffer.tier),
-                  buffer.persistent.has_value());
+                  buffer.persistent_kind.has_value());
     }
   return text;
 }
@@ -551,7 +552,7 @@ std::set<size_t> choose_positions(const Program& program) {
 }
 
 /// Returns the position in `other` of the collective that is at `at` in `program`.
-size_t place_in(const Program& other, const Program& program, size_t at) {
+size_t corresponding_instr(const Program& other, const Program& program, size_t at) {
   const auto is_collective = [](const Instr& instr) { return instr.is_collective(); };
   const auto begin = program.instrs.begin();
   auto before = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(at), is_collective);
@@ -559,7 +560,7 @@ size_t place_in(const Program& other, const Program& program, size_t at) {
     if (is_collective(other.instrs.at(i)) && before-- == 0) return i;
 }
 
-/// Returns the rank whose program is changed: one that holds a part of every unit that is cut.
+/// Returns the rank whose program is changed: one that holds a part of every sharded unit.
 size_t changed_rank(const std::vector<StepProgram>& steps) {
   return std::min<size_t>(1, steps.size() - 1);
 }
@@ -573,7 +574,7 @@ std::optional<std::vector<StepProgram>> changed(
   const size_t rank = changed_rank(good);
   for (size_t r = 0; r < steps.size(); ++r) {
     if (!all && r != rank) continue;
-    const size_t there = all ? place_in(good[r].program, good[rank].program, at) : at;
+    const size_t there = all ? corresponding_instr(good[r].program, good[rank].program, at) : at;
     if (!change(steps[r].program, there)) return std::nullopt;
   }
   return steps;
@@ -666,7 +667,7 @@ bool zeroes_overwritten_bytes(const Mutation& m) {
 bool copies_persistent_bytes(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   const auto persists = [&](const BufferRange& range) {
-    return m.program.at(range.buffer).persistent;
+    return m.program.at(range.buffer).persistent_kind;
   };
   return m.change == "other if_finite" && moves &&
          std::all_of(m.instr.reads.begin(), m.instr.reads.end(), persists) &&
@@ -699,7 +700,7 @@ bool zeroes_in_another_order(const Mutation& m) {
 
 bool fetches_only_for_updates(const Mutation& m) {
   const auto of_update = [&](const BufferRange& written) {
-    return !m.program.at(written.buffer).persistent &&
+    return !m.program.at(written.buffer).persistent_kind &&
            std::all_of(m.program.instrs.begin(), m.program.instrs.end(), [&](const Instr& reader) {
              return reader.if_finite || std::none_of(reader.reads.begin(), reader.reads.end(),
                                                      [&](const BufferRange& range) {
@@ -716,11 +717,12 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const BufferRange&
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.step_case.options.state;
-  state.data = m.program.place_in(group_along(m.program, "data"));
-  const Sharding cut = cut_states(m.step_case.built.partition, state);
+  state.data = m.program.place_in_group(group_along(m.program, "data"));
+  const Sharding sharding = shard_units(m.step_case.built.partition, state);
   const int64_t elements = element_count(m.program, range);
-  const int64_t begin = elements == cut.whole(id) ? 0 : state.data.index * elements;
-  if (elements != cut.whole(id) && elements * state.data.count != cut.whole(id))
+  const int64_t begin = elements == sharding.padded_elements(id) ? 0 : state.data.index * elements;
+  if (elements != sharding.padded_elements(id) &&
+      elements * state.data.count != sharding.padded_elements(id))
     return std::nullopt;
   return UnitRange{begin, begin + elements};
 }
@@ -741,7 +743,8 @@ bool is_past_the_unit_end(const Mutation& m) {
   const bool twice = m.change == "twice";
   if (!moves || m.instr.unit < 0 || (m.mutant == nullptr && !twice)) return false;
   const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
-  return elements && elements->begin >= m.step_case.built.partition.unit(m.instr.unit).padded &&
+  return elements &&
+         elements->begin >= m.step_case.built.partition.unit(m.instr.unit).padded_numel &&
          (twice ||
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
@@ -753,14 +756,14 @@ bool is_padding_of_gathered(const Mutation& m, const BufferRange& part) {
   const std::string& name = m.program.at(part.buffer).name;
   const int64_t elements = element_count(m.program, part);
   const auto index = [&](const std::string& axes) {
-    return m.program.place_in(group_along(m.program, axes)).index;
+    return m.program.place_in_group(group_along(m.program, axes)).index;
   };
   int64_t begin = -1;
   if (name == buffer_names::kParameters) begin = index("data") * elements;
   if (name == buffer_names::kSecondary)
     begin = index(cat("data/", m.step_case.mesh.secondary_shards)) * elements;
   if (name.starts_with("gathered.")) begin = part.offset * elements / part.bytes;
-  return begin >= m.step_case.built.partition.unit(m.instr.unit).padded;
+  return begin >= m.step_case.built.partition.unit(m.instr.unit).padded_numel;
 }
 
 /// Returns whether a range of the parameters lies past its unit's end.
@@ -768,16 +771,17 @@ bool is_padding_of_parameters(const Mutation& m, const BufferRange& part) {
   StateOptions state = m.step_case.options.state;
   if (state.zero_stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
-  state.data = m.program.place_in(group_along(m.program, "data"));
-  const Sharding cut = cut_states(m.step_case.built.partition, state);
+  state.data = m.program.place_in_group(group_along(m.program, "data"));
+  const Sharding sharding = shard_units(m.step_case.built.partition, state);
   std::vector<int64_t> whole;
-  for (const Unit& unit : m.step_case.built.partition.units) whole.push_back(cut.whole(unit.id));
+  for (const Unit& unit : m.step_case.built.partition.units)
+    whole.push_back(sharding.padded_elements(unit.id));
   const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).format.dtype);
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
-    const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total;
-    return layout.at(unit.id) + unit.padded <= begin && begin < end;
+    const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total_elements;
+    return layout.at(unit.id) + unit.padded_numel <= begin && begin < end;
   };
   const std::vector<Unit>& units = m.step_case.built.partition.units;
   return std::any_of(units.begin(), units.end(), behind);
@@ -827,17 +831,17 @@ bool leaves_out_padding(const Mutation& m) {
   if (!elements) return false;
   const int64_t begin = half ? (elements->begin + elements->end) / 2 : elements->begin;
   const Unit& unit = m.step_case.built.partition.unit(id);
-  const int64_t end = std::min(elements->end, unit.padded);
+  const int64_t end = std::min(elements->end, unit.padded_numel);
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
-/// Returns whether the sum of losses leaves out only votes of the training loop. A step program
-/// alone writes no votes, so these are zeros.
-bool leaves_out_votes(const Mutation& m) {
+/// Returns whether the sum of losses leaves out only flags of the training loop. A step program
+/// alone sets no flags, so these are zeros.
+bool leaves_out_flags(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
   const BufferRange& range = m.changed().writes.front();
-  return m.program.at(range.buffer).persistent == Persistent::kLoss &&
-         range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
+  return m.program.at(range.buffer).persistent_kind == PersistentKind::kLoss &&
+         range.bytes >= kLossSums * dtype_bytes(DType::kF64);
 }
 
 /// Returns whether an instruction runs on another lane. The checker has proved that it still runs
@@ -856,7 +860,7 @@ bool adds_only_padding(const Mutation& m) {
   const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
   if (!adds || !elements) return false;
   const Unit& unit = m.step_case.built.partition.unit(m.instr.unit);
-  const int64_t end = std::min(elements->end, unit.padded);
+  const int64_t end = std::min(elements->end, unit.padded_numel);
   return elements->begin >= end || slices_in(unit, elements->begin, end).empty();
 }
 
@@ -871,7 +875,7 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       {"the instruction runs twice on inputs that it does not change", repeats_the_same_result},
       {"fetches what only updates read, and no update runs", fetches_only_for_updates, true},
       {"only the zeros between gradients are left out", leaves_out_padding},
-      {"only votes are left out of the sum of losses", leaves_out_votes, true},
+      {"only flags are left out of the sum of losses", leaves_out_flags, true},
       {"an instruction runs on another lane, in the same order", runs_on_another_lane, true},
       {"the moved part begins past the unit's end, and nothing reads it", is_past_the_unit_end,
        true},
@@ -1016,8 +1020,8 @@ TEST_CASE("each swap of two groups' collectives is noticed, or leaves no rank wa
         for (const bool back : {false, true}) {
           if (++turn % 11 != 0) continue;
           const auto steps = changed(good, back ? second : first, all, [&](Program& p, size_t at) {
-            const size_t from = place_in(p, program, back ? second : first);
-            const size_t to = place_in(p, program, back ? first : second);
+            const size_t from = corresponding_instr(p, program, back ? second : first);
+            const size_t to = corresponding_instr(p, program, back ? first : second);
             require(from == at || !all, "collectives stand in one order on all ranks");
             p = with_instruction_moved(std::move(p), from, to, c.step_case.options.overlap);
             return true;

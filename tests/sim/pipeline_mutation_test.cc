@@ -273,7 +273,7 @@ TEST_CASE("a moved sum of the loss or of a tied gradient is refused, or no rank 
   for (const MutatedCase& c : three_axes()) {
     Mutants mutants(c, 1500);
     const std::vector<StepProgram>& good = mutants.good();
-    const size_t rank = c.step_case.options.state.ties_ends ? 6 : 1;
+    const size_t rank = c.step_case.options.state.ties_first_and_last_stage ? 6 : 1;
     const Program& program = good[rank].program;
     size_t turn = 0;
     for (size_t at = 0; at < program.instrs.size(); ++at) {
@@ -322,7 +322,7 @@ TEST_CASE(
   });
   REQUIRE(sum != last.instrs.end());
   REQUIRE(last.at(sum->writes[0].buffer).category == Category::kGradients);
-  const BufferId parameters = find_persistent(last, Persistent::kParameters);
+  const BufferId parameters = find_persistent(last, PersistentKind::kParameters);
   sum->reads = sum->writes = {{parameters, 0, sum->writes[0].bytes}};
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   CHECK(std::any_of(faults.begin(), faults.end(), [](const std::string& fault) {
@@ -389,7 +389,7 @@ Program with_blocking_transfers(const Program& program) {
   }
   out.instrs = std::move(order);
   for (Instr& instr : out.instrs) instr.waits.clear();
-  out = place_buffers(add_waits(std::move(out), true));
+  out = assign_arena_offsets(add_waits(std::move(out), true));
   InstrId last = -1;
   for (size_t i = 0; i < out.instrs.size(); ++i) {
     Instr& instr = out.instrs[i];

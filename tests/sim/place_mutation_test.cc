@@ -39,7 +39,7 @@ std::string saved_fault(const StepCase& step_case, const std::vector<StepProgram
   for (int tensor = 0; tensor < step_case.mesh.tensor; ++tensor)
     for (const Unit& unit : step_case.built.partition.units)
       for (int32_t state = StatePiece::kParam; state < states; ++state)
-        saved[{tensor, unit.id, state}].assign(static_cast<size_t>(unit.padded), 0);
+        saved[{tensor, unit.id, state}].assign(static_cast<size_t>(unit.padded_numel), 0);
   for (size_t rank = 0; rank < steps.size(); ++rank)
     for (const StatePiece& piece : steps[rank].pieces) {
       if (piece.state == StatePiece::kWorking) continue;
@@ -93,8 +93,8 @@ TEST_CASE("the checker notices a rank that counts another rank's part of the nor
         Instr& own =
             steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
         const bool same = own.reads == theirs.reads && own.writes == theirs.writes &&
-                          std::get<GradientNormSlots>(own.detail).place ==
-                              std::get<GradientNormSlots>(theirs.detail).place;
+                          std::get<GradientNormSlots>(own.detail).index ==
+                              std::get<GradientNormSlots>(theirs.detail).index;
         if (same) continue;
         own.reads = theirs.reads;
         own.writes = theirs.writes;

@@ -150,7 +150,7 @@ TEST_CASE(
   for (int round = 0; round < rounds; ++round) {
     StepCase step_case = random() % 2 == 0 ? with_frozen_below(random_step_case(random), random)
                                            : with_frozen(random_step_case(random), random, 40);
-    step_case.options.state.most_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    step_case.options.state.max_gradient_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << step_case.text());
     split += classes_that_hold(step_case) - 1;
   }

@@ -171,7 +171,7 @@ struct CostedWorld {
   std::vector<RankTime> walk(const World& ranks) const {
     return timed_walk(ranks, schedules, {1, 1}, [this](int32_t program, const Instr& instr) {
       const Program& of = *world.programs[static_cast<size_t>(program)];
-      if (instr.communicates()) return InstrCost{100 * of.place_in(instr.group()).count, 0};
+      if (instr.communicates()) return InstrCost{100 * of.place_in_group(instr.group()).count, 0};
       const int64_t place = &instr - of.instrs.data(), length = std::ssize(of.instrs);
       const int64_t alone = (place * 7919 + length * 104729) % 997;
       return InstrCost{alone * slowness[static_cast<size_t>(program)], 0};

@@ -22,7 +22,8 @@ struct Sum {
 };
 Program sums(int rank, const std::vector<Sum>& list) {
   Program program;
-  program.buffers.push_back({.name = "values", .bytes = 64, .persistent = Persistent::kParameters});
+  program.buffers.push_back(
+      {.name = "values", .bytes = 64, .persistent_kind = PersistentKind::kParameters});
   for (const RankGroup& group : {kLow, kHigh})
     if (group.index_of(rank) >= 0)
       program.groups.push_back({group, {group.size(), group.index_of(rank)}});
@@ -78,7 +79,8 @@ TEST_CASE("members that enter a collective with different sizes are named, the l
 /// Returns a program that sums a part of the state over the replicas of a mesh, at a given offset.
 Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   Program program;
-  program.buffers.push_back({.name = "wire", .bytes = 64, .persistent = Persistent::kParameters});
+  program.buffers.push_back(
+      {.name = "wire", .bytes = 64, .persistent_kind = PersistentKind::kParameters});
   for (const RankGroup& group :
        {mesh.group_of(rank, {MeshAxis::kDataReplicate}), mesh.group_of(rank, kStateAxes)})
     if (group.size() > 1) program.groups.push_back({group, {group.size(), group.index_of(rank)}});
@@ -118,7 +120,7 @@ TEST_CASE("a program may have any number of groups, each with a lane") {
   std::vector<Program> programs(1 + kPeers);
   for (Program& program : programs)
     program.buffers.push_back(
-        {.name = "values", .bytes = 8 * kPeers, .persistent = Persistent::kParameters});
+        {.name = "values", .bytes = 8 * kPeers, .persistent_kind = PersistentKind::kParameters});
   const auto add = [&](int rank, int peer) {
     Program& program = programs[static_cast<size_t>(rank)];
     const auto id = static_cast<GroupId>(program.groups.size());
@@ -135,7 +137,7 @@ TEST_CASE("a program may have any number of groups, each with a lane") {
     for (const Program& program : programs) all.push_back(&program);
     return check_programs(all);
   };
-  for (Program& program : programs) program.initialized_ranges = {program.whole(0)};
+  for (Program& program : programs) program.initialized_ranges = {program.full_range(0)};
   CHECK(faults() == std::vector<std::string>{});
   CHECK(lane_count(programs[0]) == 4 + kPeers);
   programs[kPeers].instrs.clear();

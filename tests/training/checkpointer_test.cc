@@ -107,20 +107,20 @@ struct SavingRun {
     return manifest;
   }
 
-  /// Trains a step and acts on the votes of all ranks.
-  bool step(const Votes& votes) {
-    checkpointer->read_votes(votes);
+  /// Trains a step and acts on the flags of all ranks.
+  bool step(const RankFlags& flags) {
+    checkpointer->read_flags(flags);
     model->train_to(static_cast<int>(++progress.step));
     return checkpointer->save_if_due(progress, "data");
   }
   /// Trains a step of a run that has only this rank.
-  bool step() { return step(own_votes()); }
-  Votes own_votes() const {
-    Votes votes;
-    checkpointer->add_votes(votes);
-    return votes;
+  bool step() { return step(own_flags()); }
+  RankFlags own_flags() const {
+    RankFlags flags;
+    checkpointer->add_flags(flags);
+    return flags;
   }
-  bool save_has_ended() const { return own_votes().count_of(Vote::kSaveEnded) == 1; }
+  bool save_has_ended() const { return own_flags().count_of(RankFlag::kSaveEnded) == 1; }
   void await_save() const {
     await_that([this] { return save_has_ended(); }, "the end of the save in the background");
   }
@@ -351,15 +351,15 @@ TEST_CASE("a save in the background has ended when all ranks report that theirs 
   GatedDisk disk(folder.path());
   const Lines failures = on_sessions(2, config, [&](Session& session) {
     SavingRun run(folder.path(), config, false, &session, &disk);
-    Votes all, one;
-    one.add(Vote::kSaveEnded);
-    all.add(Vote::kSaveEnded);
-    all.add(Vote::kSaveEnded);
+    RankFlags all, one;
+    one.add(RankFlag::kSaveEnded);
+    all.add(RankFlag::kSaveEnded);
+    all.add(RankFlag::kSaveEnded);
     run.step(all);
     run.await_save();
     const auto place = static_cast<size_t>(session.rank());
-    for (const Votes& votes : {one, all}) {
-      run.step(votes);
+    for (const RankFlags& flags : {one, all}) {
+      run.step(flags);
       saved[place].push_back(run.checkpointer->has_saved(1) ? 1 : 0);
     }
     printed[place] = run.journal.printed;
@@ -376,7 +376,7 @@ TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previo
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
   SavingRun run(folder.path(), config);
-  const auto is_due = [&] { return run.own_votes().count_of(Vote::kSaveDue) == 1; };
+  const auto is_due = [&] { return run.own_flags().count_of(RankFlag::kSaveDue) == 1; };
   run.time = 119;
   CHECK_FALSE(is_due());
   CHECK_FALSE(run.step());
@@ -404,11 +404,11 @@ TEST_CASE("a skipped checkpoint by the clock is due again after the same time as
   run.time = 240;
   run.step();
   CHECK(run.counter("checkpoints_skipped") == 1);
-  CHECK(run.own_votes().count_of(Vote::kSaveDue) == 0);
+  CHECK(run.own_flags().count_of(RankFlag::kSaveDue) == 0);
   run.time = 359;
-  CHECK(run.own_votes().count_of(Vote::kSaveDue) == 0);
+  CHECK(run.own_flags().count_of(RankFlag::kSaveDue) == 0);
   run.time = 360;
-  CHECK(run.own_votes().count_of(Vote::kSaveDue) == 1);
+  CHECK(run.own_flags().count_of(RankFlag::kSaveDue) == 1);
   run.disk->open = true;
   run.await_save();
 }
@@ -423,10 +423,10 @@ TEST_CASE("only rank 0's clock decides when a checkpoint is due") {
     SavingRun run(folder.path(), config, false, &session, &disk);
     run.time = 1000;
     const auto place = static_cast<size_t>(session.rank());
-    due[place] = run.own_votes().count_of(Vote::kSaveDue);
-    Votes votes;
-    votes.add(Vote::kSaveDue);
-    run.step(votes);
+    due[place] = run.own_flags().count_of(RankFlag::kSaveDue);
+    RankFlags flags;
+    flags.add(RankFlag::kSaveDue);
+    run.step(flags);
     if (!run.checkpointer->has_saved(1)) due[place] = -1;
   });
   REQUIRE(failures == Lines(2, ""));
@@ -815,7 +815,7 @@ TEST_CASE("ranks save and load together, each its own part") {
     });
   };
   std::vector<int> bases(2), equal(2);
-  const Votes none;
+  const RankFlags none;
   REQUIRE(together([&](SavingRun& run) {
             run.load();
             if (run.recorder) run.recorder->start(run.describe(), 1, 5);

@@ -10,8 +10,8 @@ FakeRun::FakeRun(const Config& given, int64_t total_steps)
       progress(config),
       stop([this] { return own_signal; },
            [this](int signal) {
-             calls.push_back("vote");
-             return voted == 0 ? signal : voted;
+             calls.push_back("agree");
+             return agreed_signal == 0 ? signal : agreed_signal;
            }) {
   batch_.counted_tokens_local = batch_.counted_tokens_global = 10;
   next_step_batch = [this] {
@@ -42,7 +42,7 @@ void FakeRun::run(StepRun& step) {
   step.result.loss_sum = 20;
   step.result.counted_tokens = 10;
   step.result.gradient_norm = 1;
-  step.result.all_votes = step.votes;
+  step.result.flags_of_all_ranks = step.flags;
   if (const auto found = at.find(number); found != at.end()) found->second(step);
   step.result.finite =
       step.decide({step.result.loss_sum, step.result.counted_tokens, step.result.gradient_norm})
@@ -90,7 +90,7 @@ std::vector<EvaluationResult> FakeRun::results_of(double loss) const {
 std::optional<std::vector<EvaluationResult>> FakeRun::evaluate(StopAgreement& agreement) {
   calls.push_back(cat("evaluate ", progress.step));
   if (stopped_evaluation == progress.step) {
-    agreement.vote();
+    agreement.agree();
     return std::nullopt;
   }
   const auto loss = losses.find(progress.step);

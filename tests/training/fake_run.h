@@ -34,8 +34,8 @@ class FakeRun : public Stepper,
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;
 
-  void add_votes(Votes&) const override {}
-  void read_votes(const Votes&) override {}
+  void add_flags(RankFlags&) const override {}
+  void read_flags(const RankFlags&) override {}
   bool will_save(const TrainingProgress& now) const override;
   bool save_if_due(TrainingProgress& now, const std::string& data_fingerprint) override;
   void save(TrainingProgress& now, const std::string& data_fingerprint) override;
@@ -59,16 +59,16 @@ class FakeRun : public Stepper,
   /// Returns the next batches; by default each has 10 counted tokens.
   std::function<Loader::Fetched()> next_step_batch;
 
-  /// Changes the results of a step, by step: loss, norm, tokens, the votes of all ranks.
+  /// Changes the results of a step, by step: loss, norm, tokens, the flags of all ranks.
   std::map<int64_t, std::function<void(StepRun&)>> at;
   double seconds_of_step = 1;
   double save_seconds = 0;
   /// The present time of the fake clock, in seconds.
   double time = 0;
-  /// `own_signal` is the signal that this rank has received. `voted` is the result of the ranks'
-  /// separate vote; 0: the vote follows this rank's signal.
+  /// `own_signal` is the signal that this rank has received. `agreed_signal` is the one on which
+  /// all ranks agree outside of a step; 0: they agree on this rank's signal.
   int own_signal = 0;
-  int voted = 0;
+  int agreed_signal = 0;
   /// The losses of evaluations, by step; 1 for a step that has none.
   std::map<int64_t, double> losses;
   /// The step whose evaluation a signal ends; -1: none.

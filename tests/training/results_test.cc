@@ -43,14 +43,14 @@ std::vector<std::string> export_on_two(
                         RankCommunicators::of_one(group), "results");
     setup.state().load(setup.folder());
     int pieces = 0;
-    const std::function<bool()> vote = [&] {
+    const std::function<bool()> must_stop = [&] {
       before_piece(group.rank(), pieces++);
-      double votes = 0;
-      group.all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes"}).wait();
-      return votes > 0;
+      double stops = 0;
+      group.all_reduce(&stops, 1, DType::kF64, ReduceOp::kSum, {"stops"}).wait();
+      return stops > 0;
     };
     try {
-      then(group.rank(), export_weights(config, setup, group.rank() == 0, vote));
+      then(group.rank(), export_weights(config, setup, group.rank() == 0, must_stop));
     } catch (const Error&) {
       rendezvous.all_gather_text("failed", "", WaitPolicy::kWhileAlive);
       throw;

@@ -188,21 +188,21 @@ TEST_CASE("ranks that were started with another build are refused") {
 TEST_CASE(
     "a stop signal that reached any rank stops all ranks; of several signals the most important "
     "one counts") {
-  OfRanks<std::vector<int>> voted(3);
+  OfRanks<std::vector<int>> agreed(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
-    const auto vote = [&](std::array<int, 3> of_ranks) {
-      voted[place(session)].push_back(session.vote_to_stop(of_ranks[place(session)]));
+    const auto agree = [&](std::array<int, 3> of_ranks) {
+      agreed[place(session)].push_back(session.agree_on_stop(of_ranks[place(session)]));
     };
     session.open_communicators({}, data_mesh(session));
-    vote({0, 0, 0});
-    vote({0, 0, SIGTERM});
-    vote({SIGINT, 0, 0});
-    vote({SIGINT, SIGUSR1, SIGTERM});
-    vote({SIGHUP, SIGHUP, SIGHUP});
-    vote({0, 0, 0});
+    agree({0, 0, 0});
+    agree({0, 0, SIGTERM});
+    agree({SIGINT, 0, 0});
+    agree({SIGINT, SIGUSR1, SIGTERM});
+    agree({SIGHUP, SIGHUP, SIGHUP});
+    agree({0, 0, 0});
   });
   REQUIRE(failures == Texts(3, ""));
-  for (const std::vector<int>& signals : voted)
+  for (const std::vector<int>& signals : agreed)
     CHECK(signals == std::vector<int>{0, SIGTERM, SIGINT, SIGUSR1, SIGHUP, 0});
 }
 

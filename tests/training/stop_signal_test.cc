@@ -17,27 +17,27 @@ namespace {
 
 using testing::exit_code_in_child;
 
-/// Returns the sum of the votes for each of these signals.
-Votes votes_of(std::initializer_list<int> signals) {
-  Votes votes;
-  for (const int signal : signals) add_stop_vote(signal, votes);
-  return votes;
+/// Returns the counts of the flags for each of these signals.
+RankFlags flags_of(std::initializer_list<int> signals) {
+  RankFlags flags;
+  for (const int signal : signals) add_stop_flag(signal, flags);
+  return flags;
 }
 
-TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
+TEST_CASE("the sum of all ranks' flags tells the signal, whoever got it") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
-    REQUIRE(voted_signal(votes_of({signal})) == signal);
-    REQUIRE(voted_signal(votes_of({0, signal, 0, signal})) == signal);
+    REQUIRE(stop_signal_of(flags_of({signal})) == signal);
+    REQUIRE(stop_signal_of(flags_of({0, signal, 0, signal})) == signal);
   }
-  REQUIRE(voted_signal(votes_of({0, 0, 0})) == 0);
+  REQUIRE(stop_signal_of(flags_of({0, 0, 0})) == 0);
 }
 
 TEST_CASE("a request to restart counts more than a termination, and that more than an interrupt") {
-  REQUIRE(voted_signal(votes_of({SIGINT, SIGINT, SIGTERM})) == SIGTERM);
-  REQUIRE(voted_signal(votes_of({SIGTERM, SIGUSR1, SIGTERM})) == SIGUSR1);
-  REQUIRE(voted_signal(votes_of({SIGHUP, SIGINT})) == SIGHUP);
-  REQUIRE(voted_signal(votes_of({SIGHUP, SIGHUP, SIGTERM})) == SIGTERM);
-  REQUIRE(voted_signal(votes_of({SIGINT, SIGUSR1})) == SIGUSR1);
+  REQUIRE(stop_signal_of(flags_of({SIGINT, SIGINT, SIGTERM})) == SIGTERM);
+  REQUIRE(stop_signal_of(flags_of({SIGTERM, SIGUSR1, SIGTERM})) == SIGUSR1);
+  REQUIRE(stop_signal_of(flags_of({SIGHUP, SIGINT})) == SIGHUP);
+  REQUIRE(stop_signal_of(flags_of({SIGHUP, SIGHUP, SIGTERM})) == SIGTERM);
+  REQUIRE(stop_signal_of(flags_of({SIGINT, SIGUSR1})) == SIGUSR1);
 }
 
 TEST_CASE("each stop signal has an exit code and a name") {

@@ -136,7 +136,7 @@ TEST_CASE(
   loop.run();
   run.calls.clear();
   loop.save_last();
-  CHECK(run.calls == Calls{"check 1", "await", "save 1", "vote"});
+  CHECK(run.calls == Calls{"check 1", "await", "save 1", "agree"});
   CHECK(run.printed.empty());
 
   FakeRun unread(plain(), 1);
@@ -159,7 +159,7 @@ TEST_CASE(
   Config config = evaluated(1);
   config.checkpoint.every = 2;
   FakeRun run(config, 9);
-  run.at[3] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
+  run.at[3] = [](StepRun& step) { step.result.flags_of_all_ranks.add(RankFlag::kTerminate); };
   TrainingLoop loop = run.loop();
   loop.run();
   CHECK(run.stop.signal() == SIGTERM);
@@ -178,7 +178,7 @@ TEST_CASE("a resumed run that stops before it knows its data saves at once, and 
     FakeRun run(plain(), 9);
     run.resumed = resumed;
     run.fingerprint = "";
-    run.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
+    run.at[2] = [](StepRun& step) { step.result.flags_of_all_ranks.add(RankFlag::kTerminate); };
     TrainingLoop loop = run.loop();
     loop.run();
     loop.save_last();
@@ -201,23 +201,23 @@ TEST_CASE("a signal that arrives while a save blocks training ends the run witho
   config.checkpoint.every = 2;
   FakeRun run(config, 9);
   run.slow_saves = true;
-  run.voted = SIGINT;
+  run.agreed_signal = SIGINT;
   run.loop().run();
   CHECK(run.progress.step == 2);
-  CHECK(only(run, {"save", "vote"}) == Calls{"save 2", "vote"});
+  CHECK(only(run, {"save", "agree"}) == Calls{"save 2", "agree"});
   CHECK(run.stop.name() == std::string("SIGINT"));
 
   FakeRun quick(config, 4);
-  quick.voted = SIGINT;
+  quick.agreed_signal = SIGINT;
   quick.loop().run();
-  CHECK(quick.progress.step == 4);  // a copy is too short for a vote
+  CHECK(quick.progress.step == 4);  // a copy is too short for an agreement
 }
 
 TEST_CASE("an evaluation that a signal ends does not count, and the step is recorded and saved") {
   FakeRun run(kept_best(), 9);
   run.losses = {{1, 3}};
   run.stopped_evaluation = 2;
-  run.voted = SIGTERM;
+  run.agreed_signal = SIGTERM;
   run.loop().run();
   CHECK(run.progress.step == 2);
   CHECK(run.progress.evaluations.last_step() == 1);
@@ -230,11 +230,11 @@ TEST_CASE("an evaluation that a signal ends does not count, and the step is reco
 TEST_CASE("a run that was stopped before its first step saves nothing") {
   FakeRun run(evaluated(1), 3);
   run.stopped_evaluation = 0;
-  run.voted = SIGTERM;
+  run.agreed_signal = SIGTERM;
   TrainingLoop loop = run.loop();
   loop.run();
   loop.save_last();
-  CHECK(run.calls == Calls{"evaluate 0", "vote"});
+  CHECK(run.calls == Calls{"evaluate 0", "agree"});
 }
 
 TEST_CASE("evaluations come before the first step, every so many steps and after the last one") {
@@ -255,13 +255,13 @@ TEST_CASE("evaluations by time follow the clock of the first rank") {
   FakeRun run(config, 10);
   run.seconds_of_step = 25;
   run.loop().run();
-  // Votes are sent at the beginning of a step: at 75 s that of step 4, at 175 s that of step 8.
+  // Flags are sent at the beginning of a step: at 75 s that of step 4, at 175 s that of step 8.
   CHECK(only(run, {"evaluate"}) == Calls{"evaluate 0", "evaluate 4", "evaluate 8", "evaluate 10"});
 
   FakeRun other(config, 4);
   other.seconds_of_step = 1000;
   other.plan.is_first = false;
-  other.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kEvaluationDue); };
+  other.at[2] = [](StepRun& step) { step.result.flags_of_all_ranks.add(RankFlag::kEvaluationDue); };
   other.loop().run();
   CHECK(only(other, {"evaluate"}) == Calls{"evaluate 0", "evaluate 2", "evaluate 4"});
 }
@@ -302,7 +302,7 @@ TEST_CASE("a resumed run makes the evaluation that a signal prevented, unless it
   Config config = kept_best();
   config.train.evaluation.every = 2;
   FakeRun before(config, 9);
-  before.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
+  before.at[2] = [](StepRun& step) { step.result.flags_of_all_ranks.add(RankFlag::kTerminate); };
   before.loop().run();
   REQUIRE(before.progress.step == 2);
 
@@ -324,7 +324,9 @@ TEST_CASE("a resumed run makes the evaluation that a signal prevented, unless it
 
   FakeRun not_due(config, 4);
   FakeRun after_three(config, 3);
-  after_three.at[3] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
+  after_three.at[3] = [](StepRun& step) {
+    step.result.flags_of_all_ranks.add(RankFlag::kTerminate);
+  };
   after_three.loop().run();
   restore(not_due, after_three);
   not_due.loop().run();

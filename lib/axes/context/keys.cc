@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-// Context-parallel ranks share the tokens of each row. No config can use them yet (docs/ranks.md).
+// Context-parallel ranks divide the tokens of each sequence. No config can use them yet
+// (docs/ranks.md).
 
 namespace ftrun {
 

@@ -17,7 +17,7 @@ double parameters_of(const ModelDescription& model, const Layer& layer) {
   return static_cast<double>(elements);
 }
 
-double weight_of(const ModelDescription& model, const Layer& layer, PipelinePartition by) {
+double load_of(const ModelDescription& model, const Layer& layer, PipelinePartition by) {
   switch (by) {
     case PipelinePartition::kCost: {
       const PhaseSeconds costs = phase_costs(model.graph_of(layer));
@@ -35,20 +35,20 @@ double weight_of(const ModelDescription& model, const Layer& layer, PipelinePart
 
 constexpr int64_t kNone = INT64_MAX;
 
-/// The weight of the heaviest layer in whole units, and the maximum number of units of all layers
+/// The load of the heaviest layer in whole units, and the maximum number of units of all layers
 /// together, whose square fits 64 bits.
 constexpr double kUnits = 1 << 20;
 constexpr double kMaxUnits = 3e9;
 
-/// StageCut cuts blocks into chunks. It finds the smallest possible weight of the heaviest chunk by
+/// StageCut cuts blocks into chunks. It finds the smallest possible load of the heaviest chunk by
 /// bisection. Then, with no chunk heavier than that, it finds the smallest sum of squares by
 /// dynamic programming over (chunks left, first block).
 class StageCut {
  public:
-  StageCut(const std::vector<double>& weights, int chunks)
-      : blocks_(static_cast<int>(weights.size()) - 2), chunks_(chunks) {
+  StageCut(const std::vector<double>& loads, int chunks)
+      : blocks_(static_cast<int>(loads.size()) - 2), chunks_(chunks) {
     require(chunks > 0 && chunks <= blocks_, "each chunk of a pipeline has at least one block");
-    for (const int64_t weight : whole_weights(weights)) sums_.push_back(sums_.back() + weight);
+    for (const int64_t load : rounded_loads(loads)) sums_.push_back(sums_.back() + load);
   }
 
   std::vector<int64_t> counts() {
@@ -66,9 +66,9 @@ class StageCut {
   }
 
  private:
-  /// Returns the weight of blocks [from, to), with the embedding before the first and the head
-  /// after the last.
-  int64_t weight(int from, int to) const {
+  /// Returns the load of blocks [from, to), with the embedding before the first and the head after
+  /// the last.
+  int64_t load(int from, int to) const {
     const int first = from == 0 ? 0 : from + 1;
     const int end = to == blocks_ ? blocks_ + 2 : to + 1;
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
@@ -81,7 +81,7 @@ class StageCut {
     int chunks = 0;
     for (int from = 0; from < blocks_; ++chunks) {
       int to = from;
-      while (to < blocks_ && weight(from, to + 1) <= limit) ++to;
+      while (to < blocks_ && load(from, to + 1) <= limit) ++to;
       if (to == from) return false;
       from = to;
     }
@@ -107,7 +107,7 @@ class StageCut {
   /// Returns the smallest sum of squares with [from, to) as the first chunk; kNone if there is
   /// none.
   int64_t best_with_first_part(int left, int from, int to) {
-    const int64_t rest = best(left - 1, to), first = weight(from, to);
+    const int64_t rest = best(left - 1, to), first = load(from, to);
     return rest == kNone || first > limit_ ? kNone : first * first + rest;
   }
 
@@ -116,7 +116,7 @@ class StageCut {
     best(0, blocks_) = 0;
     for (int left = 1; left <= chunks_; ++left)
       for (int from = 0; from < blocks_; ++from)
-        for (int to = from + 1; to <= blocks_ && weight(from, to) <= limit_; ++to)
+        for (int to = from + 1; to <= blocks_ && load(from, to) <= limit_; ++to)
           best(left, from) = std::min(best(left, from), best_with_first_part(left, from, to));
   }
 
@@ -141,7 +141,7 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
   for (size_t l = 0; l < model.layers.size(); ++l) {
     const PhaseSeconds costs = phase_costs(model.graph_of(model.layers[l]));
     PhaseSeconds& chunk =
-        chunks[static_cast<size_t>(layout.model_chunk_with(static_cast<int32_t>(l)))];
+        chunks[static_cast<size_t>(layout.model_chunk_of_layer(static_cast<int32_t>(l)))];
     chunk.forward += costs.forward;
     chunk.backward += costs.backward;
     chunk.input_grad += costs.input_grad;
@@ -150,32 +150,32 @@ std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const Pipel
   return chunks;
 }
 
-std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by) {
+std::vector<double> layer_loads(const ModelDescription& model, PipelinePartition by) {
   require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
-  std::vector<double> weights;
+  std::vector<double> loads;
   std::map<int64_t, double> weight_of_graph;
   for (const Layer& layer : model.layers) {
     if (by != PipelinePartition::kCost) {
-      weights.push_back(weight_of(model, layer, by));
+      loads.push_back(load_of(model, layer, by));
       continue;
     }
     const auto [known, added] = weight_of_graph.try_emplace(layer.graph, 0);
-    if (added) known->second = weight_of(model, layer, by);
-    weights.push_back(known->second);
+    if (added) known->second = load_of(model, layer, by);
+    loads.push_back(known->second);
   }
-  return weights;
+  return loads;
 }
 
-std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
-  const double heaviest = *std::max_element(weights.begin(), weights.end());
-  const double units = std::min(kUnits, kMaxUnits / static_cast<double>(weights.size()));
+std::vector<int64_t> rounded_loads(const std::vector<double>& loads) {
+  const double heaviest = *std::max_element(loads.begin(), loads.end());
+  const double units = std::min(kUnits, kMaxUnits / static_cast<double>(loads.size()));
   std::vector<int64_t> whole;
-  for (const double weight : weights) whole.push_back(std::llround(weight / heaviest * units));
+  for (const double load : loads) whole.push_back(std::llround(load / heaviest * units));
   return whole;
 }
 
-std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int chunks) {
-  return StageCut(weights, chunks).counts();
+std::vector<int64_t> balanced_blocks(const std::vector<double>& loads, int chunks) {
+  return StageCut(loads, chunks).counts();
 }
 
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
@@ -190,7 +190,7 @@ PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement, PipelinePartition by) {
   return layout_of_blocks(stages, chunks, placement,
-                          balanced_blocks(layer_weights(model, by), stages * chunks));
+                          balanced_blocks(layer_loads(model, by), stages * chunks));
 }
 
 }  // namespace ftrun

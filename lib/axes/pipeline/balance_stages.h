@@ -18,19 +18,19 @@ namespace ftrun {
 PhaseSeconds phase_costs(const LayerGraph& graph);
 std::vector<PhaseSeconds> chunk_costs(const ModelDescription& model, const PipelineLayout& layout);
 
-/// Computes the weight of each layer of a model built for training: embedding, blocks, head.
-std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by);
+/// Computes the load of each layer of a model built for training: embedding, blocks, head.
+std::vector<double> layer_loads(const ModelDescription& model, PipelinePartition by);
 
-/// Rounds weights to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
-std::vector<int64_t> whole_weights(const std::vector<double>& weights);
+/// Rounds loads to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
+std::vector<int64_t> rounded_loads(const std::vector<double>& loads);
 
 /// Computes the number of blocks, one or more, of each of `chunks` chunks. The chosen cut has the
 /// lightest heaviest chunk; among such cuts it is the most even one (smallest sum of squares), and
 /// among these the one with the fewest blocks in its first chunks, which keep the most activations.
-/// `weights` has an entry for each layer: embedding (in the first chunk), blocks, head (in the last
-/// chunk). Weights are compared to a millionth of the heaviest, so that every machine makes the
-/// same cut. `chunks` is at most the number of blocks.
-std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int chunks);
+/// `loads` has an entry for each layer: embedding (in the first chunk), blocks, head (in the last
+/// chunk). Loads are compared to a millionth of the heaviest, so that every machine makes the same
+/// cut. `chunks` is at most the number of blocks.
+std::vector<int64_t> balanced_blocks(const std::vector<double>& loads, int chunks);
 
 /// Makes the layout of stages x chunks model chunks with these numbers of blocks. Embedding and
 /// head are added, so the first and the last number may be 0.

@@ -35,12 +35,12 @@ GroupRule link_group_rule(const RankMesh& mesh, int from, int to) {
 
 std::vector<GroupRule> stage_group_rules(const RankMesh& mesh, const StateOptions& state) {
   std::vector<GroupRule> all;
-  if (state.ties_ends)
-    all.push_back({[](GroupCollection& groups) -> GroupId& { return groups.ends; },
+  if (state.ties_first_and_last_stage)
+    all.push_back({[](GroupCollection& groups) -> GroupId& { return groups.first_and_last_stage; },
                    [&](int rank) {
                      const int stage = mesh.coordinate(rank).pipeline;
                      const bool end = stage == 0 || stage + 1 == mesh.size(MeshAxis::kPipeline);
-                     return end ? mesh.ends_of(rank, MeshAxis::kPipeline) : RankGroup{};
+                     return end ? mesh.first_and_last_of(rank, MeshAxis::kPipeline) : RankGroup{};
                    }});
   for (const auto& [low, high] : linked_stages(state.pipeline)) {
     all.push_back(link_group_rule(mesh, low, high));

@@ -4,11 +4,12 @@
 namespace ftrun {
 namespace {
 
-std::optional<ModelMisfit> pipeline_misfit(const Config& config, const ModelConfig& model) {
+std::optional<ModelFitProblem> pipeline_fit_problem(const Config& config,
+                                                    const ModelConfig& model) {
   try {
     check_pipeline(config, model.layers);
   } catch (const Error& error) {
-    return ModelMisfit{
+    return ModelFitProblem{
         config.parallel.pipeline_layers.empty() ? "parallel.pipeline" : "parallel.pipeline_layers",
         error};
   }
@@ -17,7 +18,7 @@ std::optional<ModelMisfit> pipeline_misfit(const Config& config, const ModelConf
 
 }  // namespace
 
-constinit const ModelFitCheck model_fit_checks::pipeline{.misfit = pipeline_misfit,
+constinit const ModelFitCheck model_fit_checks::pipeline{.find_problem = pipeline_fit_problem,
                                                          .runs_despite_errors = false};
 
 }  // namespace ftrun

@@ -42,7 +42,7 @@ LayerRange PipelineLayout::layers(int model_chunk, int32_t layers) const {
           first_layer_[static_cast<size_t>(model_chunk) + 1]};
 }
 
-int PipelineLayout::model_chunk_with(int32_t layer) const {
+int PipelineLayout::model_chunk_of_layer(int32_t layer) const {
   if (first_layer_.empty()) return 0;
   const auto after = std::upper_bound(first_layer_.begin(), first_layer_.end(), layer);
   return static_cast<int>(after - first_layer_.begin()) - 1;
@@ -51,7 +51,7 @@ int PipelineLayout::model_chunk_with(int32_t layer) const {
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
   std::set<int> stages;
   for (const int layer : unit.layers)
-    stages.insert(pipeline.stage_of(pipeline.model_chunk_with(layer)));
+    stages.insert(pipeline.stage_of(pipeline.model_chunk_of_layer(layer)));
   return stages;
 }
 

@@ -14,7 +14,7 @@ struct LayerRange {
   int32_t first = 0;
   int32_t end = 0;
 
-  bool holds(int32_t layer) const { return first <= layer && layer < end; }
+  bool contains(int32_t layer) const { return first <= layer && layer < end; }
   bool operator==(const LayerRange&) const = default;
 };
 
@@ -47,8 +47,10 @@ class PipelineLayout {
   /// Returns the layers of a model chunk, where the model has `layers` layers.
   LayerRange layers(int model_chunk, int32_t layers) const;
   /// Returns the model chunk that runs a layer.
-  int model_chunk_with(int32_t layer) const;
-  bool holds(int stage, int32_t layer) const { return stage_of(model_chunk_with(layer)) == stage; }
+  int model_chunk_of_layer(int32_t layer) const;
+  bool stage_has_layer(int stage, int32_t layer) const {
+    return stage_of(model_chunk_of_layer(layer)) == stage;
+  }
 
  private:
   int stages_ = 1;
@@ -57,7 +59,7 @@ class PipelineLayout {
   std::vector<int32_t> first_layer_;
 };
 
-/// Collects the stages of a pipeline that have layers that read a unit: these stages hold it.
+/// Collects the stages of a pipeline that have layers that read a unit: these stages have it.
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline);
 
 }  // namespace ftrun

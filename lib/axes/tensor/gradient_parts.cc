@@ -29,7 +29,7 @@ std::vector<GradientNormRange> gradient_norm_ranges(const Unit& unit,
     if (!ranges.empty() && ranges.back().copies == copies) continue;
     const int64_t begin = ranges.empty() ? 0 : slice.position_in_unit;
     if (!ranges.empty()) ranges.back().part.end = begin;
-    ranges.push_back({{begin, unit.padded}, copies});
+    ranges.push_back({{begin, unit.padded_numel}, copies});
   }
   require(!ranges.empty(), "a unit holds tensors");
   return ranges;

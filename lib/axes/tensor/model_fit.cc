@@ -6,20 +6,20 @@
 namespace ftrun {
 namespace {
 
-std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig& model) {
+std::optional<ModelFitProblem> tensor_fit_problem(const Config& config, const ModelConfig& model) {
   // A number of ranks that is too large is reported by another check.
   if (model_ranks(config.parallel) == 0) return std::nullopt;
   try {
     check_tensor_split(model, tensor_split(config));
   } catch (const Error& error) {
-    return ModelMisfit{"parallel.tensor", error};
+    return ModelFitProblem{"parallel.tensor", error};
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-constinit const ModelFitCheck model_fit_checks::tensor{.misfit = tensor_misfit,
+constinit const ModelFitCheck model_fit_checks::tensor{.find_problem = tensor_fit_problem,
                                                        .runs_despite_errors = true};
 
 }  // namespace ftrun

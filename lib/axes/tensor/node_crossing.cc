@@ -9,14 +9,14 @@
 
 namespace ftrun {
 
-int64_t tensor_bytes(const Program& program) {
+int64_t tensor_group_bytes(const Program& program) {
   int64_t bytes = 0;
   for (const TrafficRow& row : program_traffic(program).rows)
     if (row.axes == axis_name(MeshAxis::kTensor)) bytes += row.bytes;
   return bytes;
 }
 
-bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes) {
+bool sends_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes) {
   const int count = mesh.size(MeshAxis::kTensor);
   const int next =
       mesh.rank_moved_to(rank, MeshAxis::kTensor, (mesh.coordinate(rank).tensor + 1) % count);
@@ -30,7 +30,7 @@ TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string
   for (const RankGroup& group : mesh.groups({MeshAxis::kTensor})) {
     bool crosses = false;
     for (const int rank : group.ranks) {
-      if (!passes_to_other_node(mesh, rank, nodes)) continue;
+      if (!sends_to_other_node(mesh, rank, nodes)) continue;
       crosses = true;
       crossing.bytes += bytes_of(rank);
     }
@@ -40,7 +40,7 @@ TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string
   return crossing;
 }
 
-std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes) {
+std::string crossing_warning(const TensorCrossing& crossing, std::span<const std::string> nodes) {
   if (crossing.groups == 0) return "";
   std::vector<std::string> ranks, places;
   for (const int rank : crossing.ranks) {

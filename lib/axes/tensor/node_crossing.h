@@ -23,18 +23,18 @@ struct TensorCrossing {
 };
 
 /// Returns the bytes that a rank sends to its tensor group in one run of the program.
-int64_t tensor_bytes(const Program& program);
+int64_t tensor_group_bytes(const Program& program);
 
 /// Returns whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the
 /// name of each rank's node.
-bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
+bool sends_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
-/// Sums the crossing of all ranks; `bytes_of` returns tensor_bytes() of a rank.
+/// Sums the crossing of all ranks; `bytes_of` returns tensor_group_bytes() of a rank.
 TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
                                const std::function<int64_t(int)>& bytes_of);
 
 /// Returns the warning with its remedy, or "" if every tensor group is on one node.
-std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes);
+std::string crossing_warning(const TensorCrossing& crossing, std::span<const std::string> nodes);
 
 /// Throws Error(kUsage) for a number of nodes that does not divide the number of ranks.
 void check_even_nodes(int64_t ranks, int64_t nodes);

@@ -83,11 +83,11 @@ std::vector<int64_t> tensor_split_degrees(const ModelConfig& config) {
                  [&](int64_t degree) { return tensor_split_problems(config, degree).empty(); });
 }
 
-BatchShape pad_rows(BatchShape batch, const TensorSplit& split) {
+BatchShape pad_sequence_length(BatchShape batch, const TensorSplit& split) {
   if (!split.sequence) return batch;
-  const int64_t unit = split.degree / std::gcd<int64_t>(split.degree, batch.rows);
+  const int64_t unit = split.degree / std::gcd<int64_t>(split.degree, batch.sequences);
   const int64_t padded = round_up(batch.sequence_length, unit);
-  batch.row_padding += padded - batch.sequence_length;
+  batch.sequence_padding += padded - batch.sequence_length;
   batch.sequence_length = padded;
   return batch;
 }

@@ -15,7 +15,7 @@ namespace ftrun {
 // (columns; RowParallelLinear). With sequence parallelism (Korthikanti et al. 2022) the hidden
 // states between those linear layers are divided by tokens. All ranks have the same number of rows
 // of a vocabulary: the last rank pads its own (TensorInfo::padding). All ranks also have the same
-// number of tokens: rows are padded at their ends (BatchShape::row_padding).
+// number of tokens: sequences are padded at their ends (BatchShape::sequence_padding).
 
 /// Lists every reason why a model cannot be split over `degree` ranks, one per line, with the
 /// arithmetic and the degrees that divide; nothing for degree 1.
@@ -27,9 +27,9 @@ void check_tensor_split(const ModelConfig& config, const TensorSplit& split);
 /// Lists the degrees that a model can be split by, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
 
-/// Pads the rows of a micro-batch by the minimum number of tokens with which its tokens divide
+/// Pads the sequences of a micro-batch by the minimum number of tokens with which its tokens divide
 /// evenly among sequence-parallel ranks.
-BatchShape pad_rows(BatchShape batch, const TensorSplit& split);
+BatchShape pad_sequence_length(BatchShape batch, const TensorSplit& split);
 
 /// Counts the tokens of the hidden states that a rank holds.
 int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split);

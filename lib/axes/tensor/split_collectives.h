@@ -14,7 +14,7 @@ class TensorCollectives {
   TensorCollectives(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
 
   /// Gathers all tokens of a value that is split by tokens.
-  ValueId all_tokens(ValueId x) {
+  ValueId gather_tokens(ValueId x) {
     return by_tokens() ? ops::all_gather(g_, x, along_tensor(split_.degree)) : x;
   }
 
@@ -26,13 +26,13 @@ class TensorCollectives {
                : complete_on_each_rank(kind, letter, x);
   }
 
-  /// Completes `x` as complete() does, but leaves the whole sum on each rank.
+  /// Completes `x` as complete() does, but gives each rank all tokens of the sum.
   ValueId complete_on_each_rank(OpKind kind, char letter, ValueId x) {
     return is_partial(kind, letter) ? ops::all_reduce(g_, x, along_tensor(split_.degree)) : x;
   }
 
-  /// Joins the ranks' blocks of rows into the whole matrix.
-  ValueId joined_blocks(ValueId x) {
+  /// Gathers the ranks' blocks of rows of a matrix.
+  ValueId gather_blocks(ValueId x) {
     return split_.degree > 1 ? ops::all_gather_blocks(g_, x, along_tensor(split_.degree)) : x;
   }
 

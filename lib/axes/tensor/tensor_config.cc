@@ -19,14 +19,14 @@ TensorSplit tensor_split(const Config& config, int rank) {
   return split;
 }
 
-int64_t row_padding(const Config& config) {
+int64_t sequence_padding(const Config& config) {
   const BatchShape given{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  return pad_rows(given, tensor_split(config)).row_padding;
+  return pad_sequence_length(given, tensor_split(config)).sequence_padding;
 }
 
-std::optional<Problem> row_padding_notice(const Config& config) {
+std::optional<Problem> sequence_padding_notice(const Config& config) {
   const int64_t tokens = config.data.sequence_length, ranks = config.parallel.tensor;
-  const int64_t padding = row_padding(config);
+  const int64_t padding = sequence_padding(config);
   if (padding == 0) return std::nullopt;
   return Problem{
       config.origins.position("data.sequence_length"),

@@ -14,11 +14,12 @@ namespace ftrun {
 TensorSplit tensor_split(const Config& config);
 TensorSplit tensor_split(const Config& config, int rank);
 
-/// Returns the number of padding tokens at the end of each row, which make a micro-batch's tokens
-/// divide among sequence-parallel ranks.
-int64_t row_padding(const Config& config);
+/// Returns the number of padding tokens at the end of each sequence, which make a micro-batch's
+/// tokens divide among sequence-parallel ranks.
+int64_t sequence_padding(const Config& config);
 
-/// Returns a notice that rows are padded, and how to avoid that; nothing if they are not padded.
-std::optional<Problem> row_padding_notice(const Config& config);
+/// Returns a notice that sequences are padded, and how to avoid that; nothing if they are not
+/// padded.
+std::optional<Problem> sequence_padding_notice(const Config& config);
 
 }  // namespace ftrun

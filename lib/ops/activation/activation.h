@@ -20,15 +20,15 @@ class GraphBuilder;
 //   in:  ds[N,F], gu[N,2F]
 //   out: dgu[N,2F] (out may be gu)
 
-/// ActivationAttrs holds the activation of an operation; an operation without attributes uses silu.
+/// ActivationAttrs holds the activation of an operation.
 struct ActivationAttrs {
   Activation kind = Activation::kSilu;
   bool operator==(const ActivationAttrs&) const = default;
 };
 
-/// Returns the activation of an operation that has one.
+/// Returns the activation of an operation of one of these kinds.
 inline Activation activation_of(const Op& op) {
-  return op.attrs.get_or<ActivationAttrs>().kind;
+  return op.attrs.get<ActivationAttrs>().kind;
 }
 
 namespace ops {

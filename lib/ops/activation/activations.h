@@ -4,7 +4,8 @@
 
 namespace ftrun {
 
-// This header is included by the vector code of every instruction set, so it has only plain data.
+// This header is included by the vector code of every instruction set, so it has only the
+// enumeration; activation_traits.h describes its values.
 
 /// Activation is one of silu x sigmoid(x); gelu x Phi(x), Phi being the normal distribution
 /// (Hendrycks and Gimpel 2016); gelu_tanh, its approximation

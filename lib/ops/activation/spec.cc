@@ -1,23 +1,18 @@
 #include "ops/activation/activation.h"
 
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
+#include "ops/activation/activation_traits.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-OpAttrs attrs_of(Activation kind) {
-  OpAttrs given;
-  if (kind != Activation::kSilu) given = ActivationAttrs{kind};
-  return given;
-}
-
 /// Emits the operation `kind`, which computes the gradient of the input from the gradient of the
 /// result and the input.
-void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
+void gradient_of_kind(BackwardBuilder& d, const Op& op, OpKind kind) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
@@ -28,11 +23,9 @@ void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
 /// Counts the work of an activation. A smooth one has one transcendental function for each element
 /// of its argument (of a gated activation: the gate), which `elements` counts.
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
-  const Activation kind = activation_of(op);
-  const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;
-  return Pass{.flops = result_elements(graph, op),
-              .transcendentals = is_smooth ? elements : 0,
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = result_elements(graph, op),
+                    .transcendentals = traits_of(activation_of(op)).is_smooth ? elements : 0,
+                    .bytes = operand_bytes(graph, op)};
 }
 
 OpWork activation_work(const LayerGraph& graph, const Op& op) {
@@ -43,11 +36,11 @@ OpWork gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
   return work_per_element(graph, op, result_elements(graph, op) / 2);
 }
 
-void activation_gradients(Derivation& d, const Op& op) {
+void activation_gradients(BackwardBuilder& d, const Op& op) {
   gradient_of_kind(d, op, OpKind::kActivationDgrad);
 }
 
-void gated_activation_gradients(Derivation& d, const Op& op) {
+void gated_activation_gradients(BackwardBuilder& d, const Op& op) {
   gradient_of_kind(d, op, OpKind::kGatedActivationDgrad);
 }
 
@@ -55,13 +48,13 @@ void gated_activation_gradients(Derivation& d, const Op& op) {
 
 ValueId ops::activation(GraphBuilder& g, ValueId x, Activation kind) {
   const ValueId y = g.temp("activation.out", Dims(g.at(x).dims));
-  g.emit(OpKind::kActivation, {x}, {y}, attrs_of(kind));
+  g.emit(OpKind::kActivation, {x}, {y}, ActivationAttrs{kind});
   return y;
 }
 
 ValueId ops::gated_activation(GraphBuilder& g, ValueId gate_up, Activation kind) {
   const ValueId s = g.temp("gated.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
-  g.emit(OpKind::kGatedActivation, {gate_up}, {s}, attrs_of(kind));
+  g.emit(OpKind::kGatedActivation, {gate_up}, {s}, ActivationAttrs{kind});
   return s;
 }
 
@@ -70,7 +63,7 @@ namespace specs {
 constinit const OpSpec activation{
     .name = "activation",
     .shapes = "N,F -> N,F",
-    .shared_by = "F",
+    .split_along = "F",
     .cheap_result = 0,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
@@ -80,7 +73,7 @@ constinit const OpSpec activation{
 constinit const OpSpec activation_dgrad{
     .name = "activation_dgrad",
     .shapes = "N,F N,F -> N,F",
-    .shared_by = "F",
+    .split_along = "F",
     .in_place = 1,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
@@ -89,7 +82,7 @@ constinit const OpSpec activation_dgrad{
 constinit const OpSpec gated_activation{
     .name = "gated_activation",
     .shapes = "N,2F -> N,F",
-    .shared_by = "F",
+    .split_along = "F",
     .cheap_result = 0,
     .work = activation_work,
     .gpu_workspace = workspace_of::none,
@@ -99,7 +92,7 @@ constinit const OpSpec gated_activation{
 constinit const OpSpec gated_activation_dgrad{
     .name = "gated_activation_dgrad",
     .shapes = "N,F N,2F -> N,2F",
-    .shared_by = "F",
+    .split_along = "F",
     .in_place = 1,
     .work = gated_activation_dgrad_work,
     .gpu_workspace = workspace_of::none,

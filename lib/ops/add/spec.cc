@@ -1,15 +1,15 @@
 #include "ops/add/add.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-void add_gradients(Derivation& d, const Op& op) {
+void add_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   d.add_term(op.in[0], dy);
   d.add_term(op.in[1], dy);
@@ -17,7 +17,7 @@ void add_gradients(Derivation& d, const Op& op) {
 
 }  // namespace
 
-Op sum_of(ValueId a, ValueId b, ValueId sum) {
+Op add_op(ValueId a, ValueId b, ValueId sum) {
   return {OpKind::kAdd, {a, b}, {sum}, {}, -1};
 }
 
@@ -33,7 +33,7 @@ namespace specs {
 constinit const OpSpec add{
     .name = "add",
     .shapes = "S S -> S",
-    .shared_by = "S",
+    .split_along = "S",
     .in_place = 0,
     .gpu_workspace = workspace_of::none,
     .gradients = add_gradients,

@@ -9,8 +9,8 @@ namespace ftrun {
 class GraphBuilder;
 
 // attention
-//   Causal softmax attention inside each row. Token t attends to u with max(starts[t],
-//   t-window+1) <= u <= t, all indices inside its row of T tokens, along which starts never
+//   Causal softmax attention inside each sequence. Token t attends to u with max(starts[t],
+//   t-window+1) <= u <= t, all indices inside its sequence of T tokens, along which starts never
 //   falls. Query head h uses key/value head h*K/H.
 //   With a softcap c scores are c tanh(scaled score / c).
 //   in:  qkv[N,(H+2K)d], starts I32[N]
@@ -24,7 +24,7 @@ struct AttentionAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  /// The number of tokens of a row, T; N is a multiple of it.
+  /// The number of tokens of a sequence, T; N is a multiple of it.
   int64_t sequence_length = 0;
   /// The factor of the scores, usually 1/sqrt(d).
   double scale = 1.0;

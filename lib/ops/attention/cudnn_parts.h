@@ -12,11 +12,12 @@ struct AttentionAttrs;
 /// The size in elements of the widest head that cuDNN computes (compute capability 9.x).
 inline constexpr int64_t kMaxCudnnHead = 256;
 /// Returns whether cuDNN's attention can compute such an operation on some GPU: in bf16, with heads
-/// whose size is a multiple of 8, rows of at least two tokens, and no softcap.
+/// whose size is a multiple of 8, sequences of at least two tokens, and no softcap.
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
 
-/// CudnnPart describes the work of one graph: `sequences` rows, or documents of a list, of up to
-/// `max_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
+/// CudnnPart describes the work of one graph: `sequences` sequences of the batch, or documents of a
+/// list, of up to `max_tokens` tokens, and `kv_heads` heads of keys with the query heads that share
+/// them.
 struct CudnnPart {
   int64_t sequences = 0;
   int64_t max_tokens = 0;

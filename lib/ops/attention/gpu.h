@@ -25,7 +25,7 @@ struct Attention {
   void* dqkv;
   AttentionAttrs attrs;
   int64_t tokens;
-  /// The scratch in the layout of ops/attention/gpu_workspace.h: I32[N], I32[batch rows, blocks],
+  /// The scratch in the layout of ops/attention/gpu_workspace.h: I32[N], I32[sequences, blocks],
   /// F32[H, N].
   int32_t* lowest;  // the first key that each token's query sees
   int32_t* first_block;

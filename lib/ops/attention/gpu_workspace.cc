@@ -3,7 +3,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/round_up.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/workspace.h"
 
@@ -32,7 +32,7 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
           "the tokens of attention fill whole rows");
   const int64_t blocks = divide_up(attrs.sequence_length, kAttentionBlock);
   GpuAttentionWorkspace w;
-  Offsets places;
+  OffsetAllocator places;
   const auto list = [&places](int64_t count) {
     return places.reserve(count * dtype_bytes(DType::kI32));
   };

@@ -21,17 +21,17 @@ struct GpuDocumentGroup {
   int64_t out_offsets = -1;
   int64_t token_offsets = -1;
 };
-/// Groups the documents of rows of `sequence_length`, longest first, for a library that computes a
-/// fixed number of sequences of a fixed largest length. Each group except the last has room for all
-/// documents of its lengths that the rows can have; the last one has room for documents whose
-/// average length is a quarter of its `max_tokens`.
+/// Groups the documents of sequences of `sequence_length`, longest first, for a library that
+/// computes a fixed number of sequences of a fixed largest length. Each group except the last has
+/// room for all documents of its lengths that the sequences can have; the last one has room for
+/// documents whose average length is a quarter of its `max_tokens`.
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t sequence_length);
 inline constexpr size_t kMaxGpuDocumentGroups = 16;
 
 /// GpuAttentionWorkspace holds byte offsets in the scratch of attention and attention_dgrad; -1 for
 /// what the operation does not use.
 struct GpuAttentionWorkspace {
-  /// The offsets of I32[N], the first token to which each token attends, and of I32[batch rows,
+  /// The offsets of I32[N], the first token to which each token attends, and of I32[sequences,
   /// blocks], the first key block of each query block.
   int64_t lowest = -1;
   int64_t first_block = -1;

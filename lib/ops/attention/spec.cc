@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
 #include "ops/attention/cudnn_parts.h"
@@ -43,9 +43,9 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
 OpWork work_of_matmuls(const LayerGraph& graph, const Op& op, ValueId qkv, int matmuls) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
-  return Pass{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
-              .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = 2.0 * matmuls * pairs * static_cast<double>(attrs.head_size),
+                    .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
+                    .bytes = operand_bytes(graph, op)};
 }
 
 OpWork attention_work(const LayerGraph& graph, const Op& op) {
@@ -95,7 +95,7 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   return largest + kLists;
 }
 
-void attention_gradients(Derivation& d, const Op& op) {
+void attention_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId da = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId a = d.backward_value(op.out[0]);
@@ -124,7 +124,7 @@ namespace specs {
 constinit const OpSpec attention{
     .name = "attention",
     .shapes = "N,(H+2K)d N -> N,Hd H,N",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = attention_letters,
     .work_class = WorkClass::kAttention,
     .work = attention_work,
@@ -136,7 +136,7 @@ constinit const OpSpec attention{
 constinit const OpSpec attention_dgrad{
     .name = "attention_dgrad",
     .shapes = "N,Hd N,(H+2K)d N,Hd H,N N -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = attention_letters,
     .gpu_library_bytes = attention_dgrad_library_bytes,
     .work_class = WorkClass::kAttention,

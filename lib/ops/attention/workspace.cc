@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "ops/attention/attention.h"
 
 namespace ftrun {
@@ -31,7 +31,7 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   const int64_t tile_bytes = kAttentionBlock * w.padded_head * wide_bytes(element_bytes);
   const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
   const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;
-  Offsets offsets;
+  OffsetAllocator offsets;
   w.lowest = offsets.reserve(tokens * dtype_bytes(DType::kI32));
   w.first_block = offsets.reserve(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
   if (backward) {

@@ -18,7 +18,7 @@ struct AttentionWorkspace {
   /// The head size rounded up to whole vectors.
   int64_t padded_head = 0;
   int64_t batch_rows = 0;
-  /// The number of blocks of a row of tokens.
+  /// The number of blocks of tokens of a sequence.
   int64_t blocks = 0;
   /// The number of classes over which the backward pass distributes key blocks, each with its own
   /// sum of dq. It depends only on the shape, so results do not depend on the number of threads.

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -17,13 +17,13 @@ void group_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<CollectiveAttrs>().ranks;
 }
 
-void all_reduce_gradients(Derivation& d, const Op& op) {
+void all_reduce_gradients(BackwardBuilder& d, const Op& op) {
   if (!d.is_constant(op.in[0])) d.add_term(op.in[0], d.result_gradient(op.out[0]));
 }
 
 /// Emits the gradient: a reduce-scatter of the result's gradient. Gathered statistics of the loss
 /// have no gradient.
-void all_gather_gradients(Derivation& d, const Op& op) {
+void all_gather_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.gradient(op.out[0]);
   if (dy >= 0) {
     const ValueId dx = d.new_gradient(op.in[0]);
@@ -33,7 +33,7 @@ void all_gather_gradients(Derivation& d, const Op& op) {
   d.emit_delayed();
 }
 
-void reduce_scatter_gradients(Derivation& d, const Op& op) {
+void reduce_scatter_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_for_reader(OpKind::kAllGather, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
@@ -41,18 +41,18 @@ void reduce_scatter_gradients(Derivation& d, const Op& op) {
 
 /// Emits the gradient of an operation that moves data between ranks: the gradient moves back
 /// (`back`).
-void moved_gradients(Derivation& d, const Op& op, const CollectiveAttrs& back) {
+void moved_gradients(BackwardBuilder& d, const Op& op, const CollectiveAttrs& back) {
   if (d.is_constant(op.in[0])) return;
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(op.kind, {d.result_gradient(op.out[0])}, {dx}, back);
   d.add_term(op.in[0], dx);
 }
 
-void all_to_all_gradients(Derivation& d, const Op& op) {
+void all_to_all_gradients(BackwardBuilder& d, const Op& op) {
   moved_gradients(d, op, op.attrs.get<CollectiveAttrs>());
 }
 
-void shift_gradients(Derivation& d, const Op& op) {
+void shift_gradients(BackwardBuilder& d, const Op& op) {
   CollectiveAttrs back = op.attrs.get<CollectiveAttrs>();
   back.by = back.ranks - back.by;
   moved_gradients(d, op, back);
@@ -68,8 +68,8 @@ ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Di
 
 }  // namespace
 
-Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks) {
-  return {OpKind::kAllReduce, {term}, {whole}, along_tensor(ranks), -1};
+Op all_reduce_op(ValueId term, ValueId sum, int64_t ranks) {
+  return {OpKind::kAllReduce, {term}, {sum}, along_tensor(ranks), -1};
 }
 
 ValueId ops::all_reduce(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
@@ -123,7 +123,7 @@ constinit const OpSpec all_gather{
     .shapes = "S -> tS",
     .cheap_result = 0,
     .collective = CollectiveKind::kAllGather,
-    .passes_on_terms = true,
+    .accepts_partial_gradients = true,
     .letters = group_letters,
     .work = work_of::communication,
     .gradients = all_gather_gradients,

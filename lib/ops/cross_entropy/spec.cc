@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "graph/op_parts.h"
 #include "ops/collective/collective.h"
 #include "ops/cross_entropy/workspace.h"
@@ -60,23 +60,23 @@ struct HeadPasses {
   }
   double logit_bytes() const { return tokens * vocabulary * logit; }
 
-  Pass matmul_pass() const {
+  MemoryPass matmul_pass() const {
     return {.flops = matmul_flops(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
   }
   /// Adds the passes of the logits and of their losses. A row stays in a cache between the sum of
   /// its exponentials and their second use.
   void add_losses(OpWork& work, double transcendentals) const {
-    Pass logits = matmul_pass();
+    MemoryPass logits = matmul_pass();
     if (bias && on_gpu) {
       work.add({.bytes = logit_bytes()});
       logits.bytes += logit_bytes();
     }
     work.add(logits);
-    Pass losses = softmax(transcendentals);
+    MemoryPass losses = softmax(transcendentals);
     if (bias && !on_gpu) losses.flops += tokens * vocabulary;
     work.add(losses);
   }
-  Pass softmax(double transcendentals) const {
+  MemoryPass softmax(double transcendentals) const {
     return {.flops = tokens * vocabulary,
             .transcendentals = transcendentals * tokens * vocabulary,
             .bytes = 2 * logit_bytes()};
@@ -145,7 +145,7 @@ OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const HeadGradients results = vocabulary_gradients_of(op);
   const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype), results);
   if (!attrs.with_gradients)
-    return Pass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
+    return MemoryPass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
   OpWork work{};
   work.add(head.softmax(attrs.softcap > 0 ? 1 : 0));
   head.add_gradients(work, results, attrs.first_token > 0 ? 1 : 0);
@@ -195,7 +195,7 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
 /// backward begins with this layer, and its result d_x is as large and read whole by the previous
 /// layer. The peak of memory is in the forward list, where a chunk's logits exist together with
 /// this gradient, and passing rows on early would add d_x there.
-void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
+void linear_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
   require(op.out.size() >= 3, "a head without gradients has no backward");
   d.save(op.out[1]);
   d.add_term(op.in[0], op.out[1]);
@@ -208,12 +208,12 @@ void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
 /// blocks of equal size, so chunks would have to consist of every t-th part of each block, and the
 /// weight's gradient would sum tokens in that order, which differs from the order of the head on
 /// one rank.
-void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
+void vocabulary_cross_entropy_gradients(BackwardBuilder& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   if (attrs.first_token > 0) return;
   d.save(op.out[1]);
-  d.add_term(op.in[0], d.whole_gradient(op.in[0], op.out[1], attrs.ranks));
+  d.add_term(op.in[0], d.reduced_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
 /// SplitHead holds the operands x, weight and labels; the results loss and, with gradients, dx, dw
@@ -343,7 +343,7 @@ constinit const OpSpec vocabulary_logits{
     .name = "vocabulary_logits",
     .shapes = "N,D V,D N [V] -> C,V C,2 C",
     .letters = vocabulary_letters,
-    .private_result = 0,
+    .device_specific_result = 0,
     .work_class = WorkClass::kMatmul,
     .work = vocabulary_logits_work,
     .workspace = vocabulary_logits_workspace,

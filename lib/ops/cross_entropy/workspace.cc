@@ -5,14 +5,14 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/round_up.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "ops/cross_entropy/cross_entropy.h"
 
 namespace ftrun {
 namespace {
 
-void reserve_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
-                   int64_t element_bytes, int64_t gradient_bytes) {
+void reserve_panel(CrossEntropyWorkspace& w, OffsetAllocator& offsets, int64_t hidden,
+                   int64_t vocabulary, int64_t element_bytes, int64_t gradient_bytes) {
   constexpr int64_t kPanelElements = 1 << 20, kMinRows = 64;
   if (!is_narrow(element_bytes) && !is_narrow(gradient_bytes)) return;
   w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kMinRows));
@@ -20,7 +20,7 @@ void reserve_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, i
 }
 
 /// Reserves the memory of the losses only, without logits.
-GpuHeadWorkspace reserve_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
+GpuHeadWorkspace reserve_losses(OffsetAllocator& offsets, int64_t tokens, bool with_gradients) {
   GpuHeadWorkspace w;
   w.chunk = tokens;
   w.losses = offsets.reserve(tokens * dtype_bytes(DType::kF64));
@@ -28,7 +28,7 @@ GpuHeadWorkspace reserve_losses(Offsets& offsets, int64_t tokens, bool with_grad
   return w;
 }
 
-void reserve_bias_sums(GpuHeadWorkspace& w, Offsets& offsets, int64_t vocabulary) {
+void reserve_bias_sums(GpuHeadWorkspace& w, OffsetAllocator& offsets, int64_t vocabulary) {
   w.bias_sums = offsets.reserve(kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32));
 }
 
@@ -48,7 +48,7 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
   const int64_t wide = wide_bytes(element_bytes);
   w.wide_chunk = std::max<int64_t>(w.chunk * element_bytes / wide, 1);
   const int64_t row_bytes = std::max(w.chunk * element_bytes, w.wide_chunk * wide);
-  Offsets offsets;
+  OffsetAllocator offsets;
   w.counted = offsets.reserve(tokens * dtype_bytes(DType::kI32));
   w.losses = offsets.reserve(w.chunk * dtype_bytes(DType::kF64));
   w.rows = offsets.reserve(row_bytes * hidden);
@@ -62,7 +62,7 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
                                            int64_t element_bytes, int64_t gradient_bytes) {
   CrossEntropyWorkspace w;
   w.chunk = w.wide_chunk = tokens;
-  Offsets offsets;
+  OffsetAllocator offsets;
   w.counted = offsets.reserve(tokens * dtype_bytes(DType::kI32));
   w.losses = offsets.reserve(tokens * dtype_bytes(DType::kF64));
   w.rows = offsets.reserve(tokens * hidden * wide_bytes(element_bytes));
@@ -75,7 +75,7 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                     bool bias_gradient) {
   require(attrs.chunk_tokens > 0, "a chunk of cross entropy has at least one token");
-  Offsets offsets;
+  OffsetAllocator offsets;
   const int64_t chunk = std::min(attrs.chunk_tokens, tokens);
   GpuHeadWorkspace w = reserve_losses(offsets, chunk, attrs.with_gradients);
   w.row = round_up(vocabulary, kHeadRowElements);
@@ -86,7 +86,7 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
 }
 
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients, int64_t bias_rows) {
-  Offsets offsets;
+  OffsetAllocator offsets;
   GpuHeadWorkspace w = reserve_losses(offsets, tokens, with_gradients);
   if (bias_rows > 0) reserve_bias_sums(w, offsets, bias_rows);
   w.bytes = offsets.bytes();

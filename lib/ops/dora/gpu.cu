@@ -153,7 +153,7 @@ void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   const PackedFormat& format = op.packed(0);
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
   const GpuDoraWorkspace place = gpu_dora_workspace(
-      most_columns(parts), inputs, dtype_bytes(op.dtype()), static_cast<bool>(format));
+      max_columns(parts), inputs, dtype_bytes(op.dtype()), static_cast<bool>(format));
   op.require_workspace(place.bytes);
   auto* const delta = op.workspace<float>(place.delta);
   float* squares = op.floats_out(0);

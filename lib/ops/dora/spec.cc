@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "graph/op_parts.h"
 #include "ops/dora/workspace.h"
 #include "ops/kinds.h"
@@ -29,8 +29,8 @@ OpWork dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * (part.rank + 1));
-  return Pass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
+                    .bytes = operand_bytes(graph, op)};
 }
 
 int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
@@ -40,12 +40,12 @@ int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
 int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const Value& down = graph.at(op.in[1]);
   const bool is_packed = static_cast<bool>(graph.at(op.in[0]).packed);
-  const int64_t columns = most_columns(lora_parts(graph, op));
+  const int64_t columns = max_columns(lora_parts(graph, op));
   return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_packed).bytes;
 }
 
 /// Emits the gradients of dora_scale. The lengths of rows have no gradient.
-void dora_scale_gradients(Derivation& d, const Op& op) {
+void dora_scale_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId z = d.backward_value(op.in[0]);
   const ValueId q = d.backward_value(op.in[1]);
@@ -67,7 +67,7 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
     rows = std::max(rows, part.columns);
     rank = std::max(rank, part.rank);
   }
-  Offsets offsets;
+  OffsetAllocator offsets;
   DoraWorkspace w;
   w.rows = std::min(rows, std::max(kPanelElements / inputs, kMinRows));
   w.panel = offsets.reserve(w.rows * inputs * wide_bytes(element));
@@ -82,7 +82,7 @@ GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t ele
   constexpr int64_t kMaxElements = int64_t{4} << 20, kMinRows = 64;
   GpuDoraWorkspace w;
   w.rows = std::min(columns, std::max(kMaxElements / inputs, kMinRows));
-  Offsets offsets;
+  OffsetAllocator offsets;
   w.delta = offsets.reserve(w.rows * inputs * dtype_bytes(DType::kF32));
   if (is_packed) w.weight = offsets.reserve(w.rows * inputs * element_bytes);
   w.bytes = offsets.bytes();
@@ -123,7 +123,7 @@ namespace specs {
 constinit const OpSpec dora_squared_lengths{
     .name = "dora_squared_lengths",
     .shapes = "O,I r1+r2+r3,I O1,r1 [O2,r2] [O3,r3] -> O1+O2+O3",
-    .shared_by = "OI",
+    .split_along = "OI",
     .work = dora_squared_lengths_work,
     .workspace = dora_squared_lengths_workspace,
     .gpu_workspace = dora_squared_lengths_gpu_workspace,
@@ -133,7 +133,7 @@ constinit const OpSpec dora_squared_lengths{
 constinit const OpSpec dora_scale{
     .name = "dora_scale",
     .shapes = "N,O O1+O2+O3 O1+O2+O3 [O] -> N,O",
-    .shared_by = "O",
+    .split_along = "O",
     .cheap_result = 0,
     .in_place = 0,
     .letters = dora_letters,
@@ -144,7 +144,7 @@ constinit const OpSpec dora_scale{
 constinit const OpSpec dora_scale_dgrad{
     .name = "dora_scale_dgrad",
     .shapes = "N,O O1+O2+O3 O1+O2+O3 -> N,O",
-    .shared_by = "O",
+    .split_along = "O",
     .in_place = 0,
     .letters = dora_letters,
     .gpu_workspace = workspace_of::none,
@@ -153,7 +153,7 @@ constinit const OpSpec dora_scale_dgrad{
 constinit const OpSpec dora_scale_wgrad{
     .name = "dora_scale_wgrad",
     .shapes = "N,O N,O O1+O2+O3 -> O1+O2+O3",
-    .shared_by = "O",
+    .split_along = "O",
     .letters = dora_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

@@ -50,7 +50,7 @@ void dropout(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t token = dropout_token_index(n, attrs.sequence_length, attrs.row_padding);
+      const int64_t token = dropout_token_index(n, attrs.sequence_length, attrs.sequence_padding);
       const uint64_t row_key =
           dropout_row_key(key, call.layer(), attrs.site, call.first_token() + token);
       for (int64_t i = 0; i < width;) {

@@ -27,10 +27,10 @@ struct DropoutAttrs {
   bool rest = false;
   /// The number of ranks (LinearAttrs::gradient_ranks), if no linear layer reads x itself.
   int64_t gradient_ranks = 1;
-  /// The shape of rows: `sequence_length` tokens, of which the last `row_padding` are not counted
-  /// among the tokens of the batch.
+  /// The shape of sequences: `sequence_length` tokens, of which the last `sequence_padding` are not
+  /// counted among the tokens of the batch.
   int64_t sequence_length = 1;
-  int64_t row_padding = 0;
+  int64_t sequence_padding = 0;
   bool operator==(const DropoutAttrs&) const = default;
 };
 

@@ -20,7 +20,7 @@ struct Dropout {
 
 /// DropoutRows holds the arguments that are the same for all rows.
 struct DropoutRows {
-  int64_t layer, site, first_token, sequence_length, row_padding;
+  int64_t layer, site, first_token, sequence_length, sequence_padding;
   uint32_t first_column, least_kept;
   float scale;
   /// DropoutAttrs::rest.
@@ -31,7 +31,7 @@ struct DropoutRows {
 template <class T, int V>
 __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
                              const StepScalars* scalars) {
-  const int64_t token = dropout_token_index(blockIdx.x, rows.sequence_length, rows.row_padding);
+  const int64_t token = dropout_token_index(blockIdx.x, rows.sequence_length, rows.sequence_padding);
   const uint64_t row_key =
       dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + token);
   const T* const from = x + blockIdx.x * width;
@@ -58,7 +58,7 @@ void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
                          .site = d.attrs.site,
                          .first_token = d.first_token,
                          .sequence_length = d.attrs.sequence_length,
-                         .row_padding = d.attrs.row_padding,
+                         .sequence_padding = d.attrs.sequence_padding,
                          .first_column = static_cast<uint32_t>(d.attrs.first_column),
                          .least_kept = least_kept_bits(d.attrs),
                          .scale = static_cast<float>(dropout_scale(d.attrs)),

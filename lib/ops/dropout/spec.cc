@@ -1,22 +1,22 @@
 #include "ops/dropout/dropout.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-void dropout_gradients(Derivation& d, const Op& op) {
+void dropout_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
   const int64_t ranks = op.attrs.get<DropoutAttrs>().gradient_ranks;
   if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
-  d.replace_terms(op.in[0], d.whole_gradient(op.in[0], d.gradient(op.in[0]), ranks));
-  if (!d.passes_on_terms(op.in[0])) d.emit_delayed();
+  d.replace_terms(op.in[0], d.reduced_gradient(op.in[0], d.gradient(op.in[0]), ranks));
+  if (!d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace
@@ -34,10 +34,10 @@ namespace specs {
 constinit const OpSpec dropout{
     .name = "dropout",
     .shapes = "N,I -> N,I",
-    .shared_by = "I",
+    .split_along = "I",
     .cheap_result = 0,
     .in_place = 0,
-    .passes_on_terms = true,
+    .accepts_partial_gradients = true,
     .gpu_workspace = workspace_of::none,
     .gradients = dropout_gradients,
 };

@@ -1,7 +1,7 @@
 #include "ops/embedding/gpu_workspace.h"
 
 #include "base/dtype.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 
 namespace ftrun {
 
@@ -12,7 +12,7 @@ GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width) {
   w.rows = tokens / kEmbedPart;
   w.parts = 2 * w.rows;
   const int64_t word = dtype_bytes(DType::kI32);
-  Offsets offsets;
+  OffsetAllocator offsets;
   w.used = offsets.reserve(kEmbedLists * word);
   w.order = offsets.reserve(tokens * word);
   for (int64_t* list : {&w.part_place, &w.part_count, &w.part_next})

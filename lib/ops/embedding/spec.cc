@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
 #include "ops/embedding/gpu_workspace.h"
@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-void embed_gradients(Derivation& d, const Op& op) {
+void embed_gradients(BackwardBuilder& d, const Op& op) {
   d.emit_weight_grad(OpKind::kEmbedWgrad, {op.in[0], d.result_gradient(op.out[0])},
                      {d.param_grad(op.in[1])}, op.attrs);
 }
@@ -27,17 +27,17 @@ double row_bytes(const LayerGraph& graph, ValueId table, ValueId x) {
 
 OpWork embed_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &x = graph.at(op.out[0]);
-  return Pass{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
-                       static_cast<double>(tokens.bytes() + x.bytes())};
+  return MemoryPass{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
+                             static_cast<double>(tokens.bytes() + x.bytes())};
 }
 
 /// Counts the work of adding each token's gradient to a row. Clearing the table, which happens only
 /// in the first micro-batch of a step, is not counted.
 OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
-  return Pass{.flops = static_cast<double>(element_count(dx.dims)),
-              .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
-                       static_cast<double>(tokens.bytes() + dx.bytes())};
+  return MemoryPass{.flops = static_cast<double>(element_count(dx.dims)),
+                    .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
+                             static_cast<double>(tokens.bytes() + dx.bytes())};
 }
 
 int64_t embed_wgrad_workspace(const LayerGraph& graph, const Op& op) {
@@ -74,7 +74,7 @@ namespace specs {
 constinit const OpSpec embed{
     .name = "embed",
     .shapes = "N V,D -> N,D",
-    .shared_by = "V",
+    .split_along = "V",
     .work = embed_work,
     .gpu_workspace = workspace_of::none,
     .gradients = embed_gradients,
@@ -83,7 +83,7 @@ constinit const OpSpec embed{
 constinit const OpSpec embed_wgrad{
     .name = "embed_wgrad",
     .shapes = "N N,D -> V,D",
-    .shared_by = "V",
+    .split_along = "V",
     .work = embed_wgrad_work,
     .workspace = embed_wgrad_workspace,
     .gpu_workspace = embed_wgrad_gpu_workspace,

@@ -1,8 +1,8 @@
 #include "ops/head_norm/head_norm.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void head_norm_gradients(Derivation& d, const Op& op) {
+void head_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId mean = d.backward_value(op.out[1]), rstd = d.backward_value(op.out[2]);
@@ -43,7 +43,7 @@ namespace specs {
 constinit const OpSpec head_norm{
     .name = "head_norm",
     .shapes = "N,(H+2K)d Hd Kd -> N,(H+2K)d N,H+K N,H+K",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = head_norm_gradients,
@@ -52,7 +52,7 @@ constinit const OpSpec head_norm{
 constinit const OpSpec head_norm_dgrad{
     .name = "head_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K Hd Kd -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
 };
@@ -60,7 +60,7 @@ constinit const OpSpec head_norm_dgrad{
 constinit const OpSpec head_norm_wgrad{
     .name = "head_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K N,H+K -> Hd Kd",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
@@ -16,13 +16,13 @@ namespace ftrun {
 namespace {
 
 OpWork linear_work(const LayerGraph& graph, const Op& op) {
-  return Pass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = flops_of_matmul(graph, op.in[0], op.in[1]),
+                    .bytes = operand_bytes(graph, op)};
 }
 
 OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
-  return Pass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = flops_of_matmul(graph, op.in[0], op.out[0]),
+                    .bytes = operand_bytes(graph, op)};
 }
 
 int64_t linear_workspace(const LayerGraph& graph, const Op& op) {
@@ -48,7 +48,7 @@ int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
 }
 
-void linear_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
+void linear_weight_gradients(BackwardBuilder& d, const Op& op, ValueId dy, ValueId x) {
   if (op.attrs.get_or<LinearAttrs>().weight_gradient)
     d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
@@ -58,7 +58,7 @@ void linear_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x)
 /// with respect to x that other operations have already computed. If each rank computes only a term
 /// of that gradient, the same holds for every other linear operation of x: the terms are added
 /// first, and their sum is reduced over the ranks once.
-void linear_gradients(Derivation& d, const Op& op) {
+void linear_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
@@ -70,11 +70,11 @@ void linear_gradients(Derivation& d, const Op& op) {
     std::vector<ValueId> in{dy, op.in[1]};
     if (e >= 0) in.push_back(e);
     d.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
-    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.whole_gradient(op.in[0], dx, ranks) : dx);
+    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.reduced_gradient(op.in[0], dx, ranks) : dx);
   }
   if (ranks == 1) return;
-  d.after_collective([&d, op, dy, x] { linear_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_delayed();
+  d.emit_after_collective([&d, op, dy, x] { linear_weight_gradients(d, op, dy, x); });
+  if (is_last && !d.accepts_partial_gradients(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ namespace specs {
 constinit const OpSpec linear{
     .name = "linear",
     .shapes = "N,I O,I [O] -> N,O",
-    .shared_by = "OI",
+    .split_along = "OI",
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
     .workspace = linear_workspace,
@@ -115,7 +115,7 @@ constinit const OpSpec linear{
 constinit const OpSpec linear_dgrad{
     .name = "linear_dgrad",
     .shapes = "N,O O,I [N,I] -> N,I",
-    .shared_by = "OI",
+    .split_along = "OI",
     .in_place = 2,
     .work_class = WorkClass::kMatmul,
     .work = linear_work,
@@ -126,7 +126,7 @@ constinit const OpSpec linear_dgrad{
 constinit const OpSpec linear_wgrad{
     .name = "linear_wgrad",
     .shapes = "N,O N,I -> O,I",
-    .shared_by = "OI",
+    .split_along = "OI",
     .work_class = WorkClass::kMatmul,
     .work = linear_wgrad_work,
     .workspace = linear_wgrad_workspace,
@@ -136,7 +136,7 @@ constinit const OpSpec linear_wgrad{
 constinit const OpSpec bias_wgrad{
     .name = "bias_wgrad",
     .shapes = "N,O -> O",
-    .shared_by = "O",
+    .split_along = "O",
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

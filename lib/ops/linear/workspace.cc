@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "graph/layer_graph.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 
 namespace ftrun {
 
@@ -14,7 +14,7 @@ MatmulWorkspace matmul_workspace(int64_t m, int64_t n, int64_t k, int64_t operan
   w.rows = packed && !narrow && !narrow_result ? m : std::min<int64_t>(m, packed ? 2048 : 512);
   w.columns = std::min<int64_t>(n, 1024);
   w.depth = std::min<int64_t>(k, 2048);
-  Offsets offsets;
+  OffsetAllocator offsets;
   if (narrow) w.a = offsets.reserve(w.rows * w.depth * wide_bytes(operand_bytes));
   if (narrow || packed) w.b = offsets.reserve(w.depth * w.columns * wide_bytes(operand_bytes));
   if (narrow_result) w.c = offsets.reserve(w.rows * w.columns * wide_bytes(result_bytes));

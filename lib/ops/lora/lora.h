@@ -51,7 +51,7 @@ struct LoraPart {
 std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
 
 /// Returns the number of columns of the widest part.
-int64_t most_columns(const std::vector<LoraPart>& parts);
+int64_t max_columns(const std::vector<LoraPart>& parts);
 
 /// Returns J, the elements of a row of h.
 int64_t lora_ranks(const std::vector<LoraPart>& parts);

@@ -35,7 +35,7 @@ std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op) {
   return parts;
 }
 
-int64_t most_columns(const std::vector<LoraPart>& parts) {
+int64_t max_columns(const std::vector<LoraPart>& parts) {
   int64_t largest = 0;
   for (const LoraPart& part : parts) largest = std::max(largest, part.columns);
   return largest;

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
-#include "graph/derivation.h"
 #include "graph/layer_graph.h"
-#include "graph/offsets.h"
+#include "graph/offset_allocator.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 #include "ops/linear/workspace.h"
@@ -22,15 +22,15 @@ OpWork lora_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * part.rank);
-  return Pass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
-              .bytes = operand_bytes(graph, op)};
+  return MemoryPass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
+                    .bytes = operand_bytes(graph, op)};
 }
 
 int64_t lora_bytes(const LayerGraph& graph, const Op& op) {
   return lora_workspace(graph, op).bytes;
 }
 
-void lora_up_gradients(Derivation& d, const Op& op) {
+void lora_up_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const std::vector<ValueId> up(op.in.begin() + 2, op.in.end());
   std::vector<ValueId> grads;
@@ -61,7 +61,7 @@ LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   };
   int64_t panels = 0;
   for (const LoraPart& part : lora_parts(graph, op)) panels = std::max(panels, panels_of(part));
-  Offsets offsets;
+  OffsetAllocator offsets;
   offsets.reserve(panels);
   LoraWorkspace w;
   if (op.kind != OpKind::kLoraUpDgrad) w.scaled = offsets.reserve(graph.at(op.in[1]).bytes());
@@ -95,7 +95,7 @@ namespace specs {
 constinit const OpSpec lora_up{
     .name = "lora_up",
     .shapes = "N,O N,r1+r2+r3 O1,r1 [O2,r2] [O3,r3] -> N,O",
-    .shared_by = "O",
+    .split_along = "O",
     .in_place = 0,
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
@@ -107,7 +107,7 @@ constinit const OpSpec lora_up{
 constinit const OpSpec lora_up_dgrad{
     .name = "lora_up_dgrad",
     .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,r1+r2+r3",
-    .shared_by = "O",
+    .split_along = "O",
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,
@@ -117,7 +117,7 @@ constinit const OpSpec lora_up_dgrad{
 constinit const OpSpec lora_up_wgrad{
     .name = "lora_up_wgrad",
     .shapes = "N,O N,r1+r2+r3 -> O1,r1 [O2,r2] [O3,r3]",
-    .shared_by = "O",
+    .split_along = "O",
     .work_class = WorkClass::kMatmul,
     .work = lora_work,
     .workspace = lora_bytes,

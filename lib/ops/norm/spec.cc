@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -16,7 +16,7 @@ namespace {
 /// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that x
 /// already has from other operations. The gradient of the weight goes to the list of input
 /// gradients: it is cheap, and deferring it would keep dy, which nothing else reads.
-void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
+void norm_gradients(BackwardBuilder& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
                     ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
@@ -30,11 +30,11 @@ void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId r
   d.replace_terms(x, dx);
 }
 
-void rms_norm_gradients(Derivation& d, const Op& op) {
+void rms_norm_gradients(BackwardBuilder& d, const Op& op) {
   norm_gradients(d, op, op.in[0], op.out[0], op.out[1], op.in[1]);
 }
 
-void add_rms_norm_gradients(Derivation& d, const Op& op) {
+void add_rms_norm_gradients(BackwardBuilder& d, const Op& op) {
   norm_gradients(d, op, op.out[0], op.out[1], op.out[2], op.in[2]);
   const ValueId dsum = d.gradient(op.out[0]);
   d.add_term(op.in[0], dsum);
@@ -43,7 +43,7 @@ void add_rms_norm_gradients(Derivation& d, const Op& op) {
 
 /// Derives the gradients of a layer norm as norm_gradients() does. Without a weight, whose operand
 /// would precede `e`, the term `e` is added to the gradient separately.
-void layer_norm_gradients(Derivation& d, const Op& op) {
+void layer_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId x = op.in[0];
   const bool has_weight = op.in.size() > 1;
   const ValueId dy = d.result_gradient(op.out[0]);
@@ -124,7 +124,7 @@ namespace specs {
 constinit const OpSpec rms_norm{
     .name = "rms_norm",
     .shapes = "N,D D -> N,D N",
-    .shared_by = "N",
+    .split_along = "N",
     .cheap_result = 0,
     .gpu_workspace = workspace_of::none,
     .gradients = rms_norm_gradients,
@@ -133,7 +133,7 @@ constinit const OpSpec rms_norm{
 constinit const OpSpec add_rms_norm{
     .name = "add_rms_norm",
     .shapes = "N,D N,D D -> N,D N,D N",
-    .shared_by = "N",
+    .split_along = "N",
     .cheap_result = 1,
     .from_first_result = norm_of_sum,
     .gpu_workspace = workspace_of::none,
@@ -143,14 +143,14 @@ constinit const OpSpec add_rms_norm{
 constinit const OpSpec rms_norm_dgrad{
     .name = "rms_norm_dgrad",
     .shapes = "N,D N,D N D [N,D] -> N,D",
-    .shared_by = "N",
+    .split_along = "N",
     .gpu_workspace = workspace_of::none,
 };
 
 constinit const OpSpec rms_norm_wgrad{
     .name = "rms_norm_wgrad",
     .shapes = "N,D N,D N -> D",
-    .shared_by = "N",
+    .split_along = "N",
     .gpu_pair = OpKind::kRmsNormDgrad,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
@@ -159,7 +159,7 @@ constinit const OpSpec rms_norm_wgrad{
 constinit const OpSpec layer_norm{
     .name = "layer_norm",
     .shapes = "N,D [D] [D] -> N,D N N",
-    .shared_by = "N",
+    .split_along = "N",
     .cheap_result = 0,
     .gpu_workspace = workspace_of::none,
     .gradients = layer_norm_gradients,
@@ -168,14 +168,14 @@ constinit const OpSpec layer_norm{
 constinit const OpSpec layer_norm_dgrad{
     .name = "layer_norm_dgrad",
     .shapes = "N,D N,D N N [D] [N,D] -> N,D",
-    .shared_by = "N",
+    .split_along = "N",
     .gpu_workspace = workspace_of::none,
 };
 
 constinit const OpSpec layer_norm_wgrad{
     .name = "layer_norm_wgrad",
     .shapes = "N,D N,D N N -> D [D]",
-    .shared_by = "N",
+    .split_along = "N",
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = layer_norm_gpu_partial_sums,
 };

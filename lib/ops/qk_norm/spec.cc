@@ -1,8 +1,8 @@
 #include "ops/qk_norm/qk_norm.h"
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
-void qk_norm_gradients(Derivation& d, const Op& op) {
+void qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId rstd = d.backward_value(op.out[1]);
@@ -41,7 +41,7 @@ namespace specs {
 constinit const OpSpec qk_norm{
     .name = "qk_norm",
     .shapes = "N,(H+2K)d d d -> N,(H+2K)d N,H+K",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = qk_norm_gradients,
@@ -50,7 +50,7 @@ constinit const OpSpec qk_norm{
 constinit const OpSpec qk_norm_dgrad{
     .name = "qk_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K d d -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .gpu_workspace = workspace_of::none,
 };
@@ -58,7 +58,7 @@ constinit const OpSpec qk_norm_dgrad{
 constinit const OpSpec qk_norm_wgrad{
     .name = "qk_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,H+K -> d d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = head_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
@@ -24,7 +24,7 @@ void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
-void rope_gradients(Derivation& d, const Op& op) {
+void rope_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);
@@ -67,7 +67,7 @@ constinit const OpSpec rope_table{
 constinit const OpSpec rope{
     .name = "rope",
     .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .in_place = 0,
     .letters = rope_letters,
     .gpu_workspace = workspace_of::none,
@@ -77,7 +77,7 @@ constinit const OpSpec rope{
 constinit const OpSpec rope_dgrad{
     .name = "rope_dgrad",
     .shapes = "N,(H+2K)d N,E -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .in_place = 0,
     .letters = rope_letters,
     .gpu_workspace = workspace_of::none,

@@ -3,15 +3,15 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-void scale_gradients(Derivation& d, const Op& op) {
+void scale_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kScale, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
@@ -32,7 +32,7 @@ namespace specs {
 constinit const OpSpec scale{
     .name = "scale",
     .shapes = "S -> S",
-    .shared_by = "S",
+    .split_along = "S",
     .cheap_result = 0,
     .in_place = 0,
     .gpu_workspace = workspace_of::none,

@@ -3,15 +3,15 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
 namespace {
 
-void softcap_gradients(Derivation& d, const Op& op) {
+void softcap_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kSoftcapDgrad,
                     {d.result_gradient(op.out[0]), d.backward_value(op.out[0])}, {dx}, op.attrs);

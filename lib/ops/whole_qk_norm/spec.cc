@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "graph/backward_builder.h"
 #include "graph/builder.h"
-#include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 
@@ -19,7 +19,7 @@ void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters
 
 /// Emits the gradients. The dot products of a rank's own elements are summed over the ranks before
 /// they are read. The squares get no gradient, because the gradient of qkv includes it.
-void whole_qk_norm_gradients(Derivation& d, const Op& op) {
+void whole_qk_norm_gradients(BackwardBuilder& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.backward_value(op.in[0]);
   const ValueId rstd = d.backward_value(op.out[1]);
@@ -27,7 +27,7 @@ void whole_qk_norm_gradients(Derivation& d, const Op& op) {
   const int64_t ranks = op.attrs.get<WholeQkNormAttrs>().ranks;
   const ValueId own = d.new_gradient(op.in[1]);
   d.emit_input_grad(OpKind::kQkDots, {dy, qkv, wq, wk}, {own}, op.attrs);
-  const ValueId dots = ranks > 1 ? d.whole_gradient(op.in[1], own, ranks) : own;
+  const ValueId dots = ranks > 1 ? d.reduced_gradient(op.in[1], own, ranks) : own;
   const ValueId dwq = d.param_grad(wq);
   d.emit_input_grad(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(wk)}, op.attrs);
   const ValueId dx = d.new_gradient(op.in[0]);
@@ -61,7 +61,7 @@ namespace specs {
 constinit const OpSpec qk_dots{
     .name = "qk_dots",
     .shapes = "N,(H+2K)d N,(H+2K)d [Hd] [Kd] -> N,2",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
@@ -70,7 +70,7 @@ constinit const OpSpec qk_dots{
 constinit const OpSpec whole_qk_norm{
     .name = "whole_qk_norm",
     .shapes = "N,(H+2K)d N,2 Hd Kd -> N,(H+2K)d N,2",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = whole_qk_norm_gradients,
@@ -79,7 +79,7 @@ constinit const OpSpec whole_qk_norm{
 constinit const OpSpec whole_qk_norm_dgrad{
     .name = "whole_qk_norm_dgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,2 N,2 Hd Kd -> N,(H+2K)d",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .gpu_workspace = workspace_of::none,
 };
@@ -87,7 +87,7 @@ constinit const OpSpec whole_qk_norm_dgrad{
 constinit const OpSpec whole_qk_norm_wgrad{
     .name = "whole_qk_norm_wgrad",
     .shapes = "N,(H+2K)d N,(H+2K)d N,2 -> Hd Kd",
-    .shared_by = "H",
+    .split_along = "H",
     .letters = whole_qk_norm_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,

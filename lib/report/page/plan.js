@@ -6,7 +6,7 @@ const figures = [];
 const partColors = ['#0969da', '#1a7f37', '#57606a', '#8250df', '#bf3989', '#0a7d91', '#9a6700', 'var(--line)'];
 const kindColors = ['#0969da', '#bc4c00', '#9a6700', '#1a7f37', '#8250df', '#0a7d91', '#57606a'];
 const categoryColors = { parameters: '#0969da', gradients: '#bc4c00', optimizer: '#1a7f37', activations: '#8250df', buckets: '#0a7d91',
-  staging: '#9a6700', buffers: '#57606a', snapshot: '#bf3989', libraries: '#8c959f' };
+  staging: '#9a6700', sums: '#57606a', snapshot: '#bf3989', libraries: '#8c959f' };
 
 function time(ns) {
   if (ns === 0) return '0 s';

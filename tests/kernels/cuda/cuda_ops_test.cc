@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "gpu_operation_cases.h"
 #include "ops/activation/activation.h"
+#include "ops/activation/activation_traits.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/dora/dora.h"
@@ -479,8 +480,7 @@ TEST_CASE("cuda: scale agrees with the CPU, also in place") {
 }
 
 TEST_CASE("cuda: activations and their gradients agree with the CPU, also in place") {
-  for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
-                                Activation::kRelu, Activation::kRelu2})
+  for (const Activation kind : kActivations)
     for (const Shape& s : kShapes) {
       const Dims dims{s.tokens, s.width}, wide{s.tokens, 2 * s.width};
       Array values = random_array(wide, 1), x = random_array(dims, 2);
@@ -510,9 +510,9 @@ TEST_CASE("cuda: gated silu, add and their gradients agree with the CPU, also in
     for (double& v : gate_up.data) v *= 8.0;
     const Operand gu = Operand::activation(gate_up);
     require_agreement(
-        {OpKind::kGatedActivation, NoAttrs{}, {gu}, {Operand::out({s.tokens, s.width})}});
+        {OpKind::kGatedActivation, ActivationAttrs{}, {gu}, {Operand::out({s.tokens, s.width})}});
     OperationCase gradient{OpKind::kGatedActivationDgrad,
-                           NoAttrs{},
+                           ActivationAttrs{},
                            {random({s.tokens, s.width}, 2), gu},
                            {Operand::out(gate_up.dims)}};
     require_agreement(gradient);

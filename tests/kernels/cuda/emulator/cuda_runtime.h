@@ -52,6 +52,10 @@ void __stwb(EmulatedWord<N>* address, const EmulatedWord<N>& value) {
 #define blockDim (emulator::block_size)
 #define gridDim (emulator::grid_size)
 
+/// Ends the program, as it ends a kernel with an error on a GPU.
+inline void __trap() {
+  __builtin_trap();
+}
 inline void __syncthreads() {
   emulator::block_barrier();
 }

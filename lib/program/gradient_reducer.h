@@ -20,15 +20,15 @@ struct GradientUse {
   int32_t micro_batch = -1;
   /// The chunk of this pipeline stage whose backward pass completes the gradient.
   int32_t chunk = 0;
-  BufferRange whole;
+  BufferRange range;
 };
 
 /// Reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
   /// Instructions that run after the last operation list that writes the gradient and before the
-  /// collective: they sum partial gradients of tensor-parallel ranks and of pipeline ends, and
-  /// convert the gradient to the dtype in which it is sent. Without a collective they also move the
-  /// gradient to the buffer that the update reads.
+  /// collective: they sum partial gradients of tensor-parallel ranks and of the first and the last
+  /// stage, and convert the gradient to the dtype in which it is sent. Without a collective they
+  /// also move the gradient to the buffer that the update reads.
   std::vector<Instr> before;
   /// The collective over the shard or the replica group, which may be joined with those of other
   /// units in a bucket. It has no value if the unit has neither group.
@@ -38,13 +38,13 @@ struct Reduction {
   std::vector<Instr> after;
 };
 
-/// GradientReduction assigns the range into which each operation list writes a gradient, records
+/// GradientReducer assigns the range into which each operation list writes a gradient, records
 /// these uses, and makes the instructions that reduce the written gradients to the gradient that
 /// the update reads.
-class GradientReduction {
+class GradientReducer {
  public:
-  GradientReduction(Program& program, const ModelDescription& model, const StateOptions& options,
-                    const UnitPlacement& placement)
+  GradientReducer(Program& program, const ModelDescription& model, const StateOptions& options,
+                  const UnitPlacement& placement)
       : program_(program), model_(model), options_(options), placement_(placement) {}
 
   /// Assigns the range into which an operation list writes a parameter's gradient in a micro-batch,

@@ -9,8 +9,9 @@
 
 namespace ftrun {
 
-/// Offsets places the parts of an operation's scratch one after another, aligned.
-class Offsets {
+/// OffsetAllocator assigns aligned offsets, one after another, to the parts of an operation's
+/// scratch.
+class OffsetAllocator {
  public:
   int64_t reserve(int64_t bytes) {
     const int64_t offset = bytes_;

@@ -1,4 +1,4 @@
-#include "graph/without_gradients.h"
+#include "graph/remove_frozen_gradients.h"
 
 #include <algorithm>
 #include <vector>
@@ -67,8 +67,8 @@ void remove_input_gradient(LayerGraph& graph) {
 
 }  // namespace
 
-LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
-                             bool for_layer_before) {
+LayerGraph remove_frozen_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
+                                   bool for_layer_before) {
   for (const ValueId param : frozen) {
     Value& value = graph.values[static_cast<size_t>(param)];
     if (value.grad < 0) continue;

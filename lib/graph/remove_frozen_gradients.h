@@ -14,7 +14,7 @@ namespace ftrun {
 /// the previous layer needs the gradient with respect to this layer's input. If it does not, that
 /// gradient is also removed, and if no parameter of this layer trains either, the backward lists
 /// are empty.
-LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
-                             bool for_layer_before);
+LayerGraph remove_frozen_gradients(LayerGraph graph, const std::set<ValueId>& frozen,
+                                   bool for_layer_before);
 
 }  // namespace ftrun

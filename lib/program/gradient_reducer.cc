@@ -1,4 +1,4 @@
-#include "program/gradient_reduction.h"
+#include "program/gradient_reducer.h"
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
     std::vector<BufferRange> ranges;
     for (const UnitRange& part : partial.parts)
       add_range(ranges,
-                {use.whole.buffer, use.whole.offset + state.formats.gradient.bytes(part.begin),
+                {use.range.buffer, use.range.offset + state.formats.gradient.bytes(part.begin),
                  state.formats.gradient.bytes(part.size())});
     Instr sum =
         make_collective(InstrKind::kAllReduce, {partial.group, state.formats.gradient.dtype},
@@ -33,11 +33,11 @@ std::vector<Instr> sum_partial_gradients(const StateSpec& state, const GradientU
 /// or a temporary buffer to which `reduction.before` converts it.
 BufferRange to_wire(Program& program, const StateSpec& state, const GradientUse& use,
                     Reduction& reduction) {
-  if (state.formats.communication == state.formats.gradient) return use.whole;
+  if (state.formats.communication == state.formats.gradient) return use.range;
   const BufferRange wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
-      Category::kBuckets, state.formats.communication, element_count(program, use.whole), true);
-  reduction.before.push_back(make_copy(program, use.whole, wire, use.unit));
+      Category::kBuckets, state.formats.communication, element_count(program, use.range), true);
+  reduction.before.push_back(make_copy(program, use.range, wire, use.unit));
   return wire;
 }
 
@@ -57,8 +57,8 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const BufferRa
 }
 
 /// Copies a reduced gradient to the gradient that the update reads if it is the first of the step,
-/// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of
-/// the reduction instead of the compute lane, so that computation does not wait.
+/// and adds it otherwise. If other ranks compute partial gradients, this runs on the lane of the
+/// reduction instead of the compute lane, so that computation does not wait.
 void add_to_gradient(const Program& program, const StateSpec& state, const BufferRange& part,
                      const BufferRange& to, UnitId id, bool first, std::vector<Instr>& into) {
   if (part == to) return;
@@ -72,38 +72,39 @@ void add_to_gradient(const Program& program, const StateSpec& state, const Buffe
 }  // namespace
 
 /// Returns the chunk of the first layer that reads a unit: backward reaches it last.
-int32_t GradientReduction::chunk_of(UnitId id) const {
+int32_t GradientReducer::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : placement_.unit(id).layers)
-    if (pipeline.holds(options_.pipeline_stage, layer))
-      return pipeline.chunk_of(pipeline.model_chunk_with(layer));
+    if (pipeline.stage_has_layer(options_.pipeline_stage, layer))
+      return pipeline.chunk_of(pipeline.model_chunk_of_layer(layer));
   bug("a gradient is made by a layer of the stage");
 }
 
-BufferRange GradientReduction::range_for_gradient(const ParamLocation& location, int64_t bytes,
-                                                  int32_t micro_batch) {
+BufferRange GradientReducer::range_for_gradient(const ParamLocation& location, int64_t bytes,
+                                                int32_t micro_batch) {
   const UnitId id = location.unit;
   const StateSpec& state = placement_.spec(id);
-  const int32_t micro_batch_of_use = state.reduces_micro_batches ? micro_batch : -1;
+  const int32_t micro_batch_of_use = state.reduces_each_micro_batch ? micro_batch : -1;
   const auto [use, is_new] = joinable_uses_.try_emplace({id, micro_batch_of_use}, uses_.size());
   if (is_new) {
-    const int64_t elements = placement_.sharding().whole(id);
+    const int64_t elements = placement_.sharding().padded_elements(id);
     const BufferRange whole =
-        state.reduces_micro_batches
+        state.reduces_each_micro_batch
             ? add_temporary(program_, cat("gradient.", id, ".", micro_batch), Tier::kDevice,
                             Category::kBuckets, state.formats.gradient, elements,
                             placement_.groups().all != kNoGroup)
             : placement_.gradient(id, {0, elements});
     uses_.push_back({id, micro_batch_of_use, chunk_of(id), whole});
   }
-  const BufferRange& whole = uses_[use->second].whole;
+  const BufferRange& whole = uses_[use->second].range;
   return {whole.buffer, whole.offset + state.formats.gradient.bytes(location.position), bytes};
 }
 
-bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
+bool GradientReducer::begins_as_zero(UnitId id, TensorId tensor) const {
   const int first = placement_.unit(id).layers.front(),
             last = static_cast<int>(model_.layers.size()) - 1;
-  if (first == last || !options_.pipeline.holds(options_.pipeline_stage, last)) return false;
+  if (first == last || !options_.pipeline.stage_has_layer(options_.pipeline_stage, last))
+    return false;
   const auto reads = [&](int layer, TensorId wanted) {
     const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(layer)].params;
     return std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {
@@ -124,7 +125,7 @@ bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
 
 /// Clears the padding between tensors, because padding is reduced, summed and updated like the
 /// tensors, and clears the tensors whose gradient must begin as zero.
-std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) const {
+std::vector<Instr> GradientReducer::clear_unwritten(const GradientUse& use) const {
   const StorageFormat& format = placement_.spec(use.unit).formats.gradient;
   Instr clear;
   clear.kind = InstrKind::kClear;
@@ -133,40 +134,40 @@ std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) co
   const auto gap = [&](int64_t end) {
     if (at < end)
       clear.writes.push_back(
-          {use.whole.buffer, use.whole.offset + format.bytes(at), format.bytes(end - at)});
+          {use.range.buffer, use.range.offset + format.bytes(at), format.bytes(end - at)});
   };
   for (const Slice& slice : placement_.unit(use.unit).slices) {
     if (begins_as_zero(use.unit, slice.tensor)) continue;
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }
-  gap(placement_.sharding().whole(use.unit));
+  gap(placement_.sharding().padded_elements(use.unit));
   return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
 }
 
-Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
+Reduction GradientReducer::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.before = sum_partial_gradients(state, use)};
   const BufferRange own = placement_.gradient(id, placement_.shard(id));
-  const BufferRange to = state.reduces_micro_batches ? own : use.whole;
+  const BufferRange to = state.reduces_each_micro_batch ? own : use.range;
   if (!has_gradient_peers(state)) {
-    add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
+    add_to_gradient(program_, state, use.range, to, id, first, reduction.before);
     return reduction;
   }
   const DType sent = state.formats.communication.dtype;
   const BufferRange wire = to_wire(program_, state, use, reduction);
-  if (!state.cuts.optimizer || !state.reduce_scatter) {
+  if (!state.sharded.optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
     add_to_gradient(program_, state, wire, to, id, first, reduction.after);
     return reduction;
   }
-  const bool direct = state.reduces_micro_batches && first &&
+  const bool direct = state.reduces_each_micro_batch && first &&
                       program_.at(own.buffer).tier == Tier::kDevice &&
                       state.formats.communication == state.formats.gradient;
   const int64_t bytes = state.formats.communication.bytes(placement_.shard(id).size());
   const BufferRange shard =
-      direct ? own : BufferRange{wire.buffer, wire.offset + state.place.index * bytes, bytes};
+      direct ? own : BufferRange{wire.buffer, wire.offset + state.shard_place.index * bytes, bytes};
   reduction.collective =
       make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, shard, id);
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be

@@ -11,13 +11,13 @@
 
 namespace ftrun {
 
-/// Derivation derives the backward lists of a graph (derive_backward()). It visits the forward list
-/// in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through the
-/// public members.
-class Derivation {
+/// BackwardBuilder builds the backward lists of a graph (derive_backward()). It visits the forward
+/// list in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through
+/// the public members.
+class BackwardBuilder {
  public:
-  /// Prepares to derive. `kept[id]` says whether backward may read value `id` as forward left it.
-  Derivation(LayerGraph& graph, const std::vector<bool>& kept);
+  /// Prepares to build. `kept[id]` says whether backward may read value `id` as forward left it.
+  BackwardBuilder(LayerGraph& graph, const std::vector<bool>& kept);
 
   void run();
 
@@ -28,7 +28,7 @@ class Derivation {
   /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
   /// Returns whether a value is the result of an operation without gradients, for example the
-  /// lengths of rows.
+  /// lengths of W's rows.
   bool is_constant(ValueId id) const;
   /// Returns whether a value gets a gradient; values of the batch do not.
   bool wants_gradient(ValueId id) const;
@@ -60,18 +60,18 @@ class Derivation {
 
   // --- tensor-parallel ranks ---
 
-  /// Returns whether a value is the result of an operation whose gradient accepts each rank's term
-  /// of a sum: an all-gather's gradient sums the terms, dropout's passes them on to its operand.
-  bool passes_on_terms(ValueId id) const;
+  /// Returns whether a value is the result of an operation whose gradient accepts each rank's
+  /// partial gradient: an all-gather's gradient sums them, dropout's passes them on to its operand.
+  bool accepts_partial_gradients(ValueId id) const;
   /// Returns whether `op` is the first operation of the forward list that reads the value, and so
   /// the last one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
-  /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
-  /// ranks.
-  ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
+  /// Returns the gradient with respect to `id`; `term` is this rank's partial gradient, a term of
+  /// the sum over the ranks.
+  ValueId reduced_gradient(ValueId id, ValueId term, int64_t ranks);
   /// Delays the emission of weight gradients until after the next collective, so that they can run
   /// at the same time.
-  void after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
+  void emit_after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
   void emit_delayed();
 
  private:
