@@ -99,7 +99,7 @@ void RunJournal::print_step_details(const TrainingProgress& progress, const Step
   if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)
     print(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
   if (!config.wall_clock_breakdown || executor_ == nullptr) return;
-  print(breakdown_text(executor_->seconds()));
+  print(breakdown_text(executor_->seconds_by_kind()));
   if (const auto& times = executor_->device_times(); times && times->copy_seconds > 0)
     print(overlap_text(*times));
 }

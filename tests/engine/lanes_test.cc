@@ -263,10 +263,10 @@ TEST_CASE("an instruction is ready when all that it waits for is done") {
         const InstrId id = id_of(program, instr);
         if (id == 2) go.get_future().wait();
         if (id != 1) return;
-        ready.push_back(lanes_in_use->ready(1));
-        ready.push_back(lanes_in_use->ready(3));
+        ready.push_back(lanes_in_use->is_ready(1));
+        ready.push_back(lanes_in_use->is_ready(3));
         go.set_value();
-        while (!lanes_in_use->ready(3)) std::this_thread::yield();
+        while (!lanes_in_use->is_ready(3)) std::this_thread::yield();
       },
       [] {});
   lanes_in_use = &lanes;

@@ -131,8 +131,8 @@ TEST_CASE("each buffer on disk keeps what is written to it") {
     return std::all_of(block.data(), block.data() + bytes,
                        [&](std::byte b) { return b == static_cast<std::byte>(value); });
   };
-  REQUIRE(memory.on_disk(train, {0, 4096, 4096}));
-  REQUIRE_FALSE(memory.on_disk(train, {1, 0, 4096}));
+  REQUIRE(memory.is_on_disk(train, {0, 4096, 4096}));
+  REQUIRE_FALSE(memory.is_on_disk(train, {1, 0, 4096}));
   fill(9);
   memory.read_disk(train, {2, 0, 2 * 4096}, block.data());
   REQUIRE(holds(0, 2 * 4096));  // never written

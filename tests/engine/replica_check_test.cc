@@ -16,17 +16,16 @@ namespace {
 using testing::RankFixture;
 
 ReplicaCheck check_of(const RankFixture& fixture, Rendezvous& rendezvous) {
-  return {
-      fixture.plan, fixture.memory,
-      [&rendezvous](const std::string& text) {
-        return rendezvous.all_gather_text("replicas", text);
-      },
-      [&fixture](std::span<double> numbers) {
-        fixture.communicators.host_world
-            ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
-                         ReduceOp::kSum, {"replicas"})
-            .wait();
-      }};
+  return {fixture.plan, fixture.memory,
+          [&rendezvous](const std::string& text) {
+            return rendezvous.all_gather_text("replicas", text);
+          },
+          [&fixture](std::span<double> numbers) {
+            fixture.communicators.host_world
+                ->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64,
+                             ReduceOp::kSum, {"replicas"})
+                .wait();
+          }};
 }
 
 /// Returns the message of the check on each rank. The check passes after a step, and runs again
@@ -60,7 +59,7 @@ std::string blame_of(int rank, const std::function<void()>& check) {
     check();
   } catch (const Error& error) {
     const FailureSummary summary =
-        summarize_failures({.ends = {{.rank = rank, .exit_code = 5}},
+        summarize_failures({.exits = {{.rank = rank, .exit_code = 5}},
                             .reports = {failure_report(rank, error, error)},
                             .log_of = {}});
     return cat(summary.rank, summary.belongs_to_rank ? " fails" : " tells");

@@ -279,7 +279,7 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
   Program program;
   program.groups = {
       {.members = {.label = "data", .ranks = {0, 1}}, .place = {.count = 2}},
-      {.members = {.label = "tensor", .ranks = {0, 2}, .spans = {{{MeshAxis::kTensor}, 2, 1}}},
+      {.members = {.label = "tensor", .ranks = {0, 2}, .factors = {{{MeshAxis::kTensor}, 2, 1}}},
        .place = {.count = 2}}};
   for (const auto& [group, weight] : groups_and_weights) {
     const auto buffer = static_cast<BufferId>(program.buffers.size());

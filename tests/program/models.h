@@ -224,7 +224,8 @@ inline Program exchanges(GroupPlace place, int by, int64_t row_elements = 8) {
                       .persistent_kind = PersistentKind::kLoss,
                       .format = {.dtype = DType::kI32}}};
   program.initialized_ranges = {program.full_range(0), program.full_range(2)};
-  RankGroup all{.label = "context", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
+  RankGroup all{
+      .label = "context", .ranks = {}, .factors = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
   const BufferRange in = program.full_range(0), out = program.full_range(1);

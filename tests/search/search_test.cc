@@ -68,10 +68,10 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
     const bool has_stack = task.machine.has_gpus && random() % 3 == 0;
     if (has_stack)
       task.machine = with_stack(task.machine, {.name = "s",
-                                               .products = 0.7,
+                                               .matmul = 0.7,
                                                .attention = 0.4,
                                                .memory = one_of<double>(random, {0.3, 0.9}),
-                                               .node = one_of<double>(random, {0.5, 2})});
+                                               .intra_node = one_of<double>(random, {0.5, 2})});
     const std::vector<JudgedLayout> drawn = draw_allowed(task, kOfTask, random);
     std::vector<PlannedLayout> all(drawn.size());
     run_in_parallel(drawn.size(), [&](size_t i) { all[i] = plan_layout(task, drawn[i].layout); });

@@ -154,7 +154,8 @@ TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of ran
 
 TEST_CASE("recompute of whole layers adds the collective that backward does not need") {
   Machine machine = parse_machine("gpus.yaml", kGpus);
-  machine.node_link.latency = 10;  // every all-reduce of two ranks takes 20 s, all else far less
+  machine.intra_node_link.latency_seconds =
+      10;  // every all-reduce of two ranks takes 20 s, all else far less
   Config config = config_on(DeviceKind::kCuda, 2, 1);
   config.parallel.sequence = false;
   const double kept = predicted(config, machine, {}).seconds;

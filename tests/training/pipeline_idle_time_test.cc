@@ -95,7 +95,8 @@ class TimedWorld {
   static void record_instr(Rank& rank, const Instr& instr, double seconds) {
     const double before = rank.lanes[static_cast<size_t>(Lane::kCompute)];
     const double stages = when_done(rank, instr, true), all = when_done(rank, instr, false);
-    rank.clock.record_instr(instr, {.stages = stages - before, .other = all - stages}, seconds);
+    rank.clock.record_instr(
+        instr, {.stage_seconds = stages - before, .other_seconds = all - stages}, seconds);
   }
 
   const InstrSeconds seconds_;
@@ -192,7 +193,7 @@ TEST_CASE("no stage waits for another one within its actions") {
       INFO("schedule " << static_cast<int>(kind) << (overlap ? ", overlap" : ""));
       const std::vector<StepProgram> steps = step_case.steps();
       for (const PipelineSeconds& stage : TimedWorld(steps, second).run())
-        for (const auto& [phase, seconds] : stage.layers)
+        for (const auto& [phase, seconds] : stage.layer_seconds)
           CHECK(seconds == (is_block(step_case, phase.layer) ? 1.0 : 0.0));
     }
 }

@@ -31,7 +31,8 @@ struct DropoutRows {
 template <class T, int V>
 __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
                              const StepScalars* scalars) {
-  const int64_t token = dropout_token_index(blockIdx.x, rows.sequence_length, rows.sequence_padding);
+  const int64_t token =
+      dropout_token_index(blockIdx.x, rows.sequence_length, rows.sequence_padding);
   const uint64_t row_key =
       dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + token);
   const T* const from = x + blockIdx.x * width;

@@ -146,8 +146,8 @@ std::string optimizer_text(const OptimizerConfig& config) {
   for (const float begin : {0.75F, 3e-8F})
     for (int64_t k = 1; k < 4; ++k) {
       float parameter = begin, gradient = 3e-8F, first = 2e-8F, second = 1e-16F;
-      if (!states.empty() && states[0].first != nullptr)
-        first = static_cast<float>(config.*states[0].first);
+      if (!states.empty() && states[0].initial_value != nullptr)
+        first = static_cast<float>(config.*states[0].initial_value);
       StepScalars scalars;
       scalars.learning_rate = 0.01F;
       scalars.update = k;
