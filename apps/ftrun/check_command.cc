@@ -5,6 +5,7 @@
 #include <optional>
 #include <sstream>
 
+#include "axes/tensor/node_crossing.h"
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/matmul_library.h"
@@ -109,6 +110,7 @@ int check_command(const CheckOptions& options, JsonOutput& output) {
   source.reads_weights = true;
   source.reads_data = !options.data;
   const LoadedConfig loaded = load_source(source, single);
+  check_even_nodes(loaded.ranks, options.nodes);
   for (const std::string& line : loaded.lines) std::cout << line << '\n';
   std::cout << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << '\n';
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);

@@ -90,6 +90,15 @@ with tempfile.TemporaryDirectory() as scratch:
         ), refused.stderr
 
     @waiting_case
+    def the_only_process_of_a_job_is_supervised_if_restarts_are_requested():
+        for name, restarts, prefix in (("only", (), ""),
+                                       ("restarted", ("--restarts", 1), "[rank 0] ")):
+            result = must(ftrun("--config", job.config(name, **FEW), *restarts, env={
+                "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free_port())}))
+            assert f"\n{prefix}step 4/4" in result.stdout, result.stdout
+
+    @waiting_case
     def a_port_in_use_is_reported():
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

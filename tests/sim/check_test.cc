@@ -432,7 +432,7 @@ TEST_CASE("ranks that enter a collective with another size or dtype are named") 
   const Program half =
       changed_program([](Program& p) { p.instrs[21].communication().dtype = DType::kBF16; });
   CHECK(faults_with_rank1(half) == Faults{"rank 1: instruction 21 (all_reduce unit 0) uses "
-                                          "gradients.2 as BF16, but its dtype is F32",
+                                          "buffer \"gradients.2\" as BF16, but its dtype is F32",
                                           "collective 3: rank 0 enters " + reduce_of(0) +
                                               ", rank 1 enters " + reduce_of(0, "BF16")});
 }
