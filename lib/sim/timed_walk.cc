@@ -1,6 +1,8 @@
 #include "sim/timed_walk.h"
 
 #include <algorithm>
+#include <deque>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -34,16 +36,19 @@ class TimedWalk {
         times_(world.ranks.size()),
         compute_end_(world.ranks.size(), 0),
         released_by_(world.ranks.size(), -1),
-        intervals_(world.ranks.size()) {
+        intervals_(world.ranks.size()),
+        cores_of_(world.ranks.size()) {
     int nodes = 1;
     for (const World::Rank& rank : world.ranks) nodes = std::max(nodes, node_of(rank) + 1);
-    busy_.assign(static_cast<size_t>(nodes), 0);
+    nodes_.resize(static_cast<size_t>(nodes));
+    for (Node& node : nodes_) node.free_cores = shared.cores_per_node;
   }
 
   std::vector<RankTime> run() {
     walk_.begin();
     start_new();
-    while (!running_.empty()) finish(advance_to_next_end());
+    while (!running_.empty())
+      if (const std::optional<size_t> ended = advance_to_next_event()) finish(*ended);
     const std::string fault = walk_.fault();
     if (!fault.empty()) bug(fault);
     return std::move(times_);
@@ -56,9 +61,38 @@ class TimedWalk {
   struct RunningStep {
     int threads = 0;
     bool on_compute = false;
+    /// The instruction is ready, or was interrupted, and waits for cores.
+    bool is_queued = false;
     InstrKind kind = InstrKind::kBegin;
-    Picoseconds begin = 0;
+    int32_t rank = 0;
+    /// The time when it first ran; -1: it has not run yet.
+    Picoseconds begin = -1;
   };
+
+  /// CoresOfRank holds the cores that a rank's compute lane has.
+  struct CoresOfRank {
+    /// The number of cores; 0: none.
+    int count = 0;
+    /// The lane runs an instruction on them. If it runs none, it loses them as time goes on.
+    bool in_use = false;
+    /// The time after which the lane is interrupted if other ranks wait for cores.
+    Picoseconds slice_left = 0;
+  };
+
+  /// Node holds the cores of a node.
+  struct Node {
+    /// The number of threads that run, of all lanes.
+    int64_t busy = 0;
+    /// The number of cores that no compute lane has.
+    int64_t free_cores = 0;
+    /// The ranks whose compute lanes have cores, and those whose lanes wait for cores, in order.
+    std::vector<int32_t> owners;
+    std::deque<int32_t> queue;
+  };
+
+  /// The time slice of Linux's scheduler (EEVDF) on few cores: its slice of 1.4 ms ends at the next
+  /// tick of a kernel with 250 ticks per second.
+  static constexpr Picoseconds kSlice = 4'000'000'000;
 
   /// InstrInterval is the time during which a lane ran an instruction.
   struct InstrInterval {
@@ -74,7 +108,7 @@ class TimedWalk {
   /// Returns the number of busy threads of a node, or its number of cores if that is larger.
   /// Instructions slow down by this number divided by the number of cores.
   int64_t node_load(int node) const {
-    return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.cores_per_node);
+    return std::max<int64_t>(nodes_[static_cast<size_t>(node)].busy, shared_.cores_per_node);
   }
   /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
   int64_t instr_load(size_t which) const {
@@ -95,13 +129,109 @@ class TimedWalk {
     const World::Rank& rank = world_.ranks[static_cast<size_t>(lane_head.rank)];
     const InstrCost cost = walk_.runs_in_step(lane_head) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    if (on_compute) record_wait(lane_head.rank, instr);
-    running_.push_back({cost.threads, on_compute, instr.kind, now_});
+    const int threads = cost.unshared_time == 0 ? 0 : cost.threads;
+    running_.push_back(
+        {.threads = threads, .on_compute = on_compute, .kind = instr.kind, .rank = lane_head.rank});
     left_.push_back(cost.unshared_time);
-    if (cost.threads == 0) return;
-    ++threaded_;
-    for (const int32_t member : walk_.members(lane_head))
-      busy_[static_cast<size_t>(node_of(member))] += cost.threads;
+    if (threads > 0) ++threaded_;
+    if (on_compute && threads > 0 && cores_of(lane_head.rank).count == 0) {
+      running_.back().is_queued = true;
+      node_at(lane_head.rank).queue.push_back(lane_head.rank);
+      return;
+    }
+    run_now(running_.size() - 1);
+  }
+
+  CoresOfRank& cores_of(int32_t rank) { return cores_of_[static_cast<size_t>(rank)]; }
+  Node& node_at(int32_t rank) { return nodes_[static_cast<size_t>(node_of(rank))]; }
+
+  /// Lets an instruction run, which has cores if it needs them.
+  void run_now(size_t which) {
+    RunningStep& step = running_[which];
+    step.is_queued = false;
+    if (step.begin < 0) {
+      step.begin = now_;
+      if (step.on_compute) record_wait(step.rank, walk_.instr(walk_.ready()[which]));
+    }
+    if (step.threads == 0) return;
+    for (const int32_t member : walk_.members(walk_.ready()[which]))
+      node_at(member).busy += step.threads;
+    if (step.on_compute) cores_of(step.rank).in_use = true;
+  }
+
+  size_t find_queued(int32_t rank) const {
+    const auto found = std::find_if(running_.begin(), running_.end(), [&](const RunningStep& step) {
+      return step.is_queued && step.rank == rank;
+    });
+    require(found != running_.end(), "a rank that waits for cores has an instruction");
+    return static_cast<size_t>(found - running_.begin());
+  }
+
+  /// Takes cores from compute lanes that run nothing, and gives free cores to the lanes that wait
+  /// for them. Returns whether another instruction runs now.
+  bool assign_cores() {
+    bool has_started = false;
+    for (Node& node : nodes_) {
+      if (node.queue.empty()) continue;
+      std::erase_if(node.owners, [&](int32_t rank) {
+        CoresOfRank& cores = cores_of(rank);
+        if (cores.in_use) return false;
+        node.free_cores += std::exchange(cores.count, 0);
+        return true;
+      });
+      while (!node.queue.empty()) {
+        const int32_t rank = node.queue.front();
+        const size_t which = find_queued(rank);
+        const int wanted = std::min(running_[which].threads, shared_.cores_per_node);
+        if (wanted > node.free_cores) break;
+        node.queue.pop_front();
+        node.free_cores -= wanted;
+        node.owners.push_back(rank);
+        cores_of(rank) = {.count = wanted, .in_use = true, .slice_left = kSlice};
+        run_now(which);
+        has_started = true;
+      }
+    }
+    return has_started;
+  }
+
+  /// Returns the time until a time slice ends for which other ranks wait.
+  Picoseconds time_to_slice_end() const {
+    Picoseconds soonest = INT64_MAX;
+    for (const Node& node : nodes_)
+      if (!node.queue.empty())
+        for (const int32_t rank : node.owners) {
+          const CoresOfRank& cores = cores_of_[static_cast<size_t>(rank)];
+          if (cores.in_use) soonest = std::min(soonest, cores.slice_left);
+        }
+    return soonest;
+  }
+
+  /// Makes the time slices shorter by `time`, on nodes where ranks wait for cores.
+  void use_slices(Picoseconds time) {
+    for (Node& node : nodes_)
+      if (!node.queue.empty())
+        for (const int32_t rank : node.owners) cores_of(rank).slice_left -= time;
+  }
+
+  /// Interrupts the instructions whose time slice is over, on nodes where ranks wait for cores.
+  void end_slices() {
+    for (Node& node : nodes_) {
+      if (node.queue.empty()) continue;
+      for (const int32_t rank : node.owners)
+        if (cores_of(rank).in_use && cores_of(rank).slice_left <= 0) interrupt(node, rank);
+    }
+  }
+
+  void interrupt(Node& node, int32_t rank) {
+    const auto step = std::find_if(running_.begin(), running_.end(), [&](const RunningStep& one) {
+      return one.on_compute && one.threads > 0 && one.rank == rank;
+    });
+    require(step != running_.end(), "a rank that uses cores runs an instruction");
+    step->is_queued = true;
+    node.busy -= step->threads;
+    cores_of(rank).in_use = false;
+    node.queue.push_back(rank);
   }
 
   void record_wait(int32_t rank, const Instr& instr) {
@@ -153,26 +283,43 @@ class TimedWalk {
     return longest;
   }
 
-  /// Finds the running instruction that ends first, and advances all running instructions to that
-  /// time.
-  size_t advance_to_next_end() {
+  /// Advances all running instructions to the next time when one of them ends, and returns its
+  /// index, or when a time slice ends, and returns nothing.
+  std::optional<size_t> advance_to_next_event() {
     if (threaded_ == 0) return next_unshared();
-    size_t first = 0;
-    Picoseconds soonest = INT64_MAX;
+    EndOfInstr next = next_end();
+    // What follows an instruction at once keeps its cores, so they are reassigned only when time
+    // goes on.
+    if (next.time > 0 && assign_cores()) next = next_end();
+    const Picoseconds slice = time_to_slice_end(), time = std::min(next.time, slice);
+    advance(time);
+    for (size_t i = 0; i < running_.size(); ++i)
+      if (!running_[i].is_queued)
+        left_[i] = std::max<Picoseconds>(
+            left_[i] - scaled_down(time, shared_.cores_per_node, loads_[i]), 0);
+    use_slices(time);
+    if (next.time <= slice) return next.which;
+    end_slices();
+    return std::nullopt;
+  }
+
+  /// EndOfInstr is the time until the first running instruction ends, and its index.
+  struct EndOfInstr {
+    Picoseconds time = INT64_MAX;
+    size_t which = 0;
+  };
+
+  /// Finds the running instruction that ends first, and computes the load of each.
+  EndOfInstr next_end() {
+    EndOfInstr next;
     loads_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       loads_.push_back(instr_load(i));
+      if (running_[i].is_queued) continue;
       const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.cores_per_node);
-      if (lasts < soonest) {
-        soonest = lasts;
-        first = i;
-      }
+      if (lasts < next.time) next = {lasts, i};
     }
-    advance(soonest);
-    for (size_t i = 0; i < running_.size(); ++i)
-      left_[i] = std::max<Picoseconds>(
-          left_[i] - scaled_down(soonest, shared_.cores_per_node, loads_[i]), 0);
-    return first;
+    return next;
   }
 
   /// Advances to the next end of an instruction if no running instruction shares a core, as on
@@ -200,7 +347,7 @@ class TimedWalk {
     const RunningStep done = running_[which];
     for (const int32_t member : walk_.members(lane_head)) {
       const auto r = static_cast<size_t>(member);
-      busy_[static_cast<size_t>(node_of(member))] -= done.threads;
+      node_at(member).busy -= done.threads;
       times_[r].end = now_;
       const LaneHead own = walk_.lane_head_of(member, lane_head);
       released_by_[r] = own.lane;
@@ -209,6 +356,7 @@ class TimedWalk {
         intervals_[r].push_back({own.lane, &walk_.instr(own), done.begin, now_});
         continue;
       }
+      cores_of(member).in_use = false;
       intervals_[r].clear();
       times_[r].busy[static_cast<size_t>(done.kind)] += now_ - done.begin;
       compute_end_[r] = now_;
@@ -233,14 +381,14 @@ class TimedWalk {
   std::vector<Picoseconds> left_;
   /// The number of running instructions that have threads, which share the cores of their nodes.
   int64_t threaded_ = 0;
-  /// The number of threads of the running instructions, by node.
-  std::vector<int64_t> busy_;
+  std::vector<Node> nodes_;
   std::vector<int64_t> loads_;
   std::vector<Picoseconds> compute_end_;
   /// The lane whose instruction ended last, by rank.
   std::vector<int32_t> released_by_;
   /// Instructions of other lanes that have ended since the last compute instruction, by rank.
   std::vector<std::vector<InstrInterval>> intervals_;
+  std::vector<CoresOfRank> cores_of_;
   Picoseconds now_ = 0;
 };
 

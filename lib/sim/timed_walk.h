@@ -36,9 +36,11 @@ struct RankTime {
   std::vector<Picoseconds> idle_by_lane;
 };
 
-/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks_per_node`, and at
-/// most `cores_per_node` threads of a node run at once. If there are more threads, each gets an
-/// equal share of the cores.
+/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks_per_node`, which
+/// has `cores_per_node` cores. As under a time-slicing scheduler, compute lanes get cores in the
+/// order in which they ask for them; a lane keeps its cores until it waits, or until its time slice
+/// is over while others wait for cores. If the other lanes also have threads, all running threads
+/// get equal shares of the cores.
 struct SharedCores {
   int ranks_per_node = 1;
   int cores_per_node = 1;

@@ -75,6 +75,56 @@ TEST_CASE("threads that want the same cores share them") {
   CHECK(timed(program, {{100, 1}, {40, 0}}, 1).end == 100);
 }
 
+constexpr Picoseconds kMillisecond = 1'000'000'000;
+
+/// Returns the times of two ranks of a node with one core, whose programs are equal.
+std::vector<RankTime> timed_pair(const Program& program, const std::vector<InstrCost>& costs) {
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+  const RankProgram ranks[] = {{0, &program}, {1, &program}};
+  const World world = world_of(ranks);
+  return timed_walk(world, schedules, {2, 1}, [&](int32_t, const Instr& instr) {
+    return costs[static_cast<size_t>(&instr - program.instrs.data())];
+  });
+}
+
+TEST_CASE("ranks that want the same core take turns, a time slice of 4 ms each") {
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0}});
+  const std::vector<RankTime> times = timed_pair(program, {{10 * kMillisecond, 1}});
+  // Rank 0 runs from 0 to 4, from 8 to 12 and from 16 to 18; rank 1 in between and to the end.
+  CHECK(times[0].end == 18 * kMillisecond);
+  CHECK(times[1].end == 20 * kMillisecond);
+  CHECK(times[0].busy[static_cast<size_t>(InstrKind::kBegin)] == 18 * kMillisecond);
+  CHECK(times[1].busy[static_cast<size_t>(InstrKind::kBegin)] == 16 * kMillisecond);
+}
+
+TEST_CASE("a rank that waits gives its core away, and gets it back after the others' turns") {
+  // Compute, then a copy of 1 ms that uses no core, then compute again.
+  const Program program = program_of_touches({{.lane = Lane::kCompute, .buffer = 0},
+                                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                              {.lane = Lane::kCompute, .buffer = 2, .waits = {1}}});
+  const std::vector<RankTime> times =
+      timed_pair(program, {{3 * kMillisecond, 1}, {1 * kMillisecond, 0}, {2 * kMillisecond, 1}});
+  // Rank 0 computes from 0 to 3, copies until 4, and computes from 6 to 8: rank 1 has the core from
+  // 3 to 6. Rank 1 copies until 7 and computes from 8 to 10.
+  CHECK(times[0].end == 8 * kMillisecond);
+  CHECK(times[1].end == 10 * kMillisecond);
+  for (const RankTime& time : times) {
+    CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 5 * kMillisecond);
+    CHECK(time.idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] >= 2 * kMillisecond);
+  }
+  // The time in which rank 0 waits for the core counts as a wait for what it waited for last.
+  CHECK(times[0].idle_by_cause[static_cast<size_t>(WaitCause::kCopies)] == 3 * kMillisecond);
+}
+
+TEST_CASE("instructions that follow each other at once keep their core within a time slice") {
+  const Program program = program_of_touches(
+      {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kCompute, .buffer = 1}});
+  const std::vector<RankTime> times =
+      timed_pair(program, {{1 * kMillisecond, 1}, {2 * kMillisecond, 1}});
+  CHECK(times[0].end == 3 * kMillisecond);
+  CHECK(times[1].end == 6 * kMillisecond);
+}
+
 Config pipeline_config(PipelineSchedule schedule, int stages, int64_t micro_batches) {
   Config config;
   config.parallel.data = 1;
