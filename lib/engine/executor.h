@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/progress_board.h"
+#include "engine/communication_runner.h"
 #include "engine/disk_requests.h"
 #include "engine/lane_device.h"
 #include "engine/lanes.h"
@@ -65,6 +66,15 @@ class Executor {
  private:
   class RunScope;
 
+  /// CapturedInputs holds the inputs of a step that a captured graph holds as constants. All others
+  /// are scalars, or data of the micro-batches, which each replay copies.
+  struct CapturedInputs {
+    OptimizerConfig optimizer;
+    /// The positions in the run, in tokens, at which the micro-batches begin.
+    std::vector<int64_t> first_tokens;
+    bool operator==(const CapturedInputs&) const = default;
+  };
+
   // A run calls these functions, from the outside in: run() or find_nonfinite() calls run_step();
   // run_step() or run_forward() calls run_program(); that starts all lanes (Lanes::run_once()), or
   // run_captured(), which replays captured graphs; a lane calls time_instr() for each of its
@@ -78,16 +88,13 @@ class Executor {
   void end_trace();
   void run_captured(const StepRun& step);
   void capture();
+  static CapturedInputs captured_inputs(const StepRun& step);
   void time_instr(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void run_collective(const Instr& instr);
-  Work start_collective(const Instr& instr, size_t index, Communicator& group);
-  void move_counted(const Instr& instr, Communicator& group);
-  void run_transfer(const Instr& instr);
   void copy(const Instr& instr);
   bool may_start_disk(InstrId id);
   /// Returns whether the step runs its updates; call it after the decision. A step that only
@@ -120,11 +127,10 @@ class Executor {
   const Program& program_;
   const ModelDescription& model_;
   const RankMemory& memory_;
-  /// The communicators by GroupId.
-  std::vector<Communicator*> communicators_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
   std::vector<Activity> activities_;
+  const CommunicationRunner communication_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.
@@ -145,13 +151,9 @@ class Executor {
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
   DiskRequests disk_;
-  /// The number of runs so far.
-  int64_t runs_ = 0;
-  /// The optimizer settings with which the program was captured; all other inputs of a step are in
-  /// the scalars.
-  std::optional<OptimizerConfig> captured_optimizer_;
-  /// The positions in the run, in tokens, at which the captured micro-batches begin.
-  std::vector<int64_t> captured_tokens_;
+  bool has_run_ = false;
+  /// The inputs with which the program was captured; nothing if it is not.
+  std::optional<CapturedInputs> captured_;
   PhaseClock phases_;
   Lanes lanes_;
 };
