@@ -83,8 +83,8 @@ void require_rank(int64_t rank, int64_t ranks) {
 void print_memory(const LoadedConfig& loaded, const StepPlan& plan, const MemoryPlan& memory) {
   std::cout << memory_plan_text(memory, count_parameters(plan.train.model).total) << '\n'
             << state_formula_text(plan, memory);
-  for (const std::string& line : loaded.lines)
-    if (line.find("zero_optimization.") != std::string::npos) std::cout << line << '\n';
+  for (const ResolvedLine& line : loaded.lines)
+    if (line.key.starts_with("zero_optimization.")) std::cout << line.text << '\n';
   for (const std::string& line : plan_notes(loaded.config, plan)) std::cout << line << '\n';
 }
 
