@@ -69,6 +69,7 @@ class PlanOrder {
   }
 
  private:
+  /// Returns the first candidate of an order that may be faster than all planned ones and is wanted.
   template <class IsWanted>
   std::optional<size_t> first_of(const std::vector<size_t>& order,
                                  const IsWanted& is_wanted) const {
@@ -98,6 +99,7 @@ class PlanOrder {
   }
 
   const Candidates& candidates_;
+  /// All candidates by their lower bounds on time, and by their estimated times.
   std::vector<size_t> by_bound_;
   std::vector<size_t> by_guess_;
 };
