@@ -69,7 +69,7 @@ class PlanOrder {
   }
 
  private:
-  /// Returns the first candidate of an order that may be faster than all planned ones and is wanted.
+  /// Returns the first wanted candidate of an order that may be faster than all planned ones.
   template <class IsWanted>
   std::optional<size_t> first_of(const std::vector<size_t>& order,
                                  const IsWanted& is_wanted) const {
