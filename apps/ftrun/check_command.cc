@@ -97,7 +97,7 @@ void fill_check_output(JsonOutput& output, const LoadedConfig& loaded, const Ste
   output.add("model", nlohmann::ordered_json{{"family", model.family},
                                              {"parameters", count_parameters(model).total}});
   output.add("memory", memory_json(memory_plan(plan)));
-  output.add("notices", loaded.lines);
+  output.add("notices", line_texts(loaded.lines));
   output.add("warnings", warnings);
   output.add("config",
              nlohmann::ordered_json::parse(without_secrets(effective_json(loaded.config))));
@@ -111,7 +111,7 @@ int check_command(const CheckOptions& options, JsonOutput& output) {
   source.reads_data = !options.data;
   const LoadedConfig loaded = load_source(source, single);
   check_even_nodes(loaded.ranks, options.nodes);
-  for (const std::string& line : loaded.lines) std::cout << line << '\n';
+  for (const ResolvedLine& line : loaded.lines) std::cout << line.text << '\n';
   std::cout << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << '\n';
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
   const ParameterCounts parameters = count_parameters(plan.train.model);

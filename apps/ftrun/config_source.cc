@@ -54,7 +54,7 @@ std::string text_without_file(Problem problem) {
 /// together.
 struct LoadReport {
   std::vector<std::string> errors;
-  std::vector<std::string> notices;
+  std::vector<ResolvedLine> notices;
   /// All errors of `errors`, each with its position.
   std::vector<Problem> problems;
   /// The config itself has an error, not only the model or the data that it names.
@@ -68,7 +68,7 @@ struct LoadReport {
       if (problem.severity == Severity::kError)
         add_error(problem);
       else
-        notices.push_back(text_without_file(problem));
+        notices.push_back({problem.key, text_without_file(problem)});
     }
     has_config_errors |= has_errors(problems);
   }

@@ -55,7 +55,7 @@ struct LoadedConfig {
   /// The context in which the config was resolved.
   ResolveContext context;
   /// Notices, and values that were resolved, one line each.
-  std::vector<std::string> lines;
+  std::vector<ResolvedLine> lines;
 };
 
 /// Returns whether this process prints notices: the first process of a job prints them, and ranks

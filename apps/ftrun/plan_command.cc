@@ -83,13 +83,13 @@ void require_rank(int64_t rank, int64_t ranks) {
 void print_memory(const LoadedConfig& loaded, const StepPlan& plan, const MemoryPlan& memory) {
   std::cout << memory_plan_text(memory, count_parameters(plan.train.model).total) << '\n'
             << state_formula_text(plan, memory);
-  for (const std::string& line : loaded.lines)
-    if (line.find("zero_optimization.") != std::string::npos) std::cout << line << '\n';
+  for (const ResolvedLine& line : loaded.lines)
+    if (line.key.starts_with("zero_optimization.")) std::cout << line.text << '\n';
   for (const std::string& line : plan_notes(loaded.config, plan)) std::cout << line << '\n';
 }
 
 void print_savings(const LoadedConfig& loaded, int rank) {
-  const MemoryMeasure measure = limiting_memory(loaded.config);
+  const MemoryMeasure measure = measure_of(Tier::kDevice, loaded.config);
   std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
@@ -174,10 +174,7 @@ void require_within_budget(const ClassPlans& class_plans, const LoadedConfig& lo
       lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
                           human_bytes(options.device_memory));
   }
-  const MemoryMeasure measure = first.with_host ? limiting_memory(loaded.config)
-                                                : [tier = first.tier](const MemoryPlan& memory) {
-                                                    return memory.at(tier).total;
-                                                  };
+  const MemoryMeasure measure = measure_of(first.tier, /*shares_memory=*/first.with_host);
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
                              first.needed - first.budget));

@@ -20,14 +20,6 @@ namespace {
 /// LibTorch's tables, which the ranks of a machine share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Returns the measure of main memory. On CPUs it includes the device tier, which is also main
-/// memory.
-MemoryMeasure in_main_memory(const Config& config) {
-  if (config.device == DeviceKind::kCuda)
-    return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };
-  return [](const MemoryPlan& plan) { return plan.main_memory(); };
-}
-
 std::string ranks_text(int64_t local) {
   return local == 1 ? "this rank" : cat("the ", local, " ranks of this machine");
 }
@@ -65,7 +57,7 @@ std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure,
 std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                                     const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
-  const MemoryMeasure measure = in_main_memory(loaded.config);
+  const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
   const int64_t rank_bytes = measure(plan);
   if (limit.total > 0 && rank_bytes * local > limit.total) {
     const std::string raise = limit.limited_by_group
@@ -94,7 +86,7 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
 std::string scarce_memory_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                                int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
-  const MemoryMeasure measure = in_main_memory(loaded.config);
+  const MemoryMeasure measure = measure_of(Tier::kHost, loaded.config);
   if (measure(plan) * local + kProcessBytes <= bytes) return "";
   return cat(needs_text(plan, measure, local), ", plus about ", human_bytes(kProcessBytes),
              " for the program itself, but ", what, ": the system may kill the run");
@@ -107,7 +99,7 @@ std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::strin
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
-  const auto on_disk = [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; };
+  const MemoryMeasure on_disk = measure_of(Tier::kNvme, loaded.config);
   return Error(full->code(), full->message(),
                cat(full->remedy(), "; ",
                    remedy_for(loaded, on_disk, bytes - posix_files().free_bytes(folder), local)));

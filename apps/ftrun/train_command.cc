@@ -119,7 +119,7 @@ int train_command(const TrainOptions& options) {
   refuse_restarts_of_other_launcher(launch, restarts);
   const bool with_notices = prints_notices(launch);
   if (with_notices) {
-    for (const std::string& line : loaded.lines) std::cerr << line << '\n';
+    for (const ResolvedLine& line : loaded.lines) std::cerr << line.text << '\n';
     const std::string elastic = elastic_notice(loaded, launch, options.restarts);
     if (!elastic.empty()) std::cerr << elastic << '\n';
     std::cerr << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << std::endl;

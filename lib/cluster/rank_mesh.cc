@@ -184,13 +184,4 @@ std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
   return all;
 }
 
-std::string RankMesh::place_text(int rank) const {
-  std::vector<std::string> parts;
-  for (const auto& [axis, name, divided] : kMeshAxisRows) {
-    if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place_along(rank, axis)));
-  }
-  const std::string where = parts.empty() ? "" : " (" + join(parts, ", ") + ")";
-  return cat("rank ", rank, where);
-}
-
 }  // namespace ftrun

@@ -97,8 +97,6 @@ class RankMesh {
   int rank_moved_to(int rank, MeshAxis axis, int place) const;
   /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
   std::vector<RankGroup> groups(MeshAxes axes) const;
-  /// Formats a rank with its place, "rank 5 (pipeline 1, data 2)"; axes of size 1 are left out.
-  std::string place_text(int rank) const;
 
  private:
   int place_along(int rank, MeshAxis axis) const;

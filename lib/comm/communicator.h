@@ -33,7 +33,6 @@ struct CommStats {
   };
   std::array<KindStats, kCollectiveKinds> by_kind;
 
-  const KindStats& of_kind(CollectiveKind kind) const { return by_kind[static_cast<size_t>(kind)]; }
   KindStats total() const;
 };
 

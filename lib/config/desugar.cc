@@ -45,8 +45,10 @@ void expand_zero_flag(ConfigNode& root, Problems& problems) {
   if (zero == nullptr || zero->kind != ConfigNodeKind::kBool) return;
   const Position at = zero->at;
   const bool on = zero->boolean;
-  problems.notice(at, cat("zero_optimization: ", on ? "true is stage 1" : "false is stage 0",
-                          "; the section form is zero_optimization: {stage: N}"));
+  problems.notice(at,
+                  cat("zero_optimization: ", on ? "true is stage 1" : "false is stage 0",
+                      "; the section form is zero_optimization: {stage: N}"),
+                  "", "zero_optimization");
   *zero = ConfigNode::of_map(at);
   zero->entries.push_back({"stage", at, ConfigNode::of_int(at, on ? 1 : 0), ""});
   const ConfigNode* bucket = root.find("allgather_size");
@@ -86,8 +88,8 @@ void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::st
                                  value_text(value)));
     return;
   }
-  problems.notice(
-      at, cat("zero_optimization.", from, ": deprecated; ", to, ": {device: cpu} is its new form"));
+  const std::string key = cat("zero_optimization.", from);
+  problems.notice(at, cat(key, ": deprecated; ", to, ": {device: cpu} is its new form"), "", key);
   if (!value.boolean) return;
   if (const ConfigNode* other = zero.find(to);
       other != nullptr && other->kind != ConfigNodeKind::kNull) {

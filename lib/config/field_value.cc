@@ -86,7 +86,8 @@ class Converter {
   }
 
   void note_reading(const ConfigNode& node, const std::string& read_as) {
-    problems_.notice(node.at, cat(key_, ": ", value_text(node), " is read as ", read_as));
+    problems_.notice(node.at, cat(key_, ": ", value_text(node), " is read as ", read_as), "",
+                     key_);
   }
 
   std::optional<bool> as_bool(const ConfigNode& node) {

@@ -294,7 +294,7 @@ class Sources {
       if (p.severity == Severity::kError)
         problems_.error(p.at, p.message, p.remedy);
       else
-        problems_.notice(p.at, p.message, p.remedy);
+        problems_.notice(p.at, p.message, p.remedy, p.key);
     }
   }
 

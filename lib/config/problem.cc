@@ -35,8 +35,9 @@ void Problems::error(const Position& at, std::string message, std::string remedy
   add({at, std::move(message), std::move(remedy), Severity::kError});
 }
 
-void Problems::notice(const Position& at, std::string message, std::string remedy) {
-  add({at, std::move(message), std::move(remedy), Severity::kNotice});
+void Problems::notice(const Position& at, std::string message, std::string remedy,
+                      std::string key) {
+  add({at, std::move(message), std::move(remedy), Severity::kNotice, std::move(key)});
 }
 
 void Problems::add(Problem problem) {

@@ -41,6 +41,9 @@ struct Problem {
   /// The remedy; may be empty.
   std::string remedy;
   Severity severity = Severity::kError;
+  /// The key that a notice is about: "zero_optimization.stage"; "" for an error, and for a notice
+  /// that is about no single key.
+  std::string key = {};
 };
 
 /// UnsupportedRequest is a valid request that this build cannot fulfill (exit code 3).
@@ -64,7 +67,8 @@ bool has_errors(const std::vector<Problem>& problems);
 class Problems {
  public:
   void error(const Position& at, std::string message, std::string remedy = "");
-  void notice(const Position& at, std::string message, std::string remedy = "");
+  void notice(const Position& at, std::string message, std::string remedy = "",
+              std::string key = "");
   const std::vector<Problem>& all() const { return all_; }
   /// Returns all problems, sorted by file (in the order in which files were read), line and column.
   std::vector<Problem> sorted() const;

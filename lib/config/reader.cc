@@ -240,7 +240,7 @@ class TreeReader {
                       const std::string& spelled_path) {
     if (is_torch_class_section(path)) return;
     if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
-      problems_.notice(entry.at, cat(spelled_path, ": ignored: ", key->why));
+      problems_.notice(entry.at, cat(spelled_path, ": ignored: ", key->why), "", spelled_path);
       return;
     }
     std::vector<std::string> names;
@@ -279,8 +279,10 @@ class TreeReader {
                                    key.why.empty() ? "" : cat(" (", key.why, ")")));
     }
     for (const auto& [section, at] : firsts)
-      problems_.notice(at, cat(section.empty() ? "" : section + ": ",
-                               "accepted without effect in ftrun: ", join(names[section], ", ")));
+      problems_.notice(at,
+                       cat(section.empty() ? "" : section + ": ",
+                           "accepted without effect in ftrun: ", join(names[section], ", ")),
+                       "", section);
   }
 
   const Schema& schema_ = Schema::get();

@@ -20,14 +20,20 @@ void ResolveState::error(const std::string& path, std::string message, std::stri
 }
 
 void ResolveState::notice(const std::string& path, std::string message, std::string remedy) {
-  problems.notice(config.origins.position(path), std::move(message), std::move(remedy));
+  problems.notice(config.origins.position(path), std::move(message), std::move(remedy), path);
 }
 
 void ResolveState::record(const std::string& path, const std::string& value,
                           const std::string& reason) {
   decided.insert(path);
   lines.push_back(
-      cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")"));
+      {path, cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")")});
+}
+
+std::vector<std::string> line_texts(const std::vector<ResolvedLine>& lines) {
+  std::vector<std::string> texts;
+  for (const ResolvedLine& line : lines) texts.push_back(line.text);
+  return texts;
 }
 
 std::string value_text(const Config& config, const std::string& path) {

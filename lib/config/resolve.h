@@ -33,11 +33,19 @@ struct ResolveContext {
 
 class WrittenConfig;
 
+/// ResolvedLine is a line to print about a resolved config.
+struct ResolvedLine {
+  /// The key, or the section, that the line is about; "" if it is about none.
+  std::string key;
+  std::string text;
+};
+std::vector<std::string> line_texts(const std::vector<ResolvedLine>& lines);
+
 /// Resolution is the resolved config, with the decisions and the problems.
 struct Resolution {
   Config config;
   /// Lines to print, one for every "auto" and for every default that changes a run's numbers.
-  std::vector<std::string> lines;
+  std::vector<ResolvedLine> lines;
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;
   /// Valid requests that this build cannot fulfill: exit code 3.

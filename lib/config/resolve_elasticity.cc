@@ -162,12 +162,13 @@ std::optional<ChosenBatch> choose(ResolveState& r) {
   const int64_t total = inside ? chosen.train_batch : batch_for_unlisted_ranks(r, chosen);
   if (total == 0) return std::nullopt;
   const int64_t micro = elastic_micro_batch(e, total, ranks);
-  r.lines.push_back(cat("elastic: train_batch_size = ", total, ", micro-batch ", micro,
-                        ", accumulation ", total / ranks / micro, " on ",
-                        count_text(ranks, "data-parallel rank"),
-                        inside ? cat("; numbers of data-parallel ranks that can share it: ",
-                                     rank_counts_text(chosen.data_ranks))
-                               : ""));
+  r.lines.push_back({"train_batch_size",
+                     cat("elastic: train_batch_size = ", total, ", micro-batch ", micro,
+                         ", accumulation ", total / ranks / micro, " on ",
+                         count_text(ranks, "data-parallel rank"),
+                         inside ? cat("; numbers of data-parallel ranks that can share it: ",
+                                      rank_counts_text(chosen.data_ranks))
+                                : "")});
   return ChosenBatch{total, micro, total / ranks / micro};
 }
 

@@ -34,7 +34,7 @@ struct ResolveState {
   Config& config;
   const ResolveContext& context;
   Problems& problems;
-  std::vector<std::string>& lines;
+  std::vector<ResolvedLine>& lines;
   /// Paths of "auto" keys that a step has decided.
   std::set<std::string> decided;
 

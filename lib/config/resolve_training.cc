@@ -111,9 +111,10 @@ void resolve_optimizer(ResolveState& r) {
     optimizer.weight_decay = train.weight_decay;
   default_parameters(r);
   if (r.config.origins.find("optimizer") == nullptr)
-    r.lines.push_back(cat("default: optimizer = ", name_of(optimizer.type), ", lr ",
+    r.lines.push_back(
+        {"optimizer", cat("default: optimizer = ", name_of(optimizer.type), ", lr ",
                           number_text(optimizer.lr), ", weight decay ",
-                          number_text(optimizer.weight_decay), " (no optimizer section)"));
+                          number_text(optimizer.weight_decay), " (no optimizer section)")});
   if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
     r.record("gradient_clipping", number_text(r.config.gradient_clipping),
              "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
@@ -345,8 +346,9 @@ void resolve_scheduler(ResolveState& r) {
   if (traits_of(scheduler.type).has_total) resolve_end(r);
   report_rise(r);
   if (!written)
-    r.lines.push_back(cat("default: scheduler = constant after ", scheduler.warmup_num_steps,
-                          " steps of warm-up (no scheduler section)"));
+    r.lines.push_back(
+        {"scheduler", cat("default: scheduler = constant after ", scheduler.warmup_num_steps,
+                          " steps of warm-up (no scheduler section)")});
 }
 
 void resolve_zero(ResolveState& r) {

@@ -135,6 +135,78 @@ double relative_difference(View found, View expected, DType dtype) {
   return std::isfinite(relative) ? relative : HUGE_VAL;
 }
 
+/// UpdateInputs holds the arrays that a compared update reads and writes.
+struct UpdateInputs {
+  /// Part numbers the arrays. There are two states; only states that are codes have scales.
+  enum Part : size_t {
+    kParameters,
+    kGradients,
+    kFirstState,
+    kSecondState,
+    kCopy,
+    kFirstScales,
+    kSecondScales
+  };
+
+  /// The update, without the addresses of the arrays.
+  FlatUpdate form;
+  /// The contents of the arrays, by Part.
+  std::vector<Bytes> parts;
+  bool has_8bit_states = false;
+  /// Weights or states have 16 bits.
+  bool is_narrow = false;
+};
+
+UpdateInputs make_update_inputs(const Config& config, bool has_8bit_states) {
+  const ModelDtypes dtypes = model_dtypes(config);
+  const bool narrow_master = master_dtype(config) == ConfigDtype::kBf16,
+             narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
+  const FlatUpdate form{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
+                        .gradient_dtype = dtypes.gradients,
+                        .state_dtype = has_8bit_states ? DType::kU8
+                                       : narrow_states ? DType::kBF16
+                                                       : DType::kF32,
+                        .copy_dtype = dtypes.compute,
+                        .count = kUpdated};
+  // States may be sums of squares, so they are not negative.
+  std::vector<float> first = random_floats(kUpdated, 3), second = random_floats(kUpdated, 4);
+  for (std::vector<float>* state : {&first, &second})
+    for (float& number : *state) number = std::abs(number);
+  std::vector<Bytes> parts{
+      as_dtype(random_floats(kUpdated, 1), form.parameter_dtype),
+      as_dtype(random_floats(kUpdated, 2), form.gradient_dtype),
+      has_8bit_states ? random_codes(kUpdated, 5) : as_dtype(first, form.state_dtype),
+      has_8bit_states ? random_codes(kUpdated, 6) : as_dtype(second, form.state_dtype),
+      Bytes(static_cast<size_t>(kUpdated * dtype_bytes(form.copy_dtype)))};
+  if (has_8bit_states)
+    for (std::vector<float>* scales : {&first, &second}) {
+      scales->resize(static_cast<size_t>(divide_up(kUpdated, kCodeBlock)));
+      parts.push_back(as_dtype(*scales, DType::kF32));
+    }
+  return {form, std::move(parts), has_8bit_states, narrow_master || narrow_states};
+}
+
+/// Returns the update of arrays that lie at these addresses (by UpdateInputs::Part).
+FlatUpdate update_at(const UpdateInputs& inputs, std::span<void* const> places) {
+  FlatUpdate update = inputs.form;
+  update.parameters = places[UpdateInputs::kParameters];
+  update.gradients = places[UpdateInputs::kGradients];
+  update.states = {places[UpdateInputs::kFirstState], places[UpdateInputs::kSecondState]};
+  update.copy = places[UpdateInputs::kCopy];
+  if (inputs.has_8bit_states)
+    update.scales = {static_cast<float*>(places[UpdateInputs::kFirstScales]),
+                     static_cast<float*>(places[UpdateInputs::kSecondScales])};
+  return update;
+}
+
+/// UpdateRun is an update that has run on the CPU and on the GPU.
+struct UpdateRun {
+  /// The arrays on the CPU, with its results.
+  UpdateInputs on_host;
+  /// The same arrays on the GPU.
+  std::vector<GpuBlock> on_gpu;
+};
+
 /// Comparison compares the results of GPU kernels with those of CPU kernels, and keeps the largest
 /// difference.
 class Comparison {
@@ -157,6 +229,9 @@ class Comparison {
 
  private:
   void compare_update(const Config& config, bool has_8bit_states);
+  UpdateRun run_update(const Config& config, bool has_8bit_states);
+  void compare_state(const UpdateRun& run, size_t state);
+  Bytes found_in(const UpdateRun& run, size_t part);
   void compare_values(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
                       View on_host);
 
@@ -343,76 +418,53 @@ void Comparison::compare_updates(const Config& config) {
 }
 
 void Comparison::compare_update(const Config& config, bool has_8bit_states) {
-  const ModelDtypes dtypes = model_dtypes(config);
-  const bool narrow_master = master_dtype(config) == ConfigDtype::kBf16,
-             narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
-  FlatUpdate update{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
-                    .gradient_dtype = dtypes.gradients,
-                    .state_dtype = has_8bit_states ? DType::kU8
-                                   : narrow_states ? DType::kBF16
-                                                   : DType::kF32,
-                    .copy_dtype = dtypes.compute,
-                    .count = kUpdated};
-  // States may be sums of squares, so they are not negative.
-  std::vector<float> first = random_floats(kUpdated, 3), second = random_floats(kUpdated, 4);
-  for (std::vector<float>* state : {&first, &second})
-    for (float& number : *state) number = std::abs(number);
-  std::vector<Bytes> parts{
-      as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
-      as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
-      has_8bit_states ? random_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
-      has_8bit_states ? random_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
-      Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
-  if (has_8bit_states)
-    for (std::vector<float>* scales : {&first, &second}) {
-      scales->resize(static_cast<size_t>(divide_up(kUpdated, kCodeBlock)));
-      parts.push_back(as_dtype(*scales, DType::kF32));
-    }
-  const auto at = [&](std::span<void* const> places) {
-    FlatUpdate on_device = update;
-    on_device.parameters = places[0];
-    on_device.gradients = places[1];
-    on_device.states = {places[2], places[3]};
-    on_device.copy = places[4];
-    if (has_8bit_states)
-      on_device.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
-    return on_device;
-  };
-  std::vector<GpuBlock> blocks;
+  const UpdateRun run = run_update(config, has_8bit_states);
+  const size_t weights = UpdateInputs::kParameters;
+  compare_values("the optimizer's update", run.on_host.is_narrow ? DType::kBF16 : DType::kF32,
+                 run.on_host.form.parameter_dtype, found_in(run, weights),
+                 run.on_host.parts[weights]);
+  for (const size_t state : {size_t{0}, size_t{1}}) compare_state(run, state);
+}
+
+UpdateRun Comparison::run_update(const Config& config, bool has_8bit_states) {
+  UpdateRun run{make_update_inputs(config, has_8bit_states), {}};
   std::vector<void*> device, host;
-  for (Bytes& part : parts) {
-    blocks.push_back(GpuBlock::on_device(gpu_, static_cast<int64_t>(part.size())));
-    gpu_.upload(blocks.back().data(), part.data(), static_cast<int64_t>(part.size()));
-    device.push_back(blocks.back().data());
+  for (Bytes& part : run.on_host.parts) {
+    run.on_gpu.push_back(GpuBlock::on_device(gpu_, static_cast<int64_t>(part.size())));
+    gpu_.upload(run.on_gpu.back().data(), part.data(), static_cast<int64_t>(part.size()));
+    device.push_back(run.on_gpu.back().data());
     host.push_back(part.data());
   }
-  gpu_.kernels().optimizer_update(at(device), config.optimizer, scalars_.as<StepScalars>(),
-                                  gpu_.stream(Lane::kCompute));
-  optimizer_update(at(host), config.optimizer, step_);
+  gpu_.kernels().optimizer_update(update_at(run.on_host, device), config.optimizer,
+                                  scalars_.as<StepScalars>(), gpu_.stream(Lane::kCompute));
+  optimizer_update(update_at(run.on_host, host), config.optimizer, step_);
   ++found_.operations;
-  const bool is_narrow = narrow_master || narrow_states;
-  const auto found_in = [&](size_t part) {
-    Bytes found(parts[part].size());
-    gpu_.download(found.data(), device[part], static_cast<int64_t>(found.size()));
-    return found;
-  };
-  const DType tolerated = is_narrow ? DType::kBF16 : DType::kF32;
-  compare_values("the optimizer's update", tolerated, update.parameter_dtype, found_in(0),
-                 parts[0]);
-  for (const size_t state : {size_t{2}, size_t{3}}) {
-    if (!has_8bit_states) {
-      compare_values("the optimizer's update", tolerated, update.state_dtype, found_in(state),
-                     parts[state]);
-      continue;
-    }
-    // Rounding may move a number across the border between two codes, so codes are compared with
-    // the tolerance of bf16.
-    compare_values("the optimizer's update", tolerated, DType::kF32, found_in(state + 3),
-                   parts[state + 3]);
-    compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
-                   decode_states(found_in(state), found_in(state + 3)),
-                   decode_states(parts[state], parts[state + 3]));
-  }
+  return run;
+}
+
+/// Compares the first (0) or the second (1) state after an update.
+void Comparison::compare_state(const UpdateRun& run, size_t state) {
+  const size_t part = UpdateInputs::kFirstState + state;
+  const UpdateInputs& on_host = run.on_host;
+  const DType tolerated = on_host.is_narrow ? DType::kBF16 : DType::kF32;
+  if (!on_host.has_8bit_states)
+    return compare_values("the optimizer's update", tolerated, on_host.form.state_dtype,
+                          found_in(run, part), on_host.parts[part]);
+  // Rounding may move a number across the border between two codes, so codes are compared with the
+  // tolerance of bf16.
+  const size_t scales = UpdateInputs::kFirstScales + state;
+  compare_values("the optimizer's update", tolerated, DType::kF32, found_in(run, scales),
+                 on_host.parts[scales]);
+  compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
+                 decode_states(found_in(run, part), found_in(run, scales)),
+                 decode_states(on_host.parts[part], on_host.parts[scales]));
+}
+
+/// Returns what an array on the GPU (UpdateInputs::Part) holds after an update.
+Bytes Comparison::found_in(const UpdateRun& run, size_t part) {
+  Bytes found(run.on_host.parts[part].size());
+  gpu_.download(found.data(), run.on_gpu[part].data(), static_cast<int64_t>(found.size()));
+  return found;
 }
 
 }  // namespace

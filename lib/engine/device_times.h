@@ -1,10 +1,31 @@
 #pragma once
 
+#include <array>
 #include <vector>
 
-#include "engine/lane_device.h"
+#include "program/instr_kind.h"
+#include "program/program.h"
 
 namespace ftrun {
+
+/// Interval is the time during which an instruction ran, in seconds since the beginning of its run.
+struct Interval {
+  double begin = 0;
+  double end = 0;
+
+  bool operator==(const Interval&) const = default;
+};
+
+/// DeviceTimes holds the times of a run's instructions on a device, in seconds.
+struct DeviceTimes {
+  std::array<double, kInstrKinds> seconds_by_kind{};
+  /// Seconds during which one or more collectives ran and compute did not.
+  double exposed_communication_seconds = 0;
+  /// Seconds of copies between the tiers device and host: all of them, and those during which
+  /// compute ran.
+  double copy_seconds = 0;
+  double hidden_copy_seconds = 0;
+};
 
 /// Returns the union of the intervals as disjoint intervals in ascending order.
 std::vector<Interval> union_of(std::vector<Interval> intervals);

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "base/clock.h"
-#include "base/collective_kind.h"
 #include "base/error.h"
 #include "optimizers/code_map.h"
 #include "program/layer_instr.h"
@@ -43,14 +42,6 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   return all;
 }
 
-/// Lists the first token of each micro-batch, which a captured graph holds as a constant. (It does
-/// not hold the data of the micro-batches: each replay copies these.)
-std::vector<int64_t> first_tokens(const StepRun& step) {
-  std::vector<int64_t> first;
-  for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
-  return first;
-}
-
 }  // namespace
 
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
@@ -58,11 +49,11 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
     : program_(program),
       model_(model),
       memory_(memory),
-      communicators_(communicators_of(program, communicators)),
       board_(communicators.board),
-      device_(make_lane_device(program, memory, communicators_)),
+      device_(make_lane_device(program, memory, communicators_of(program, communicators))),
       activities_(board_ == nullptr ? std::vector<Activity>()
                                     : activities_of(program, device_->is_asynchronous())),
+      communication_(program, memory, *device_, communicators_of(program, communicators)),
       seconds_(static_cast<size_t>(lane_count(program))),
       disk_(program, memory),
       phases_(program),
@@ -156,7 +147,8 @@ void Executor::run_program(StepRun& step, NonfiniteProbe* probe) {
   if (traced) trace_.begin = std::chrono::steady_clock::now();
   // The first run is not captured, because libraries initialize themselves in it. A traced run is
   // not replayed, because a captured graph does not measure the times of instructions.
-  if (device_->can_capture() && ++runs_ > 1 && probe == nullptr && !traced)
+  const bool is_first = !std::exchange(has_run_, true);
+  if (device_->can_capture() && !is_first && probe == nullptr && !traced)
     run_captured(step);
   else
     lanes_.run_once();
@@ -201,19 +193,22 @@ void Executor::capture() {
     device_->begin_capture(static_cast<InstrId>(i) + 1);
   }
   device_->end_capture();
-  captured_optimizer_ = step_->optimizer;
-  captured_tokens_ = first_tokens(*step_);
+  captured_ = captured_inputs(*step_);
+}
+
+Executor::CapturedInputs Executor::captured_inputs(const StepRun& step) {
+  CapturedInputs inputs{step.optimizer, {}};
+  for (const Batch& batch : step.micro_batches) inputs.first_tokens.push_back(batch.first_token);
+  return inputs;
 }
 
 void Executor::drop_captures() {
   device_->drop_captures();
-  captured_optimizer_.reset();
+  captured_.reset();
 }
 
 void Executor::run_captured(const StepRun& step) {
-  if (!captured_optimizer_ || *captured_optimizer_ != step.optimizer ||
-      captured_tokens_ != first_tokens(step))
-    capture();
+  if (captured_ != captured_inputs(step)) capture();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {
@@ -285,10 +280,10 @@ void Executor::run_instr(const Instr& instr) {
     case InstrKind::kAllToAll:
     case InstrKind::kCountedAllToAll:
     case InstrKind::kShift:
-      return run_collective(instr);
+      return communication_.run_collective(instr);
     case InstrKind::kSend:
     case InstrKind::kReceive:
-      return run_transfer(instr);
+      return communication_.run_transfer(instr);
     case InstrKind::kCopy:
       return copy(instr);
     case InstrKind::kAccumulate:
@@ -342,96 +337,6 @@ void Executor::run_ops(const Instr& instr) {
                     .layer = instr.layer,
                     .first_token = batch.first_token});
   if (probe_ != nullptr) probe_->check(instr);
-}
-
-/// Runs a collective: one call for each pair of ranges. Starts all calls before it waits for the
-/// last one.
-void Executor::run_collective(const Instr& instr) {
-  Communicator& group = *communicators_[static_cast<size_t>(instr.group())];
-  device_->prepare_communicator(instr.lane, group);
-  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
-  Work last;
-  for (size_t i = 0; i < instr.writes.size(); ++i) last = start_collective(instr, i, group);
-  last.wait();
-}
-
-Work Executor::start_collective(const Instr& instr, size_t index, Communicator& group) {
-  const Communication& communication = instr.communication();
-  const DType dtype = communication.dtype;
-  const int64_t size = dtype_bytes(dtype);
-  const int64_t read = instr.reads[index].bytes / size, written = instr.writes[index].bytes / size;
-  auto* in = address<std::byte>(instr.reads[index]);
-  auto* out = address<std::byte>(instr.writes[index]);
-  const CallSite site{program_.at(instr.writes[index].buffer).name};
-  switch (collective_kind(instr.kind)) {
-    case CollectiveKind::kAllReduce:
-      return group.all_reduce(out, written, dtype,
-                              communication.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
-    case CollectiveKind::kReduceScatter:
-      return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
-    case CollectiveKind::kAllGather:
-      return group.all_gather(in, out, read, dtype, site);
-    case CollectiveKind::kAllToAll:
-      return group.all_to_all(in, out, read / group.size(), dtype, site);
-    case CollectiveKind::kShift:
-      return group.shift(in, out, read, dtype, communication.shift, site);
-    case CollectiveKind::kCountedAllToAll:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kReceive:
-      break;
-  }
-  bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
-}
-
-/// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a
-/// rank knows how many rows it sends, but not how many it receives.
-void Executor::move_counted(const Instr& instr, Communicator& group) {
-  const Communication& communication = instr.communication();
-  const CallSite site{program_.at(instr.writes[0].buffer).name};
-  const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
-  group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
-  std::vector<int64_t> sends = device_->read_i32(instr.lane, own),
-                       receives = device_->read_i32(instr.lane, theirs);
-  const int64_t size = dtype_bytes(communication.dtype) * communication.row_elements;
-  const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
-  const int64_t sent = std::reduce(sends.begin(), sends.end()),
-                received = std::reduce(receives.begin(), receives.end());
-  if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
-  if (received > capacity)
-    throw Error(ExitCode::kEnvironment,
-                cat("the other ranks send ", received, " rows of ", site.what,
-                    " to a rank that has room for ", capacity),
-                "report this: the program reserves too few rows");
-  for (std::vector<int64_t>* counts : {&sends, &receives})
-    for (int64_t& count : *counts) count *= communication.row_elements;
-  TypedSpan to = span_of(instr.writes[0]);
-  to.dtype = communication.dtype;
-  to.count = capacity * communication.row_elements;
-  group
-      .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
-                          rows * communication.row_elements, communication.dtype, site)
-      .wait();
-  if (received < capacity)
-    device_->clear(instr.lane, to.part(received * communication.row_elements,
-                                       (capacity - received) * communication.row_elements));
-}
-
-/// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers
-/// of the same link.
-void Executor::run_transfer(const Instr& instr) {
-  Communicator& link = *communicators_[static_cast<size_t>(instr.group())];
-  device_->prepare_communicator(instr.lane, link);
-  const bool sends = instr.kind == InstrKind::kSend;
-  const BufferRange& range = sends ? instr.reads[0] : instr.writes[0];
-  const DType dtype = instr.communication().dtype;
-  const int64_t count = range.bytes / dtype_bytes(dtype);
-  const CallSite site{program_.at(range.buffer).name};
-  const int other = 1 - link.rank();
-  Work work = sends ? link.send(address<std::byte>(range), count, dtype, other, site)
-                    : link.receive(address<std::byte>(range), count, dtype, other, site);
-  work.wait();
 }
 
 void Executor::copy(const Instr& instr) {

@@ -1,18 +1,14 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "cluster/progress_board.h"
-#include "data/batch.h"
+#include "engine/communication_runner.h"
 #include "engine/disk_requests.h"
 #include "engine/lane_device.h"
 #include "engine/lanes.h"
@@ -21,6 +17,7 @@
 #include "engine/phase_clock.h"
 #include "engine/rank_communicators.h"
 #include "engine/rank_flags.h"
+#include "engine/step_run.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 #include "optimizers/optimizer_config.h"
@@ -29,95 +26,6 @@
 #include "program/update_operands.h"
 
 namespace ftrun {
-
-/// StepSums holds the sums of a training step before its updates; they are equal on all ranks.
-struct StepSums {
-  /// The sum of token losses and the number of counted tokens.
-  double loss = 0;
-  double counted_tokens = 0;
-  /// The norm of the gradients as they are in memory. It is not finite if any gradient is not.
-  double gradient_norm = 0;
-};
-
-/// StepDecision is the caller's decision, made from the sums.
-struct StepDecision {
-  /// The sums are finite; otherwise instructions marked `if_finite` do not run.
-  bool finite = true;
-  /// The factor by which the update multiplies each gradient.
-  float update_gradient_factor = 1;
-  /// The gradient norm to report, which the executor passes on.
-  double gradient_norm = 0;
-};
-
-/// StepPolicy decides on the update. It may use only its argument, and state that is equal on all
-/// ranks, so that all ranks make the same decision.
-using StepPolicy = std::function<StepDecision(const StepSums&)>;
-
-/// StepResult holds the results of a training step. It is equal on all ranks, except for the
-/// seconds.
-struct StepResult {
-  /// For each flag, the number of ranks that set it.
-  RankFlags flags_of_all_ranks;
-  /// The sum of token losses over all ranks.
-  double loss_sum = 0;
-  /// The number of counted tokens over all ranks.
-  double counted_tokens = 0;
-  /// The gradient norm that the decision reports.
-  double gradient_norm = 0;
-  /// The decision found the sums finite, so the updates ran.
-  bool finite = true;
-  /// Seconds of communication with other ranks during which compute was idle; nothing on a GPU
-  /// whose instructions are not timed.
-  std::optional<double> exposed_communication_seconds;
-};
-
-/// StepRun holds the inputs of a training step besides the program, and its result.
-struct StepRun {
-  /// The batches, one for each kLoadBatch instruction.
-  std::span<const Batch> micro_batches;
-  StepScalars scalars;
-  /// The policy that answers kDecide, required. Each run calls it once, from the calling thread.
-  StepPolicy decide;
-  /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
-  OptimizerConfig optimizer;
-  /// The flags of this rank, which are summed over all ranks together with the loss.
-  RankFlags flags;
-  /// The run records when each instruction runs (Executor::trace()).
-  bool traced = false;
-  /// The result of the last run.
-  StepResult result;
-};
-
-/// ForwardResult holds the results of an evaluation. It is equal on all ranks. Programs without a
-/// loss have none.
-struct ForwardResult {
-  /// For each flag, the number of ranks that set it.
-  RankFlags flags_of_all_ranks;
-  /// The sum of token losses over all ranks.
-  double loss_sum = 0;
-  /// The number of counted tokens, over all ranks, whose label is the most likely token (argmax of
-  /// the logits).
-  double correct_tokens = 0;
-};
-
-/// ForwardRun holds the inputs of a run of a program that decides on no update (an evaluation, or
-/// logits), and its result.
-struct ForwardRun {
-  /// The batches, one for each kLoadBatch instruction.
-  std::span<const Batch> micro_batches;
-  /// The flags of this rank, which are summed over all ranks together with the loss.
-  RankFlags flags;
-  /// The result of the last run.
-  ForwardResult result;
-};
-
-/// RunTrace says when each instruction of a run ran on this rank.
-struct RunTrace {
-  std::chrono::steady_clock::time_point begin;
-  /// The interval of each instruction; it has no length if the instruction did not run. On
-  /// CPUs the interval of a collective begins when this rank starts it.
-  std::vector<Interval> instrs;
-};
 
 /// Executor runs one program on this rank's lanes. It knows instructions, but no ZeRO stages or
 /// models: the lists of a graph say what a layer computes, and bindings say where its values lie in
@@ -158,6 +66,15 @@ class Executor {
  private:
   class RunScope;
 
+  /// CapturedInputs holds the inputs of a step that a captured graph holds as constants. All others
+  /// are scalars, or data of the micro-batches, which each replay copies.
+  struct CapturedInputs {
+    OptimizerConfig optimizer;
+    /// The positions in the run, in tokens, at which the micro-batches begin.
+    std::vector<int64_t> first_tokens;
+    bool operator==(const CapturedInputs&) const = default;
+  };
+
   // A run calls these functions, from the outside in: run() or find_nonfinite() calls run_step();
   // run_step() or run_forward() calls run_program(); that starts all lanes (Lanes::run_once()), or
   // run_captured(), which replays captured graphs; a lane calls time_instr() for each of its
@@ -171,16 +88,13 @@ class Executor {
   void end_trace();
   void run_captured(const StepRun& step);
   void capture();
+  static CapturedInputs captured_inputs(const StepRun& step);
   void time_instr(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void run_collective(const Instr& instr);
-  Work start_collective(const Instr& instr, size_t index, Communicator& group);
-  void move_counted(const Instr& instr, Communicator& group);
-  void run_transfer(const Instr& instr);
   void copy(const Instr& instr);
   bool may_start_disk(InstrId id);
   /// Returns whether the step runs its updates; call it after the decision. A step that only
@@ -213,11 +127,10 @@ class Executor {
   const Program& program_;
   const ModelDescription& model_;
   const RankMemory& memory_;
-  /// The communicators by GroupId.
-  std::vector<Communicator*> communicators_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
   std::vector<Activity> activities_;
+  const CommunicationRunner communication_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.
@@ -238,13 +151,9 @@ class Executor {
   /// Seconds by lane and kind of instruction; by lane, because lanes write at the same time.
   std::vector<std::array<double, kInstrKinds>> seconds_;
   DiskRequests disk_;
-  /// The number of runs so far.
-  int64_t runs_ = 0;
-  /// The optimizer settings with which the program was captured; all other inputs of a step are in
-  /// the scalars.
-  std::optional<OptimizerConfig> captured_optimizer_;
-  /// The positions in the run, in tokens, at which the captured micro-batches begin.
-  std::vector<int64_t> captured_tokens_;
+  bool has_run_ = false;
+  /// The inputs with which the program was captured; nothing if it is not.
+  std::optional<CapturedInputs> captured_;
   PhaseClock phases_;
   Lanes lanes_;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "engine/device_times.h"
 #include "engine/memory.h"
 #include "kernels/kernels.h"
 #include "optimizers/optimizer_config.h"
@@ -39,25 +40,6 @@ inline TypedSpan span_of(const Program& program, const RankMemory& memory,
   return {memory.at(program, range), buffer.format.dtype, element_count(program, range),
           buffer.tier};
 }
-
-/// Interval is the time during which an instruction ran, in seconds since the beginning of its run.
-struct Interval {
-  double begin = 0;
-  double end = 0;
-
-  bool operator==(const Interval&) const = default;
-};
-
-/// DeviceTimes holds the times of a run's instructions on a device, in seconds.
-struct DeviceTimes {
-  std::array<double, kInstrKinds> seconds_by_kind{};
-  /// Seconds during which one or more collectives ran and compute did not.
-  double exposed_communication_seconds = 0;
-  /// Seconds of copies between the tiers device and host: all of them, and those during which
-  /// compute ran.
-  double copy_seconds = 0;
-  double hidden_copy_seconds = 0;
-};
 
 /// LaneDevice does the work of lanes on memory. The executor decides which instruction is next and
 /// what it does; the device decides where and how the work runs. On the host a call does the work

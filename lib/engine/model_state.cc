@@ -375,7 +375,7 @@ std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWei
 }
 
 std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
-  return slices_of({.sectors = sectors});
+  return saved_slices({.sectors = sectors});
 }
 
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
@@ -393,7 +393,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   }
   copy_streamed(in_main_memory);
   memory_.begin_disk_snapshot();
-  return slices_of({.of_snapshot = true, .sectors = sectors});
+  return saved_slices({.of_snapshot = true, .sectors = sectors});
 }
 
 void ModelState::populate_snapshot() const {
@@ -405,7 +405,7 @@ void ModelState::release_snapshot() {
   memory_.end_disk_snapshot();
 }
 
-std::vector<StateSlice> ModelState::slices_of(StateReadOptions reading) const {
+std::vector<StateSlice> ModelState::saved_slices(StateReadOptions reading) const {
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;

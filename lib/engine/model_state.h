@@ -91,7 +91,7 @@ class ModelState {
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
   BufferRange range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  std::vector<StateSlice> slices_of(StateReadOptions reading) const;
+  std::vector<StateSlice> saved_slices(StateReadOptions reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReadOptions reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);

@@ -22,11 +22,6 @@ struct RankCommunicators {
   /// The board on which this rank shows its progress; may be null.
   ProgressBoard* board = nullptr;
 
-  /// Returns the communicators of a rank whose only communicator is `group`.
-  static RankCommunicators of_one(Communicator& group) {
-    return {{&group}, &group, &group, nullptr};
-  }
-
   int rank() const { return host_world->rank(); }
   /// Returns all communicators, each once.
   std::vector<Communicator*> distinct() const;

@@ -64,13 +64,10 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model,
           communicators.shared_memory_communicator(),
           swap_options(config, run, communicators.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
-            // Without a GPU, the device tier and the host tier are both main memory.
-            const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
-            const MemoryMeasure measure = [=](const MemoryPlan& plan) {
-              return main_memory ? plan.main_memory() : plan.at(tier).total;
-            };
             return savings_remedy(
-                memory_savings(config, model_.config, communicators_.rank(), measure), lacking);
+                memory_savings(config, model_.config, communicators_.rank(),
+                               measure_of(tier, /*shares_memory=*/gpu == nullptr)),
+                lacking);
           },
           gpu) {
   for (const ProgramPlan* plan : model_.plan.program_plans()) prepare(gpu, *plan);

@@ -142,10 +142,10 @@ void check_unpacked(const ModelDescription& model, const std::set<std::string>& 
                          unshown > 0 ? cat(" and ", unshown, " more") : ""));
 }
 
-}  // namespace
-
-ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
-  std::vector<std::string> problems;
+/// Returns the names of the tensors that the options choose. Expressions and modules that fit
+/// nothing are problems.
+std::set<std::string> chosen_names(const ModelDescription& model, const TrainedOptions& options,
+                                   std::vector<std::string>& problems) {
   Patterns freeze_patterns("train.freeze", options.freeze, problems),
       only_patterns("train.only", options.only, problems);
   const std::set<std::string> saved = saved_tensors(model, options.modules_to_save, problems);
@@ -163,37 +163,58 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   }
   freeze_patterns.report_unused(model, problems);
   only_patterns.report_unused(model, problems);
+  return trained;
+}
+
+/// Refuses to train only a part of an adapter.
+void check_whole_adapters(const ModelDescription& model, const std::set<std::string>& trained,
+                          std::vector<std::string>& problems) {
   const bool cuts_adapter =
       std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
         return is_lora_name(tensor.name) && !trained.contains(tensor.name);
       });
+  if (cuts_adapter)
+    problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");
+}
+
+void check_any_trained(const ModelDescription&, const std::set<std::string>& trained,
+                       std::vector<std::string>& problems) {
+  if (trained.empty()) problems.emplace_back("no parameter is left to train");
+}
+
+/// ChoiceCheck adds problems of a choice whose names are right, and has their remedy.
+struct ChoiceCheck {
+  const char* remedy;
+  void (*check)(const ModelDescription& model, const std::set<std::string>& trained,
+                std::vector<std::string>& problems);
+};
+
+constexpr ChoiceCheck kChoiceChecks[] = {
+    {"choose the modules with an adapter by exclude_modules and layers_to_transform; add "
+     "\"lora_\" to train.only",
+     check_whole_adapters},
+    {"set train.only to parameters that are not quantized, or train an adapter on the quantized "
+     "weights (adapter)",
+     check_unpacked},
+    {"choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or "
+     "\"(gate|up)_proj\" fits all of one",
+     check_whole_matrices},
+    {"remove an expression from train.freeze, or add one to train.only", check_any_trained}};
+
+}  // namespace
+
+ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
+  std::vector<std::string> problems;
+  const std::set<std::string> trained = chosen_names(model, options, problems);
   const TensorNames& names = tensor_names(model.family);
   std::string remedy = cat("use names of parameters as in the model's files (",
                            names.in_block(0, names.linear_layer(Projection::kQ)), ".weight)");
-  // Choices are checked only if their names are right.
-  const auto look_for = [&](const char* its_remedy, auto&& find) {
-    if (!problems.empty()) return;
-    find();
-    if (!problems.empty()) remedy = its_remedy;
-  };
-  look_for(
-      "choose the modules with an adapter by exclude_modules and layers_to_transform; add "
-      "\"lora_\" to train.only",
-      [&] {
-        if (cuts_adapter)
-          problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");
-      });
-  look_for(
-      "set train.only to parameters that are not quantized, or train an adapter on the quantized "
-      "weights (adapter)",
-      [&] { check_unpacked(model, trained, problems); });
-  look_for(
-      "choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or "
-      "\"(gate|up)_proj\" fits all of one",
-      [&] { check_whole_matrices(model, trained, problems); });
-  look_for("remove an expression from train.freeze, or add one to train.only", [&] {
-    if (trained.empty()) problems.emplace_back("no parameter is left to train");
-  });
+  // Choices are checked only if their names are right, and only until one check finds problems.
+  for (const ChoiceCheck& next : kChoiceChecks) {
+    if (!problems.empty()) break;
+    next.check(model, trained, problems);
+    if (!problems.empty()) remedy = next.remedy;
+  }
   if (!problems.empty())
     throw Error(
         ExitCode::kUsage,

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
-#include "base/text.h"
 
 namespace ftrun {
 namespace {
@@ -210,17 +209,6 @@ Partition build_units(const ModelDescription& model, UnitGranularity granularity
                       SmallTensorThresholds small,
                       const std::function<bool(const TensorInfo&)>& has_8bit_states) {
   return UnitBuilder(model, granularity, small, has_8bit_states).build();
-}
-
-std::string partition_text(const Partition& partition) {
-  std::string text;
-  for (const Unit& unit : partition.units) {
-    text +=
-        cat("unit ", unit.id, " ", unit.name, ": ", unit.padded_numel, " elements (", unit.numel,
-            " in ", unit.slices.size(), unit.slices.size() == 1 ? " tensor" : " tensors",
-            "), layers ", join_numbers(unit.layers, ","), "\n");
-  }
-  return text;
 }
 
 }  // namespace ftrun

@@ -107,8 +107,4 @@ Partition build_units(const ModelDescription& model,
                       SmallTensorThresholds small = {},
                       const std::function<bool(const TensorInfo&)>& has_8bit_states = {});
 
-/// Formats a partition, one line per unit: "unit 1 layers.0: 3540672 elements (3540096 in 9
-/// tensors), layers 1".
-std::string partition_text(const Partition& partition);
-
 }  // namespace ftrun

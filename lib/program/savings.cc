@@ -173,10 +173,14 @@ std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
 
 }  // namespace
 
-MemoryMeasure limiting_memory(const Config& config) {
-  if (config.device == DeviceKind::kCuda)
-    return [](const MemoryPlan& plan) { return plan.at(Tier::kDevice).total; };
-  return [](const MemoryPlan& plan) { return plan.main_memory(); };
+MemoryMeasure measure_of(Tier tier, bool shares_memory) {
+  if (shares_memory && tier != Tier::kNvme)
+    return [](const MemoryPlan& plan) { return plan.main_memory(); };
+  return [tier](const MemoryPlan& plan) { return plan.at(tier).total; };
+}
+
+MemoryMeasure measure_of(Tier tier, const Config& config) {
+  return measure_of(tier, /*shares_memory=*/config.device != DeviceKind::kCuda);
 }
 
 std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,

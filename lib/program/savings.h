@@ -23,9 +23,11 @@ struct Saving {
 /// A MemoryMeasure computes the number of bytes of a plan that a saving should reduce.
 using MemoryMeasure = std::function<int64_t(const MemoryPlan&)>;
 
-/// Returns the memory measure that limits a run: main memory where CPUs compute, because
-/// their device and host tiers are the same memory; device memory where GPUs compute.
-MemoryMeasure limiting_memory(const Config& config);
+/// Returns the measure of the memory that holds a tier. If the device tier and the host tier are
+/// both main memory (`shares_memory`, without a GPU), the measure of either counts both.
+MemoryMeasure measure_of(Tier tier, bool shares_memory);
+/// Returns the measure of the memory that holds a tier on the device of this config.
+MemoryMeasure measure_of(Tier tier, const Config& config);
 
 /// Lists changes that save memory, the largest saving first, one for each key. Each change is
 /// measured alone, by planning the steps of `rank` again. Changes that this build would refuse

@@ -65,6 +65,53 @@ DType master_dtype(const Unit& unit, const StateOptions& options) {
   return unit.fp32 ? DType::kF32 : options.master;
 }
 
+StateFormats formats_of(const Unit& unit, const ModelDescription& model,
+                        const StateOptions& options) {
+  StateFormats formats;
+  formats.compute = {model.dtypes.compute};
+  if (unit.packed) formats.compute = {DType::kU8, model.dtypes.packed};
+  if (unit.fp32) formats.compute = {DType::kF32};
+  formats.gradient = {model.dtypes.gradients};
+  formats.communication = {options.communication};
+  formats.master = {master_dtype(unit, options)};
+  for (const OptimizerStateSpec& state : options.optimizer_states) {
+    const bool kept = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
+    formats.states.push_back(
+        kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
+             : std::nullopt);
+  }
+  return formats;
+}
+
+/// Sets which pipeline stages use the unit.
+void add_stages(const Unit& unit, const StateOptions& options, StateSpec& spec) {
+  const std::set<int> stages = stages_of(unit, options.pipeline);
+  require(stages.size() <= (options.ties_first_and_last_stage ? 2 : 1),
+          "only tied matrices lie on two stages");
+  spec.shared_by_stages = stages.size() > 1;
+  spec.used_by_stage = stages.contains(options.pipeline_stage);
+  spec.first_stage = *stages.begin();
+  spec.is_first_stage = options.pipeline_stage == spec.first_stage;
+}
+
+/// Sets how the gradients of a unit that trains are stored and reduced, and whether it has master
+/// weights. All other members of `spec` are set already.
+void add_training(const Unit& unit, const ModelDescription& model, const StateOptions& options,
+                  const GroupCollection& groups, int32_t micro_batches, StateSpec& spec) {
+  // A unit that two stages share is reduced once at the end of the step. Otherwise the last stage
+  // would wait for the first stage's partial gradient in every micro-batch.
+  spec.reduces_each_micro_batch =
+      !spec.shared_by_stages && reduces_each_micro_batch(options, spec.shard_place, micro_batches);
+  spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_each_micro_batch;
+  spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;
+  spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
+  spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
+  const bool away = spec.reduces_each_micro_batch && spec.tiers.optimizer != Tier::kDevice;
+  spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;
+  spec.has_master = spec.formats.compute != spec.formats.master ||
+                    spec.tiers.parameters != spec.tiers.optimizer;
+}
+
 }  // namespace
 
 std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
@@ -157,13 +204,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
   std::vector<StateSpec> specs;
   for (const Unit& unit : partition.units) {
     StateSpec spec;
-    const std::set<int> stages = stages_of(unit, options.pipeline);
-    require(stages.size() <= (options.ties_first_and_last_stage ? 2 : 1),
-            "only tied matrices lie on two stages");
-    spec.shared_by_stages = stages.size() > 1;
-    spec.used_by_stage = stages.contains(options.pipeline_stage);
-    spec.first_stage = *stages.begin();
-    spec.is_first_stage = options.pipeline_stage == spec.first_stage;
+    add_stages(unit, options, spec);
     spec.shard = shard_group(groups, unit);
     spec.replica = groups.replica;
     spec.shard_place = shard_place(options, unit);
@@ -171,35 +212,12 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
                     (spec.shard_place.count > 1 || options.parameter_tier != Tier::kDevice);
     spec.sharded.parameters = sharding.is_sharded(unit.id) && options.zero_stage == 3;
     spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
-    spec.formats.compute = {model.dtypes.compute};
-    if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};
-    if (unit.fp32) spec.formats.compute = {DType::kF32};
-    spec.formats.gradient = {model.dtypes.gradients};
-    spec.formats.communication = {options.communication};
-    spec.formats.master = {master_dtype(unit, options)};
-    for (const OptimizerStateSpec& state : options.optimizer_states) {
-      const bool kept = state.is_8bit ? unit.has_8bit_states : unit.has_plain_states;
-      spec.formats.states.push_back(
-          kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
-               : std::nullopt);
-    }
+    spec.formats = formats_of(unit, model, options);
     spec.trainable = unit.trainable;
     if (spec.trainable) {
-      // A unit that two stages share is reduced once at the end of the step. Otherwise the last
-      // stage would wait for the first stage's partial gradient in every micro-batch.
-      spec.reduces_each_micro_batch =
-          !spec.shared_by_stages &&
-          reduces_each_micro_batch(options, spec.shard_place, micro_batches);
       spec.sharded.optimizer = sharding.is_sharded(unit.id);
-      spec.sharded.gradients = spec.sharded.optimizer && spec.reduces_each_micro_batch;
-      spec.reduce_scatter = spec.sharded.gradients || options.reduce_scatter;
-      spec.partial_gradients = partial_gradients_of(unit, model, options, groups);
-      spec.gradient_norm_ranges = ftrun::gradient_norm_ranges(unit, model);
       spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
-      const bool away = spec.reduces_each_micro_batch && spec.tiers.optimizer != Tier::kDevice;
-      spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;
-      spec.has_master = spec.formats.compute != spec.formats.master ||
-                        spec.tiers.parameters != spec.tiers.optimizer;
+      add_training(unit, model, options, groups, micro_batches, spec);
     }
     specs.push_back(std::move(spec));
   }

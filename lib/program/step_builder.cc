@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -14,10 +13,10 @@
 #include "base/round_up.h"
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
-#include "graph/scratch.h"
 #include "program/buffer_names.h"
 #include "program/gradient_reducer.h"
 #include "program/layer_instr.h"
+#include "program/list_storage.h"
 #include "program/parameter_uses.h"
 #include "program/passes.h"
 #include "program/state_pieces.h"
@@ -27,119 +26,6 @@
 
 namespace ftrun {
 namespace {
-
-/// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
-/// place. For values in the operation list's scratch buffer the scratch plan has done this already.
-void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValueRanges& ranges) {
-  for (const Op& op : op_list) {
-    if (op_spec(op.kind).collective != CollectiveKind::kAllReduce) continue;
-    const BufferRange out = ranges.at(op.out[0]);
-    const bool moves =
-        graph.at(op.in[0]).role == ValueRole::kTemp && ranges.at(op.in[0]).buffer != out.buffer;
-    if (moves) ranges.set(op.in[0], out);
-  }
-}
-
-/// OpListPart is a part of a list that one instruction runs: one collective, or the operations
-/// between two splits. The list is split at each collective, which runs on its group's lane, and
-/// before the first operation that reads the collective's result: the operations between the two
-/// run while it is in progress.
-struct OpListPart {
-  size_t first = 0;
-  size_t end = 0;
-  bool is_collective = false;
-  /// The values that the operations read or write; empty for a collective.
-  OperandValues operands = {};
-};
-
-std::vector<OpListPart> split_list(const std::vector<Op>& op_list) {
-  std::vector<OpListPart> parts;
-  size_t first = 0;
-  const auto add_ops = [&](size_t end) {
-    if (first < end)
-      parts.push_back(
-          {first, end, false, operand_values(std::span(op_list).subspan(first, end - first))});
-    first = end;
-  };
-  std::set<ValueId> in_progress;
-  for (size_t i = 0; i < op_list.size(); ++i) {
-    const Op& op = op_list[i];
-    if (is_collective(op.kind)) {
-      add_ops(i);
-      parts.push_back({i, i + 1, true});
-      in_progress.insert(op.out[0]);
-      first = i + 1;
-      continue;
-    }
-    size_t arrived = 0;
-    for (const ValueId id : op.in) arrived += in_progress.erase(id);
-    if (arrived > 0) add_ops(i);
-  }
-  add_ops(op_list.size());
-  return parts;
-}
-
-/// BufferPlan is a buffer of a layer and the values that lie in it.
-struct BufferPlan {
-  BufferPlan(const LayerGraph& graph, const ScratchPlan& plan) : bytes(plan.bytes) {
-    for (size_t v = 0; v < plan.offset.size(); ++v)
-      if (plan.offset[v] >= 0)
-        values.emplace_back(static_cast<ValueId>(v),
-                            BufferRange{-1, plan.offset[v], graph.values[v].bytes()});
-  }
-
-  int64_t bytes;
-  /// The ranges have no buffer yet.
-  std::vector<std::pair<ValueId, BufferRange>> values;
-};
-
-/// OpListInfo holds what all instructions of one list have in common, regardless of their layer and
-/// micro-batch.
-struct OpListInfo {
-  OpListInfo(const LayerGraph& graph, const std::vector<Op>& ops)
-      : op_list(ops),
-        reads(values_read(graph, op_list)),
-        writes(values_written(graph, op_list)),
-        parts(split_list(op_list)),
-        scratch(graph, plan_scratch(graph, op_list)) {}
-
-  const std::vector<Op>& op_list;
-  /// Says for each value (ValueId) whether the list reads it, and whether it writes it.
-  std::vector<char> reads;
-  std::vector<char> writes;
-  std::vector<OpListPart> parts;
-  BufferPlan scratch;
-};
-
-/// GraphStorage is the storage of a graph's values, made once for all layers that share the graph.
-class GraphStorage {
- public:
-  GraphStorage(const LayerGraph& graph, bool separate_weight_grads)
-      : saved(graph, plan_saved(graph, separate_weight_grads ? SavedFor::kWeightGrad
-                                                             : SavedFor::kBackward)),
-        saved_for_input_grad(
-            graph, separate_weight_grads ? plan_saved(graph, SavedFor::kInputGrad) : ScratchPlan()),
-        deferred(graph, plan_deferred(graph)),
-        graph_(&graph) {}
-
-  /// Returns the OpListInfo of the list that instructions of a kind run, made at the first call.
-  const OpListInfo& info(InstrKind kind) {
-    const auto known = infos_.find(kind);
-    if (known != infos_.end()) return known->second;
-    return infos_.try_emplace(kind, *graph_, op_list_of(*graph_, kind)).first->second;
-  }
-
-  /// The ranges of values that forward leaves for backward, and input gradients for weight
-  /// gradients. If the two lists run separately, values of forward that weight gradients do not
-  /// read have their own buffer, which ends with the input gradients.
-  BufferPlan saved;
-  BufferPlan saved_for_input_grad;
-  BufferPlan deferred;
-
- private:
-  const LayerGraph* graph_;
-  std::map<InstrKind, OpListInfo> infos_;
-};
 
 /// Returns the beginning of the names of a list's scratch buffers.
 const char* scratch_name(InstrKind kind) {

@@ -90,64 +90,104 @@ std::string gigabytes(double bytes) {
   return cat(fixed_text(bytes / 1e9, 2), " GB");
 }
 
-std::vector<MemoryTablePart> table_parts(const MemoryTableModel& model,
-                                         const MemoryTableQuery& query, const PlannedParts& planned,
-                                         int64_t parameters) {
-  const auto nominal = static_cast<double>(model.parameters);
-  const auto state_part = [&](const char* name, double bytes, int stage, double found) {
-    return MemoryTablePart{cat(name, ", ", number_text(bytes), " bytes"),
-                           shared(bytes * nominal, query.zero >= stage, query.ranks), found, ""};
-  };
-  std::vector<MemoryTablePart> parts{state_part("weights", kWeights, 3, planned.weights),
-                                     state_part("gradients", kGradients, 2, planned.gradients),
-                                     state_part("moments", kMoments, 1, planned.moments),
-                                     {"master copy in fp32, 4 bytes", 0, planned.master, ""},
-                                     {"activations", 0, planned.activations, ""},
-                                     {"buckets", 0, planned.buckets, ""},
-                                     {"loss, norm, gaps", 0, planned.rest, ""},
-                                     {"libraries of a GPU", 0, planned.libraries, ""}};
-  const double true_to_nominal = static_cast<double>(parameters) / nominal;
-  const std::string true_count = cat("the model has ", human_count(parameters), " parameters");
-  const bool differs_from_name = std::abs(true_to_nominal - 1) > 5e-4;
-  // Returns the planned bytes beyond the formula, after the formula is scaled to the real number of
+/// TableFacts holds what the parts of a row are made from.
+struct TableFacts {
+  const MemoryTableModel& model;
+  const MemoryTableQuery& query;
+  const PlannedParts& planned;
+  /// The number of parameters that the model has.
+  int64_t parameters = 0;
+};
+
+/// TableState is a state of the parameters that ZeRO shards.
+struct TableState {
+  const char* name = "";
+  /// Bytes for each parameter in the formula, and the first ZeRO stage that divides them.
+  double bytes = 0;
+  int first_stage = 0;
+  /// The bytes in the plan.
+  double planned = 0;
+  /// A part of the state may not be allocated at the peak.
+  bool may_be_freed = false;
+};
+
+/// Explains why the plan of a state differs from the formula, which counts the parameters in the
+/// model's name.
+std::string why_state_differs(const TableFacts& facts, const TableState& state, double formula) {
+  const double true_to_nominal =
+      static_cast<double>(facts.parameters) / static_cast<double>(facts.model.parameters);
+  std::vector<std::string> why;
+  if (std::abs(true_to_nominal - 1) > 5e-4)
+    why.push_back(cat("the model has ", human_count(facts.parameters), " parameters"));
+  // The planned bytes beyond the formula, after the formula is scaled to the real number of
   // parameters.
-  const auto beyond_formula = [&](const MemoryTablePart& part) {
-    return part.planned - part.formula * true_to_nominal;
-  };
-  for (size_t i = 0; i < 3; ++i) {
-    MemoryTablePart& part = parts[i];
-    std::vector<std::string> why;
-    if (differs_from_name) why.push_back(true_count);
-    const double rest = beyond_formula(part);
-    if (std::abs(rest) > 1e-3 * std::max(part.formula, 1.0)) {
-      if (i == 1 && rest < 0)
-        why.push_back(cat(gigabytes(-rest), " not allocated at ", planned.peak_instr));
-      else
-        why.push_back(cat(gigabytes(rest), " of small tensors whole on each rank, and padding"));
-    }
-    part.why = join(why, "; ");
+  const double rest = state.planned - formula * true_to_nominal;
+  if (std::abs(rest) > 1e-3 * std::max(formula, 1.0)) {
+    if (state.may_be_freed && rest < 0)
+      why.push_back(cat(gigabytes(-rest), " not allocated at ", facts.planned.peak_instr));
+    else
+      why.push_back(cat(gigabytes(rest), " of small tensors whole on each rank, and padding"));
   }
-  if (planned.master > 0)
-    parts[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
-  MemoryTablePart& activations = parts[4];
-  const ModelConfig& shape = model.config;
-  activations.formula =
-      2.0 * static_cast<double>(query.sequence_length * shape.hidden * shape.layers) * 2;
-  activations.why =
-      planned.activations < activations.formula
-          ? cat("at ", planned.peak_instr, " most of them are already freed")
-      : query.recompute == RecomputeLevel::kFull
+  return join(why, "; ");
+}
+
+MemoryTablePart state_part(const TableFacts& facts, const TableState& state) {
+  const double formula = shared(state.bytes * static_cast<double>(facts.model.parameters),
+                                facts.query.zero >= state.first_stage, facts.query.ranks);
+  return {cat(state.name, ", ", number_text(state.bytes), " bytes"), formula, state.planned,
+          why_state_differs(facts, state, formula)};
+}
+
+MemoryTablePart master_part(const TableFacts& facts) {
+  const double planned = facts.planned.master;
+  return {"master copy in fp32, 4 bytes", 0, planned,
+          planned > 0 ? "updates are made to weights in fp32: 16 bytes per parameter, not 12" : ""};
+}
+
+MemoryTablePart activations_part(const TableFacts& facts) {
+  const ModelConfig& shape = facts.model.config;
+  const double planned = facts.planned.activations;
+  const double formula =
+      2.0 * static_cast<double>(facts.query.sequence_length * shape.hidden * shape.layers) * 2;
+  const std::string why =
+      planned < formula ? cat("at ", facts.planned.peak_instr, " most of them are already freed")
+      : facts.query.recompute == RecomputeLevel::kFull
           ? "each layer keeps only its input; in addition the working sets of one layer and of the "
             "loss"
-          : cat(fixed_text(planned.activations / (activations.formula / 2), 1),
+          : cat(fixed_text(planned / (formula / 2), 1),
                 " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
                 "the loss's logits");
-  if (planned.buckets > 0)
-    parts[5].why = query.zero == 3 ? "weights that are gathered, gradients before they are sharded"
-                                   : "gradients being reduce-scattered";
-  parts[6].why = planned.rest > 0 ? "gaps between packed buffers" : "";
-  parts[7].why = "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation";
-  return parts;
+  return {"activations", formula, planned, why};
+}
+
+MemoryTablePart buckets_part(const TableFacts& facts) {
+  const double planned = facts.planned.buckets;
+  const char* held = facts.query.zero == 3
+                         ? "weights that are gathered, gradients before they are sharded"
+                         : "gradients being reduce-scattered";
+  return {"buckets", 0, planned, planned > 0 ? held : ""};
+}
+
+MemoryTablePart rest_part(const TableFacts& facts) {
+  const double planned = facts.planned.rest;
+  return {"loss, norm, gaps", 0, planned, planned > 0 ? "gaps between packed buffers" : ""};
+}
+
+MemoryTablePart libraries_part(const TableFacts& facts) {
+  return {"libraries of a GPU", 0, facts.planned.libraries,
+          "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation"};
+}
+
+std::vector<MemoryTablePart> table_parts(const TableFacts& facts) {
+  const PlannedParts& planned = facts.planned;
+  return {state_part(facts, {"weights", kWeights, 3, planned.weights}),
+          state_part(facts, {"gradients", kGradients, 2, planned.gradients, true}),
+          state_part(facts, {"moments", kMoments, 1, planned.moments}),
+          master_part(facts),
+          activations_part(facts),
+          buckets_part(facts),
+          rest_part(facts),
+          libraries_part(facts)};
 }
 
 /// Adds the predicted time of a step to a row.
@@ -191,7 +231,7 @@ MemoryTableRow memory_table_row(const MemoryTableModel& model, const MemoryTable
   row.parameters = count_parameters(plan.train.model).total;
   const PlannedParts planned = planned_parts(config, plan);
   row.peak_instr = planned.peak_instr;
-  row.parts = table_parts(model, query, planned, row.parameters);
+  row.parts = table_parts({model, query, planned, row.parameters});
   if (machine != nullptr) add_time(model, config, plan, *machine, row);
   return row;
 }

@@ -34,6 +34,76 @@ constexpr int kPlansOfSetting = 2;
 /// The largest number of nodes that is checked if nothing fits.
 constexpr int64_t kMaxNodes = 4096;
 
+/// PlanOrder chooses which candidates of a search are planned next.
+class PlanOrder {
+ public:
+  /// Makes the order of candidates that are sorted by their bounds. `candidates` must outlive it.
+  explicit PlanOrder(const Candidates& candidates)
+      : candidates_(candidates), by_bound_(candidates.size()) {
+    std::iota(by_bound_.begin(), by_bound_.end(), size_t{0});
+    by_guess_ = by_bound_;
+    std::stable_sort(by_guess_.begin(), by_guess_.end(), [&](size_t a, size_t b) {
+      return candidates.at(a).bound.unoverlapped_seconds <
+             candidates.at(b).bound.unoverlapped_seconds;
+    });
+  }
+
+  /// Lists the candidates that are planned next: the one with the lowest bound and the one with the
+  /// lowest estimate, if their plans end in time together. A layout that is probably too large is
+  /// planned only if no other is left.
+  std::vector<size_t> next(const TimeBudget& time) const {
+    std::vector<size_t> numbers = next_of(time, false);
+    if (numbers.empty()) numbers = next_of(time, true);
+    return numbers;
+  }
+
+  /// Lists the candidates that may be faster than all planned ones, by their bounds.
+  std::vector<size_t> faster() const {
+    std::vector<size_t> numbers = by_bound_;
+    std::erase_if(numbers, [&](size_t i) { return !candidates_.may_be_faster(i); });
+    return numbers;
+  }
+  /// Returns the first of faster(); nothing if there is none.
+  std::optional<size_t> lowest_bound() const {
+    return first_of(by_bound_, [](size_t) { return true; });
+  }
+
+ private:
+  /// Returns the first wanted candidate of an order that may be faster than all planned ones.
+  template <class IsWanted>
+  std::optional<size_t> first_of(const std::vector<size_t>& order,
+                                 const IsWanted& is_wanted) const {
+    const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
+      return candidates_.may_be_faster(i) && is_wanted(i);
+    });
+    return found == order.end() ? std::nullopt : std::optional(*found);
+  }
+
+  /// Lists what next() does; layouts that are probably too large only if `likely_too`.
+  std::vector<size_t> next_of(const TimeBudget& time, bool likely_too) const {
+    std::vector<size_t> numbers;
+    double effort = 0;
+    const auto is_wanted = [&](size_t i) {
+      if (candidates_.is_attempted(i)) return false;
+      const double added = numbers.empty() || numbers.front() != i ? candidates_.effort_of(i) : 0;
+      return time.ends_in_time(effort + added) &&
+             (likely_too || !candidates_.is_likely_large(candidates_.at(i).layout));
+    };
+    for (const auto* order : {&by_bound_, &by_guess_}) {
+      const auto found = first_of(*order, is_wanted);
+      if (!found || (!numbers.empty() && numbers.front() == *found)) continue;
+      numbers.push_back(*found);
+      effort += candidates_.effort_of(*found);
+    }
+    return numbers;
+  }
+
+  const Candidates& candidates_;
+  /// All candidates by their lower bounds on time, and by their estimated times.
+  std::vector<size_t> by_bound_;
+  std::vector<size_t> by_guess_;
+};
+
 /// Search runs one search: it computes bounds, then full plans.
 class Search {
  public:
@@ -196,56 +266,19 @@ class Search {
     candidates_.add_planned(number, std::move(found));
   }
 
-  /// Plans layouts fully until no other layout can be faster. Each round plans the layout with
-  /// the lowest bound and the layout with the lowest estimate. Layouts that are probably too large
-  /// are planned last.
+  /// Plans layouts fully until no other layout can be faster, in the order of PlanOrder.
   void plan_best() {
-    std::vector<size_t> by_bound(candidates_.size());
-    std::iota(by_bound.begin(), by_bound.end(), size_t{0});
-    std::vector<size_t> by_guess = by_bound;
-    std::stable_sort(by_guess.begin(), by_guess.end(), [&](size_t a, size_t b) {
-      return candidates_.at(a).bound.unoverlapped_seconds <
-             candidates_.at(b).bound.unoverlapped_seconds;
-    });
-    const auto first_of = [&](const std::vector<size_t>& order, const auto& is_wanted) {
-      const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
-        return candidates_.may_be_faster(i) && is_wanted(i);
-      });
-      return found == order.end() ? std::nullopt : std::optional(*found);
-    };
-    // Finds the first layout by each order, of those whose plans end in time together.
-    const auto first_ones = [&](bool likely_too) {
-      std::vector<size_t> numbers;
-      double effort = 0;
-      const auto is_wanted = [&](size_t i) {
-        if (candidates_.is_attempted(i)) return false;
-        const double added = numbers.empty() || numbers.front() != i ? candidates_.effort_of(i) : 0;
-        return time_.ends_in_time(effort + added) &&
-               (likely_too || !candidates_.is_likely_large(candidates_.at(i).layout));
-      };
-      for (const auto* order : {&by_bound, &by_guess}) {
-        const auto found = first_of(*order, is_wanted);
-        if (!found || (!numbers.empty() && numbers.front() == *found)) continue;
-        numbers.push_back(*found);
-        effort += candidates_.effort_of(*found);
-      }
-      return numbers;
-    };
+    const PlanOrder order(candidates_);
     while (!time_.has_used(kPlanningShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.untimed_reason.empty() && candidates_.planned() >= kMaxUntimed && !has_timed())
         break;
-      std::vector<size_t> numbers = first_ones(false);
-      if (numbers.empty()) numbers = first_ones(true);
+      const std::vector<size_t> numbers = order.next(time_);
       if (numbers.empty()) break;
       plan(numbers);
     }
-    if (candidates_.planned() == 0) {
-      std::vector<size_t> fitting = by_bound;
-      std::erase_if(fitting, [&](size_t i) { return !candidates_.may_be_faster(i); });
-      plan_first(fitting, true);
-    }
-    const std::optional<size_t> left = first_of(by_bound, [](size_t) { return true; });
+    if (candidates_.planned() == 0) plan_first(order.faster(), true);
+    const std::optional<size_t> left = order.lowest_bound();
     result_.min_other_seconds =
         left ? candidates_.at(*left).bound.seconds : candidates_.best_seconds();
     result_.proved =

@@ -1,8 +1,10 @@
 #include "sim/interpreter.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -39,7 +41,8 @@ World world_of_all(const std::vector<const Program*>& programs) {
 // The small functions below run for every element of every operation. Most elements have one or two
 // cells.
 
-inline uint64_t Interpreter::read(const Cells& cells, int64_t element) {
+template <class Symbol>
+inline uint64_t Interpreter::read(const CellsOf<Symbol>& cells, int64_t element) {
   const uint64_t* at = cells.at + element * cells.size;
   uint64_t value = at[0];
   if (cells.size == 1) return value;
@@ -100,20 +103,29 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
 
 // Memory.
 
-Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range,
-                                      DType dtype) const {
+template <class Rank>
+auto Interpreter::find_cells(Rank& rank, const BufferRange& range, DType dtype) {
   const Buffer& buffer = rank.step.program.at(range.buffer);
+  const bool is_persistent = buffer.persistent_kind.has_value();
+  auto& memory = is_persistent ? rank.persistent[static_cast<size_t>(range.buffer)]
+                               : rank.arenas[static_cast<size_t>(arena_of(buffer))];
+  const int64_t offset = is_persistent ? range.offset : buffer.arena_offset + range.offset;
   const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
-  const int64_t count = divide_up(range.bytes / 2, size);
-  if (buffer.persistent_kind)
-    return {rank.persistent[static_cast<size_t>(range.buffer)].data() + range.offset / 2, size,
-            count};
-  auto& arena = rank.arenas[static_cast<size_t>(arena_of(buffer))];
-  return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
+  auto* const at = memory.data() + offset / 2;
+  return CellsOf<std::remove_pointer_t<decltype(memory.data())>>{
+      at, size, divide_up(range.bytes / 2, size)};
 }
 
-Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range) const {
-  return cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range, DType dtype) {
+  return find_cells(rank, range, dtype);
+}
+
+Interpreter::Cells Interpreter::cells(SymbolicRank& rank, const BufferRange& range) {
+  return find_cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
+}
+
+Interpreter::ConstCells Interpreter::cells(const SymbolicRank& rank, const BufferRange& range) {
+  return find_cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
 }
 
 namespace {
@@ -153,60 +165,76 @@ void Interpreter::load() {
   }
 }
 
-std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string& fault) const {
+/// CollectedState holds one state of all units, as the ranks hold it.
+struct Interpreter::CollectedState {
+  /// The values by tensor-parallel rank and unit, then by element, and whether any rank holds each.
   std::vector<std::vector<uint64_t>> values;
   std::vector<std::vector<char>> held;
+  /// The units that have this state: either all ranks that hold a unit have it, or none has.
+  std::set<UnitId> kept;
+  /// The scales of tensors that straddle blocks.
+  std::map<TensorId, std::vector<uint64_t>> scales;
+};
+
+std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string& fault) const {
+  CollectedState state;
   for (int t = 0; t < tensor_ranks_; ++t)
     for (const Unit& unit : partition_.units) {
-      values.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
-      held.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
+      state.values.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
+      state.held.emplace_back(static_cast<size_t>(unit.padded_numel), 0);
     }
-  const size_t units = partition_.units.size();
-  // Either all ranks that hold a unit have this state of it, or none has.
-  std::set<UnitId> kept;
-  std::map<TensorId, std::vector<uint64_t>> scales;
-  for (size_t r = 0; r < ranks_.size(); ++r) {
-    SymbolicRank& rank = const_cast<SymbolicRank&>(ranks_[r]);
-    for (const StatePiece& piece : rank.step.pieces) {
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    for (const StatePiece& piece : ranks_[r].step.pieces) {
       // A working copy must hold the same values as the parameters from which it is made.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
-      if (piece.state != kind && !same) continue;
-      if (piece.straddling >= 0) {
-        compare_scales(cells(rank, piece.range), piece, fault, scales);
-        continue;
-      }
-      const Cells from = cells(rank, piece.range);
-      const int64_t span = elements_of_cell(rank.step.program, piece);
-      kept.insert(piece.unit);
-      for (int64_t e = 0; e < from.count; ++e) {
-        const auto at = static_cast<size_t>(piece.begin + e * span);
-        if (copies_of(piece.unit, static_cast<int64_t>(at)) == 0) continue;
-        const auto unit =
-            static_cast<size_t>(rank.tensor_rank) * units + static_cast<size_t>(piece.unit);
-        const uint64_t value = read(from, e);
-        if (held[unit][at] != 0 && values[unit][at] != value && fault.empty())
-          fault = cat("rank ", r, " holds another element ", at, " of state ", kind, " of unit ",
-                      piece.unit, " than a rank before it");
-        values[unit][at] = value;
-        std::fill_n(held[unit].begin() + static_cast<std::ptrdiff_t>(at),
-                    std::min(static_cast<size_t>(span), held[unit].size() - at), 1);
-      }
+      if (piece.state == kind || same) collect_piece(r, piece, kind, state, fault);
     }
+  check_all_held(kind, state, fault);
+  compare_copies(state.values, fault);
+  for (auto& [tensor, numbers] : state.scales) state.values.push_back(std::move(numbers));
+  return std::move(state.values);
+}
+
+/// Adds a rank's piece of the state `kind`, and checks that ranks before it hold the same values.
+void Interpreter::collect_piece(size_t r, const StatePiece& piece, int32_t kind,
+                                CollectedState& state, std::string& fault) const {
+  const SymbolicRank& rank = ranks_[r];
+  const ConstCells from = cells(rank, piece.range);
+  if (piece.straddling >= 0) return compare_scales(from, piece, fault, state.scales);
+  state.kept.insert(piece.unit);
+  const auto unit = static_cast<size_t>(rank.tensor_rank) * partition_.units.size() +
+                    static_cast<size_t>(piece.unit);
+  std::vector<uint64_t>& values = state.values[unit];
+  std::vector<char>& held = state.held[unit];
+  const int64_t span = elements_of_cell(rank.step.program, piece);
+  for (int64_t e = 0; e < from.count; ++e) {
+    const auto at = static_cast<size_t>(piece.begin + e * span);
+    if (copies_of(piece.unit, static_cast<int64_t>(at)) == 0) continue;
+    const uint64_t value = read(from, e);
+    if (held[at] != 0 && values[at] != value && fault.empty())
+      fault = cat("rank ", r, " holds another element ", at, " of state ", kind, " of unit ",
+                  piece.unit, " than a rank before it");
+    values[at] = value;
+    std::fill_n(held.begin() + static_cast<std::ptrdiff_t>(at),
+                std::min(static_cast<size_t>(span), held.size() - at), 1);
   }
-  for (size_t i = 0; i < held.size(); ++i) {
-    const auto unit = static_cast<UnitId>(i % units);
-    for (size_t e = 0; e < held[i].size(); ++e)
-      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty() &&
-          (kind < 0 || kept.contains(unit)))
+}
+
+/// Checks that some rank holds each element of the state `kind`, in units that have this state.
+void Interpreter::check_all_held(int32_t kind, const CollectedState& state,
+                                 std::string& fault) const {
+  for (size_t i = 0; i < state.held.size(); ++i) {
+    const auto unit = static_cast<UnitId>(i % partition_.units.size());
+    for (size_t e = 0; e < state.held[i].size(); ++e)
+      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && state.held[i][e] == 0 &&
+          fault.empty() && (kind < 0 || state.kept.contains(unit)))
         fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit);
   }
-  compare_copies(values, fault);
-  for (auto& [tensor, numbers] : scales) values.push_back(std::move(numbers));
-  return values;
 }
 
 /// Checks that all ranks have equal scales of a tensor that straddles blocks.
-void Interpreter::compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
+void Interpreter::compare_scales(const ConstCells& scales, const StatePiece& piece,
+                                 std::string& fault,
                                  std::map<TensorId, std::vector<uint64_t>>& known) {
   std::vector<uint64_t> own;
   for (int64_t b = 0; b < scales.count; ++b) own.push_back(read(scales, b));
@@ -232,18 +260,14 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 }
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
-  SymbolicRank& rank = const_cast<SymbolicRank&>(ranks_[static_cast<size_t>(r)]);
+  const SymbolicRank& rank = ranks_[static_cast<size_t>(r)];
   const Program& program = rank.step.program;
   const BufferId loss = find_persistent(program, PersistentKind::kLoss);
   require(loss >= 0, "a step has a loss");
-  const Cells from = cells(rank, program.full_range(loss));
+  const ConstCells from = cells(rank, program.full_range(loss));
   std::vector<uint64_t> values;
   for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   return values;
-}
-
-const std::vector<InstrId>& Interpreter::compute_order(int rank) const {
-  return ranks_[static_cast<size_t>(rank)].computed;
 }
 
 // Lanes.
@@ -252,7 +276,6 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   fault_.clear();
   ++step_;
   for (SymbolicRank& rank : ranks_) {
-    rank.computed.clear();
     for (auto& arena : rank.arenas) fill_with_garbage(arena, random);
     scramble_persistent(rank, random);
   }
@@ -306,10 +329,6 @@ void Interpreter::fail(const std::string& fault) {
 void Interpreter::execute(Walk::LaneHead lane_head) {
   const Instr& instr = walk_->instr(lane_head);
   const std::span<const int32_t> members = walk_->members(lane_head);
-  if (lane_head.lane == static_cast<int32_t>(Lane::kCompute)) {
-    SymbolicRank& rank = ranks_[static_cast<size_t>(lane_head.rank)];
-    rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
-  }
   if (!walk_->runs_in_step(lane_head)) return;
   if (!instr.communicates()) return run_instr(static_cast<size_t>(lane_head.rank), instr);
   if (instr.is_transfer()) return transfer(members, lane_head);

@@ -50,8 +50,6 @@ class Interpreter {
   std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
   /// Returns the contents of a rank's loss buffer.
   std::vector<uint64_t> loss(int rank) const;
-  /// Lists the instructions of a rank's compute lane that ran, in order.
-  const std::vector<InstrId>& compute_order(int rank) const;
 
  private:
   struct SymbolicRank {
@@ -62,20 +60,28 @@ class Interpreter {
     uint64_t batch_part = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
-    std::vector<InstrId> computed;
     uint64_t scale = 0;
   };
-  /// Cells are the symbols of a range of a buffer. A cell stands for two bytes, so an element may
-  /// have several cells.
-  struct Cells {
-    uint64_t* at;
+  /// CellsOf holds the symbols of a range of a buffer. A cell stands for two bytes, so an element
+  /// may have several cells.
+  template <class Symbol>
+  struct CellsOf {
+    Symbol* at;
     int64_t size;   // cells per element
     int64_t count;  // elements
   };
 
-  Cells cells(SymbolicRank& rank, const BufferRange& range, DType dtype) const;
-  Cells cells(SymbolicRank& rank, const BufferRange& range) const;
-  static uint64_t read(const Cells& cells, int64_t element);
+  using Cells = CellsOf<uint64_t>;
+  using ConstCells = CellsOf<const uint64_t>;
+  struct CollectedState;
+
+  template <class Rank>
+  static auto find_cells(Rank& rank, const BufferRange& range, DType dtype);
+  static Cells cells(SymbolicRank& rank, const BufferRange& range, DType dtype);
+  static Cells cells(SymbolicRank& rank, const BufferRange& range);
+  static ConstCells cells(const SymbolicRank& rank, const BufferRange& range);
+  template <class Symbol>
+  static uint64_t read(const CellsOf<Symbol>& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
   void execute(Walk::LaneHead lane_head);
@@ -96,7 +102,10 @@ class Interpreter {
   std::string instr_text(const SymbolicRank& rank, const Instr& instr) const;
   static void scramble_persistent(SymbolicRank& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
-  static void compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
+  void collect_piece(size_t rank, const StatePiece& piece, int32_t kind, CollectedState& state,
+                     std::string& fault) const;
+  void check_all_held(int32_t kind, const CollectedState& state, std::string& fault) const;
+  static void compare_scales(const ConstCells& scales, const StatePiece& piece, std::string& fault,
                              std::map<TensorId, std::vector<uint64_t>>& known);
   int copies_of(UnitId unit, int64_t element) const;
 

@@ -22,7 +22,6 @@ class ShadowMap {
   void begin();
   /// Ends the snapshot: later writes overwrite the newest bytes in place.
   void end();
-  bool has_snapshot() const { return has_snapshot_; }
 
   /// Returns the file offset of the newest bytes of [offset, offset + bytes). Bytes that are read
   /// together must have been written together, or never; anything else is a bug.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/executor.h"
+#include "engine/step_run.h"
 
 namespace ftrun {
 

@@ -5,7 +5,10 @@
 #include <string>
 
 #include "config/config.h"
-#include "engine/executor.h"
+#include "engine/device_times.h"
+#include "engine/step_run.h"
+#include "optimizers/optimizer_config.h"
+#include "program/instr_kind.h"
 #include "report/step_metrics.h"
 
 namespace ftrun {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "engine/executor.h"
+#include "engine/step_run.h"
 #include "report/run_manifest.h"
 #include "report/step_metrics.h"
 #include "report/trace_file.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "engine/executor.h"
 #include "engine/setup.h"
+#include "engine/step_run.h"
 #include "training/session.h"
 #include "training/skipped_steps.h"
 

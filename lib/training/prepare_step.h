@@ -3,7 +3,7 @@
 #include "config/config.h"
 #include "config/learning_rate.h"
 #include "data/batch.h"
-#include "engine/executor.h"
+#include "engine/step_run.h"
 #include "training/training_progress.h"
 
 namespace ftrun {

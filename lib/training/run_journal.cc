@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/machine_info.h"
 #include "base/utf8.h"
+#include "engine/executor.h"
 #include "training/describe_step.h"
 
 namespace ftrun {

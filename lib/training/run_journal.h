@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "engine/executor.h"
+#include "engine/step_run.h"
 #include "report/run_manifest.h"
 #include "report/step_metrics.h"
 #include "training/loop_parts.h"
@@ -17,6 +17,8 @@
 #include "training/training_progress.h"
 
 namespace ftrun {
+
+class Executor;
 
 /// RunJournal prints and records what a run reports: rank 0 has a Recorder for the run folder and
 /// the terminal. On other ranks it writes only debug lines to the rank's log. Callers need not

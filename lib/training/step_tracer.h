@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "engine/executor.h"
+#include "engine/step_run.h"
 #include "program/program.h"
 #include "training/loop_parts.h"
 #include "training/session.h"

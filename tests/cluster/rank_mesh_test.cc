@@ -123,13 +123,6 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK(link.factors == std::vector<StridedPlaces>{{{MeshAxis::kPipeline}, 2, 1}});
 }
 
-TEST_CASE("a rank describes itself by the axes that have more than one rank") {
-  REQUIRE(RankMesh({.pipeline = 2, .data_replicate = 1, .data = 3, .context = 1, .tensor = 1})
-              .place_text(5) == "rank 5 (pipeline 1, data 2)");
-  REQUIRE(RankMesh({.pipeline = 1, .data_replicate = 1, .data = 1, .context = 1, .tensor = 1})
-              .place_text(0) == "rank 0");
-}
-
 TEST_CASE("a mesh with an axis of size zero is refused by name") {
   REQUIRE_THROWS_WITH(
       RankMesh({.pipeline = 1, .data_replicate = 1, .data = 0, .context = 1, .tensor = 1}),

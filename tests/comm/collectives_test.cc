@@ -757,17 +757,18 @@ TEST_CASE("bytes are counted by kind as the algorithm must move them") {
                              DType::kF32, {"t"})
         .wait();
     const CommStats& stats = group->stats();
-    require(stats.of_kind(CollectiveKind::kAllToAll).bytes_sent == 3 * 400, "all_to_all");
-    require(stats.of_kind(CollectiveKind::kShift).bytes_received == 400, "shift");
-    require(
-        stats.of_kind(CollectiveKind::kCountedAllToAll).bytes_sent == 4 * (26 - 5 - group->rank()),
-        "counted, sent");
-    require(stats.of_kind(CollectiveKind::kCountedAllToAll).bytes_received ==
-                4 * 3 * (5 + group->rank()),
+    const auto of_kind = [&](CollectiveKind kind) {
+      return stats.by_kind[static_cast<size_t>(kind)];
+    };
+    require(of_kind(CollectiveKind::kAllToAll).bytes_sent == 3 * 400, "all_to_all");
+    require(of_kind(CollectiveKind::kShift).bytes_received == 400, "shift");
+    require(of_kind(CollectiveKind::kCountedAllToAll).bytes_sent == 4 * (26 - 5 - group->rank()),
+            "counted, sent");
+    require(of_kind(CollectiveKind::kCountedAllToAll).bytes_received == 4 * 3 * (5 + group->rank()),
             "counted, received");
-    require(stats.of_kind(CollectiveKind::kAllReduce).bytes_sent == 2 * 1600 * 3 / 4, "all_reduce");
-    require(stats.of_kind(CollectiveKind::kReduceScatter).bytes_sent == 3 * 400, "reduce_scatter");
-    require(stats.of_kind(CollectiveKind::kAllGather).bytes_received == 3 * 400, "all_gather");
+    require(of_kind(CollectiveKind::kAllReduce).bytes_sent == 2 * 1600 * 3 / 4, "all_reduce");
+    require(of_kind(CollectiveKind::kReduceScatter).bytes_sent == 3 * 400, "reduce_scatter");
+    require(of_kind(CollectiveKind::kAllGather).bytes_received == 3 * 400, "all_gather");
     require(stats.total().calls == 6, "calls");
     require(stats.total().bytes_sent == 2400 + 1200 + 1200 + 1200 + 400 + 4 * (21 - group->rank()),
             "total");

@@ -78,8 +78,8 @@ TEST_CASE("stage words that mean two keys or contradict each other are explained
 
 TEST_CASE("an absent reuse distance is 0, which is reported, and a written one is kept") {
   const auto line = [](const Resolution& r) {
-    for (const std::string& l : r.lines)
-      if (l.find("max_reuse_distance") != std::string::npos) return l;
+    for (const ResolvedLine& l : r.lines)
+      if (l.key == "zero_optimization.max_reuse_distance") return l.text;
     return std::string();
   };
   const std::string reason =
@@ -212,7 +212,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(replicas(mics(2), 8) == 4);
   REQUIRE(replicas(mics(8), 8) == 1);
   REQUIRE(replicas(mics(-1), 8) == 1);
-  REQUIRE(resolved_keys(mics(2), 8).lines.back() != "");
+  REQUIRE(resolved_keys(mics(2), 8).lines.back().text != "");
   REQUIRE(problem(mics(3), 8) ==
           "2:48: error: 8 data-parallel ranks cannot be divided by mics_shard_size 3\n"
           "  remedy: use a divisor of 8");
@@ -232,6 +232,8 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(problem(hpz(4), 4) ==
           "2:56: notice: zero_hpz_partition_size 4 makes one node of all 4 data-parallel ranks of "
           "a replica: it changes nothing");
+  REQUIRE(resolved_keys(hpz(4), 4).problems.front().key ==
+          "zero_optimization.zero_hpz_partition_size");
   REQUIRE(
       problems(
           "zero_optimization: {stage: 3, zero_hpz_partition_size: 4, offload_param: {device: cpu}}",
@@ -251,7 +253,8 @@ TEST_CASE("shard groups must divide the ranks they divide") {
 
 TEST_CASE("a shard size of MiCS is read as parallel.data_replicate") {
   const Resolution r = resolved_keys("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
-  REQUIRE(std::set<std::string>(r.lines.begin(), r.lines.end())
+  const Lines lines = line_texts(r.lines);
+  REQUIRE(std::set<std::string>(lines.begin(), lines.end())
               .count("default: parallel.data_replicate = 4 (data-parallel 8 / mics_shard_size 2)"));
 }
 

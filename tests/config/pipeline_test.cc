@@ -86,8 +86,8 @@ TEST_CASE("a schedule decides the number of chunks of a stage unless the config 
   REQUIRE(chunks("schedule: zbv, virtual_stages: 2") == 2);
   REQUIRE(chunks("schedule: interleaved") == 2);
   REQUIRE(chunks("schedule: interleaved, virtual_stages: 3") == 3);
-  const Lines lines =
-      resolved_pipeline("parallel: {pipeline: 2, schedule: interleaved}\n", 2).lines;
+  const Lines lines = line_texts(
+      resolved_pipeline("parallel: {pipeline: 2, schedule: interleaved}\n", 2).lines);
   REQUIRE(std::count(lines.begin(), lines.end(),
                      "default: parallel.virtual_stages = 2 (schedule interleaved)") == 1);
   REQUIRE(pipeline_problem("parallel: {pipeline: 2, virtual_stages: 2}\n", 2) ==

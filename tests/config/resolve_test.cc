@@ -29,9 +29,9 @@ std::string batch(const std::string& text, int64_t ranks = 4) {
 }
 
 bool has_line(const Resolution& r, const std::string& line) {
-  for (const std::string& l : r.lines)
-    if (l == line) return true;
-  for (const std::string& l : r.lines) UNSCOPED_INFO(l);
+  for (const ResolvedLine& l : r.lines)
+    if (l.text == line) return true;
+  for (const ResolvedLine& l : r.lines) UNSCOPED_INFO(l.text);
   return false;
 }
 
@@ -124,16 +124,17 @@ scheduler:
   REQUIRE(r.config.scheduler.warmup_max_lr == 3e-4);
   REQUIRE(r.config.scheduler.warmup_num_steps == 20);
   REQUIRE(r.config.scheduler.total_num_steps == 300);
-  REQUIRE(r.lines == Lines{"auto: optimizer.params.lr = 3e-04 (train.learning_rate)",
-                           "auto: optimizer.params.weight_decay = 0.1 (train.weight_decay)",
-                           "auto: gradient_clipping = 1 (DeepSpeed's since 0.19.3 and Hugging "
-                           "Face's; 0 = no clipping)",
-                           "auto: scheduler.params.warmup_num_steps = 20 (train.warmup_steps)",
-                           "auto: scheduler.params.warmup_max_lr = 3e-04 (the optimizer's lr)",
-                           "auto: scheduler.params.total_num_steps = 300 (the run's steps)",
-                           "auto: optimizer.params.betas = [0.9, 0.999] (its default)",
-                           "auto: optimizer.params.eps = 1.0e-08 (its default)",
-                           "auto: scheduler.params.warmup_min_lr = 0.0 (its default)"});
+  REQUIRE(line_texts(r.lines) ==
+          Lines{"auto: optimizer.params.lr = 3e-04 (train.learning_rate)",
+                "auto: optimizer.params.weight_decay = 0.1 (train.weight_decay)",
+                "auto: gradient_clipping = 1 (DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no "
+                "clipping)",
+                "auto: scheduler.params.warmup_num_steps = 20 (train.warmup_steps)",
+                "auto: scheduler.params.warmup_max_lr = 3e-04 (the optimizer's lr)",
+                "auto: scheduler.params.total_num_steps = 300 (the run's steps)",
+                "auto: optimizer.params.betas = [0.9, 0.999] (its default)",
+                "auto: optimizer.params.eps = 1.0e-08 (its default)",
+                "auto: scheduler.params.warmup_min_lr = 0.0 (its default)"});
 }
 
 TEST_CASE("defaults of optimizer and scheduler depend on what is written") {
@@ -145,7 +146,7 @@ TEST_CASE("defaults of optimizer and scheduler depend on what is written") {
   REQUIRE(none.config.train.weight_decay_exempt == DecayExempt::kNormsAndBiases);
   REQUIRE(none.config.scheduler.type == SchedulerType::kConstant);
   REQUIRE(none.config.scheduler.warmup_num_steps == 5);
-  REQUIRE(none.lines ==
+  REQUIRE(line_texts(none.lines) ==
           Lines{"default: optimizer = AdamW, lr 5e-05, weight decay 0.01 (no optimizer section)",
                 "default: gradient_clipping = 1 (DeepSpeed's since 0.19.3 and Hugging Face's; 0 = "
                 "no clipping)",
@@ -422,8 +423,8 @@ TEST_CASE("a warm-up that is longer than the run is reported even if the schedul
 
 TEST_CASE("an automatic value that has no effect says which key counts") {
   const auto line = [](const std::string& text, const std::string& key) {
-    for (const std::string& shown : resolved("train_batch_size: 1\n" + text).lines)
-      if (shown.find(key + " = ") != std::string::npos) return shown;
+    for (const ResolvedLine& shown : resolved("train_batch_size: 1\n" + text).lines)
+      if (shown.text.find(key + " = ") != std::string::npos) return shown.text;
     return std::string();
   };
   REQUIRE(line("train: {steps: auto, epochs: auto}\n", "train.steps") ==

@@ -57,8 +57,8 @@ TEST_CASE("the ranks are data-parallel ranks × tensor, and batches count the fo
 TEST_CASE("data-parallel ranks are found by division if parallel.data is auto") {
   const Resolution r = resolved_on(kOneSequence + "parallel: {data: auto, tensor: 2}", 6);
   REQUIRE(r.config.parallel.data == 3);
-  REQUIRE(r.lines.front() == "auto: parallel.data = 3 (6 ranks / (tensor 2))");
-  REQUIRE(resolved_on(kOneSequence + "parallel: {data: auto}", 6).lines.front() ==
+  REQUIRE(r.lines.front().text == "auto: parallel.data = 3 (6 ranks / (tensor 2))");
+  REQUIRE(resolved_on(kOneSequence + "parallel: {data: auto}", 6).lines.front().text ==
           "auto: parallel.data = 6 (6 ranks)");
 }
 
@@ -163,7 +163,7 @@ TEST_CASE("elasticity chooses a batch for data-parallel ranks, whatever the tens
            keys + "}\nparallel: {tensor: 2}";
   };
   REQUIRE(batch_and_mesh(elastic("num_gpus_per_node: 2"), 8) == "T24 m3 g2 on data 4 × tensor 2");
-  REQUIRE(resolved_on(elastic("num_gpus_per_node: 2"), 8).lines.front() ==
+  REQUIRE(resolved_on(elastic("num_gpus_per_node: 2"), 8).lines.front().text ==
           "elastic: train_batch_size = 24, micro-batch 3, accumulation 2 on 4 data-parallel ranks; "
           "numbers of data-parallel ranks that can share it: 1, 2, 3, 4, 6, 8, 12, 24");
   REQUIRE(

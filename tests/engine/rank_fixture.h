@@ -12,6 +12,7 @@
 #include "engine/executor.h"
 #include "engine/memory.h"
 #include "engine/model_state.h"
+#include "engine/rank_communicators.h"
 #include "program/step_plan.h"
 #include "temporary_folder.h"
 #include "thrown_error.h"
@@ -44,6 +45,11 @@ Config config_of_stage(int64_t stage);
 /// Returns the config with adapters on all linear layers, and with a dropout rate of 0.25 on the
 /// adapters' inputs.
 Config with_dropout(Config config);
+
+/// Returns the communicators of a rank whose only communicator is `group`.
+inline RankCommunicators communicators_of(Communicator& group) {
+  return {{&group}, &group, &group, nullptr};
+}
 
 /// Returns the folder of the disk tiers of these tests.
 const std::string& swap_folder();

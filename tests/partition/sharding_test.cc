@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "partition_text.h"
 #include "random_model.h"
 
 #include <catch2/catch.hpp>
@@ -10,6 +11,7 @@
 namespace ftrun {
 namespace {
 
+using testing::partition_text;
 using testing::random_model;
 using testing::tiny_llama;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "partition_text.h"
 #include "random_model.h"
 
 #include <catch2/catch.hpp>
@@ -12,6 +13,7 @@
 namespace ftrun {
 namespace {
 
+using testing::partition_text;
 using testing::random_model;
 using testing::tiny_llama;
 

@@ -1,4 +1,5 @@
 #include "models.h"
+#include "partition/partition_text.h"
 #include "program/buffer_names.h"
 
 #include <catch2/catch.hpp>

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "models.h"
 #include "schedule_goldens.h"
+#include "schedule_text.h"
 
 #include <catch2/catch.hpp>
 

@@ -10,6 +10,7 @@
 #include "cluster/rank_mesh.h"
 #include "model/freeze.h"
 #include "models.h"
+#include "schedule_text.h"
 
 namespace ftrun::testing {
 

@@ -8,6 +8,7 @@
 #include "axes/pipeline/balance_stages.h"
 #include "models.h"
 #include "partition/flat_layout.h"
+#include "partition/partition_text.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
 #include "sim/check_world.h"

@@ -174,7 +174,7 @@ TEST_CASE(
         if (is_new) found->second = static_cast<double>(10 + random() % 20);
         return found->second;
       };
-      INFO(schedule_text(
+      INFO(testing::schedule_text(
           make_schedule(kind, stages, step_case.options.state.pipeline.chunks(), 0, 8)));
       for (const IdleShare& idle : idle_of(step_case, seconds))
         CHECK(idle.measured == Approx(idle.by_schedule).margin(1e-9));

@@ -26,6 +26,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/save.h"
+#include "comm/rendezvous.h"
 #include "data/loader.h"
 #include "fake_run.h"
 #include "inputs/run_data.h"

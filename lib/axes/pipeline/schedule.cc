@@ -4,7 +4,6 @@
 #include <array>
 
 #include "base/error.h"
-#include "base/text.h"
 
 namespace ftrun {
 namespace {
@@ -183,13 +182,6 @@ StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
 
 char phase_letter(Phase phase) {
   return "FBIW"[static_cast<size_t>(phase)];
-}
-
-std::string schedule_text(const std::vector<ScheduleAction>& actions) {
-  std::vector<std::string> words;
-  for (const ScheduleAction& action : actions)
-    words.push_back(cat(phase_letter(action.phase), action.chunk, ".", action.micro_batch));
-  return join(words, " ");
 }
 
 }  // namespace ftrun

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "axes/pipeline/schedule_traits.h"
@@ -46,7 +45,5 @@ StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks,
 
 /// Returns the letter of a phase: 'F', 'B', 'I' or 'W'.
 char phase_letter(Phase phase);
-/// Formats phase, chunk and micro-batch of each action: "F0.0 B0.0 F0.1 B0.1".
-std::string schedule_text(const std::vector<ScheduleAction>& actions);
 
 }  // namespace ftrun

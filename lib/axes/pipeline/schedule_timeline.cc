@@ -133,10 +133,6 @@ double PhaseSeconds::seconds_of(Phase phase) const {
   bug("unknown phase");
 }
 
-double StageTimeline::own_span() const {
-  return actions.empty() ? 0 : actions.back().end - actions.front().start;
-}
-
 double ScheduleTimeline::idle_share(int stage) const {
   return makespan > 0 ? 1 - stages[static_cast<size_t>(stage)].busy / makespan : 0;
 }

@@ -32,9 +32,6 @@ struct TimedAction {
 struct StageTimeline {
   std::vector<TimedAction> actions;
   double busy = 0;  // seconds
-
-  /// Returns the seconds from the start of the stage's first action to the end of its last.
-  double own_span() const;
 };
 
 struct ScheduleTimeline {
