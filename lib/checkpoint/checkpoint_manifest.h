@@ -124,7 +124,7 @@ struct CheckpointMeta {
   /// The degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
   std::map<std::string, int64_t> topology;
   /// Other records by name, which are kept unchanged: kConfigRecord, kImportRecord (import.h),
-  /// kBaseRecord, kEvaluationRecord and kNonfiniteRecord (inputs/resume_policy.h).
+  /// kBaseRecord, kEvaluationRecord and kNonfiniteRecord (inputs/checkpoint_fields.h).
   std::map<std::string, std::string> extra;
 };
 

@@ -18,6 +18,7 @@
 #include "checkpoint/save.h"
 #include "config/serving_limits.h"
 #include "inputs/export_options.h"
+#include "inputs/checkpoint_fields.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/recorded_degrees.h"
+#include "inputs/recorded_run.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"

@@ -1,7 +1,6 @@
 #include "training/trainer.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,7 +13,6 @@
 
 #include "axes/mesh.h"
 #include "axes/tensor/node_crossing.h"
-#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/error.h"
@@ -24,11 +22,10 @@
 #include "base/text.h"
 #include "cluster/core_share.h"
 #include "cluster/failure_report.h"
-#include "cluster/peers.h"
 #include "cluster/progress_board.h"
 #include "config/resolve.h"
 #include "inputs/export_options.h"
-#include "report/outcome.h"
+#include "training/start_request.h"
 #include "training/stop_signal.h"
 #include "training/training_error.h"
 
@@ -36,38 +33,6 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Returns a name for the swap files that is unique for each run.
-std::string swap_name(const TrainRequest& request) {
-  const std::string key =
-      cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
-  return hex64(xxh3(key.data(), key.size()));
-}
-
-/// Identifies the launch if torchrun's agent serves no store: by torchrun's own process, which
-/// outlives its ranks, and by its restart count.
-std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
-  if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
-  const std::string process = identity_text(process_identity(::getppid()));
-  return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
-}
-
-/// Completes the request with facts that ranks know only once they are connected. Ranks that
-/// torchrun restarted resume the run that an earlier start of the same torchrun launch began.
-TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
-  if (!agent) agent = launch_of_parent(request.launch);
-  if (!agent) return request;
-  request.agent = agent->name;
-  request.launch.restarts = agent->earlier_starts;
-  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
-  try {
-    if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
-      request.resume.resume_newest();
-  } catch (const Error& error) {
-    log_debug(error.what());  // opening the folder fails later, with the reason
-  }
-  return request;
-}
 
 }  // namespace
 

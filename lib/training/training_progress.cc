@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "inputs/resume_policy.h"
+#include "inputs/checkpoint_fields.h"
 
 namespace ftrun {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "fake_run.h"
-#include "inputs/resume_policy.h"
+#include "inputs/checkpoint_fields.h"
 
 #include <catch2/catch.hpp>
 
