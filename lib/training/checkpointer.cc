@@ -17,8 +17,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "config/serving_limits.h"
-#include "inputs/export_options.h"
 #include "inputs/checkpoint_fields.h"
+#include "inputs/export_options.h"
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 
