@@ -29,7 +29,8 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
       config_(request.config),
       session_(session),
       parts_(std::move(parts)),
-      last_save_start_(parts_.clock()) {
+      save_clock_({.steps = config_.checkpoint.every, .minutes = config_.checkpoint.every_minutes},
+                  RankFlag::kSaveDue, session_.is_first(), parts_.clock) {
   if (saves_in_background(config_)) background_group_ = session.open_background_group();
 }
 
@@ -97,18 +98,12 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
 void Checkpointer::add_flags(RankFlags& flags) const {
   if (save_in_progress_ == nullptr || save_in_progress_->has_ended())
     flags.add(RankFlag::kSaveEnded);
-  const double minutes = (parts_.clock() - last_save_start_) / 60;
-  const double every = config_.checkpoint.every_minutes;
-  if (session_.is_first() && every > 0 && minutes >= every) flags.add(RankFlag::kSaveDue);
+  save_clock_.add_flags(flags);
 }
 
 void Checkpointer::read_flags(const RankFlags& flags) {
   all_saves_ended_ = flags.count_of(RankFlag::kSaveEnded) == session_.world_size();
-  is_due_by_time_ = flags.count_of(RankFlag::kSaveDue) > 0;
-}
-
-bool Checkpointer::is_due(int64_t step) const {
-  return is_due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+  save_clock_.read_flags(flags);
 }
 
 /// Returns whether a save that is due is skipped because the previous save is still being written.
@@ -117,7 +112,8 @@ bool Checkpointer::skips_save() const {
 }
 
 bool Checkpointer::will_save(const TrainingProgress& progress) const {
-  return progress.evaluations.is_best(progress.step) || (is_due(progress.step) && !skips_save());
+  return progress.evaluations.is_best(progress.step) ||
+         (save_clock_.is_due(progress.step) && !skips_save());
 }
 
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
@@ -140,7 +136,7 @@ CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   progress.add_to(meta);
-  meta.samples = progress.step * config_.train_batch_size;
+  meta.samples = samples_after(progress.step, config_);
   meta.seed = static_cast<uint64_t>(config_.train.seed);
   meta.data_fingerprint = data_fingerprint;
   meta.model_fingerprint = model_fingerprint_;
@@ -158,8 +154,8 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
     snapshot_populator_.emplace([this] { parts_.model.populate_snapshot(); });
   if (save_in_progress_ && all_saves_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
-  if (!best && !is_due(progress.step)) return false;
-  is_due_by_time_ = false;
+  if (!best && !save_clock_.is_due(progress.step)) return false;
+  save_clock_.clear();
   if (!background_group_) {
     save(progress, data_fingerprint);
     return true;
@@ -167,7 +163,7 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   const bool busy = save_in_progress_ != nullptr;
   if (!best && skips_save()) {
     ++skipped_count_;
-    last_save_start_ = parts_.clock();  // so that the next step does not try again at once
+    save_clock_.restart(parts_.clock());  // so that the next step does not try again at once
     parts_.journal.print(cat("no checkpoint after step ", progress.step, ": the one after step ",
                              save_in_progress_->step(),
                              " is still being written (checkpoint.if_busy: skip)"));
@@ -184,7 +180,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
   const double start = parts_.clock();
   finish_background_save(progress);
   if (snapshot_populator_ && snapshot_populator_->joinable()) snapshot_populator_->join();
-  last_save_start_ = start;
+  save_clock_.restart(start);
   save_in_progress_ = std::make_unique<BackgroundSave>(
       progress.step,
       [options = save_options(progress), meta = make_meta(progress, data_fingerprint),
@@ -232,7 +228,7 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   const double start = parts_.clock();
   finish_background_save(progress);
   if (has_saved(progress.step)) return record_best(progress);
-  last_save_start_ = start;
+  save_clock_.restart(start);
   const SaveResult result =
       save_checkpoint(parts_.files, save_options(progress), make_meta(progress, data_fingerprint),
                       parts_.model.slices(), session_.checkpoint_group());

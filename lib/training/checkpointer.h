@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint_manifest.h"
 #include "training/background_save.h"
 #include "training/checkpointed_state.h"
+#include "training/due_clock.h"
 #include "training/loop_parts.h"
 #include "training/recorder.h"
 #include "training/session.h"
@@ -92,7 +93,6 @@ class Checkpointer : public Saver {
   void remove_best_if(const std::function<bool(int64_t step)>& is_outdated);
   CheckpointMeta make_meta(const TrainingProgress& progress,
                            const std::string& data_fingerprint) const;
-  bool is_due(int64_t step) const;
   bool skips_save() const;
   SaveOptions save_options(const TrainingProgress& progress) const;
   std::optional<BestCheckpoint> make_best_record(const TrainingProgress& progress) const;
@@ -118,10 +118,8 @@ class Checkpointer : public Saver {
   std::unique_ptr<BackgroundSave> save_in_progress_;
   /// Says whether the saves of all ranks have ended, according to the last step's flags.
   bool all_saves_ended_ = false;
-  /// Says whether a save is due by rank 0's clock (checkpoint.every_minutes).
-  bool is_due_by_time_ = false;
-  /// The clock's time when the last save began, or was skipped.
-  double last_save_start_;
+  /// Counts the minutes since the last save began, or was skipped.
+  DueClock save_clock_;
   /// The checkpoint group of the background threads of all ranks; absent if nothing is saved in the
   /// background.
   std::optional<CheckpointGroup> background_group_;

@@ -24,6 +24,7 @@
 #include "report/resume_check.h"
 #include "report/run_report.h"
 #include "report/wall_time.h"
+#include "training/training_progress.h"
 
 namespace ftrun {
 namespace {
@@ -140,7 +141,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   }
   if (config.csv_monitor.enabled)
     csv_.emplace(csv_options(
-        config, resumes ? std::optional(steps_done * config.train_batch_size) : std::nullopt));
+        config, resumes ? std::optional(samples_after(steps_done, config)) : std::nullopt));
   if (const WandbConfig& wandb = config.wandb; wandb.enabled)
     follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);
